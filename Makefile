@@ -1,0 +1,31 @@
+# make demo: train the embedded default, sample from it, say where to look.   make test: lint, types, tests on the CPU.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: demo test slow clean
+
+demo: $(STAMP)
+	$(BIN)/idpgan train --out $(RUN)
+	$(BIN)/idpgan sample $(RUN) --num 1000 --out $(RUN)/synthetic.npz
+	$(BIN)/idpgan verify $(RUN)
+	@echo "Look at $(RUN)/release/samples.png; 1,000 images for use are in $(RUN)/synthetic.npz"
+
+test: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q
+
+slow: $(STAMP)
+	$(BIN)/pytest -q -m slow
+
+# One environment for everything; made anew when the dependencies change.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test,dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,35 @@
+"""The command line: one file per command that parses, calls and prints. Heavy imports wait inside the functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from idpgan.cli.doctor import doctor
+from idpgan.cli.methods import methods
+from idpgan.cli.sample import sample
+from idpgan.cli.train import train
+from idpgan.cli.verify import verify
+from idpgan.config import InputError
+
+app = typer.Typer(
+    name="idpgan",
+    help="Publish and generate images under differential privacy: claimed, proven and audited.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (train, sample, methods, verify, doctor):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input ends with one line on stderr and exit code 2, anything else is a defect."""
+    try:
+        app(list(arguments) if arguments is not None else None)
+    except InputError as error:
+        print(f"idpgan: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,44 @@
+"""``idpgan sample``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
+from idpgan.config import InputError
+
+
+def sample(
+    source: Annotated[Path, typer.Argument(metavar="RUN|RELEASE", help="Run, release folder or .safetensors.")],
+    num: Annotated[int, typer.Option(help="Number of images.")],
+    out: Annotated[Path, typer.Option(metavar="DIR|FILE.npz", help="A new folder of PNGs, or an .npz file.")],
+    labels: Annotated[str | None, typer.Option(help="Classes to draw, as 3,5,8; default: all, equally often.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed draws the same images.")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw images from a released generator, without its data and without a GPU.
+
+    Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
+    """
+    chosen = None if labels is None else _parse(labels)
+
+    from idpgan.report.export import export_samples
+
+    with count_progress("sample", quiet or as_json) as progress:
+        manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
+    if as_json:
+        print_json({"out": str(out), **manifest})
+    else:
+        print(f"{num:,} images in {out}")
+
+
+def _parse(labels: str) -> list[int]:
+    parts = [part.strip() for part in labels.split(",")]
+    wrong = [part for part in parts if not part.isdigit()]
+    if wrong:
+        raise InputError(f"--labels {labels!r}: {wrong[0]!r} is no class number. Write them as 3,5,8.")
+    return [int(part) for part in parts]

@@ -1,0 +1,232 @@
+"""Strict configuration: TOML tables become frozen, checked sections, and every refusal is one clear line.
+
+This module imports nothing of the package and nothing heavy: the command line loads it before anything else.
+Here live also the error classes that all rooms share. An `InputError` is the user's to mend: the command line prints
+its message as one line and ends with exit code 2; anything else is a defect of the program.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import json
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+from pydantic_core import ErrorDetails
+
+T = TypeVar("T", bound=pydantic.BaseModel)
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class InputError(ValueError):
+    """Bad input by the user: the message names what is wrong, its value, the limit and the way out."""
+
+
+class ConfigError(InputError):
+    """A config file, key or value that cannot be used."""
+
+
+class DataError(InputError):
+    """A data file or folder that cannot be used."""
+
+
+class Section(pydantic.BaseModel):
+    """Base of every config section: frozen, no unknown keys, defaults checked too, no NaN and no infinity.
+
+    A key that may be infinite says so itself: ``Annotated[float, pydantic.Field(allow_inf_nan=True)]``.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+
+def nearest_hint(word: str, known: Iterable[str]) -> str:
+    """Return the sentence that helps after an unknown `word`: the nearest known one, else all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names) or 'none'}."
+
+
+def load_table(path: Path | None) -> dict[str, Any]:
+    """Read a TOML file into nested dictionaries.
+
+    Args:
+        path: The file; None reads the default config that comes with the package.
+
+    Raises:
+        ConfigError: If the file cannot be read, or is not valid TOML (with line and column).
+    """
+    source = resources.files("idpgan") / "configs" / "default.toml" if path is None else path
+    try:
+        return tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read the config file {source}: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"The config file {source} is not UTF-8 text: {error}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The config file {source} is not valid TOML: {error}.") from error
+
+
+def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of `table` with settings of the form ``section.key=value`` put in, the last one winning.
+
+    The value is read as TOML; what is no TOML value is taken as text, so ``data.name=mnist`` needs no quotes.
+
+    Args:
+        table: Nested dictionaries, not modified.
+        overrides: For example ``["training.steps=100", "data.name=mnist"]``.
+
+    Raises:
+        ConfigError: If a setting has no ``=``, an impossible key, no value, an opened quote or bracket that does not
+            close, or goes below a key that is not a section.
+
+    Example:
+        >>> apply_overrides({"training": {"steps": 5}}, ["training.steps=100", "data.name=mnist"])
+        {'training': {'steps': 100}, 'data': {'name': 'mnist'}}
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(table))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        if not equals or not all(_BARE_KEY.fullmatch(part) for part in path):
+            raise ConfigError(
+                f"Cannot read the setting '{override}': write section.key=value, like training.steps=100."
+            )
+        section = result
+        for depth, part in enumerate(path[:-1], start=1):
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"Cannot set '{key}': '{'.'.join(path[:depth])}' is a value, not a section.")
+        section[path[-1]] = _override_value(override, text.strip())
+    return result
+
+
+def _override_value(override: str, text: str) -> Any:
+    """Read the right side of one override: a TOML value, or else a bare word."""
+    if not text:
+        raise ConfigError(f"The setting '{override}' has no value; write =\"\" for an empty text.")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError as error:
+        if text[0] in "\"'[{":
+            raise ConfigError(f"The value of '{override}' is not valid TOML: {error}.") from error
+        return text
+    return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in other keys
+
+
+def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """Build a section from its table; a wrong key or value is an error, never ignored and never corrected.
+
+    Args:
+        cls: The section's class.
+        table: Keys and values as read from TOML.
+        where: Names the table in messages, for example ``"[data] of run.toml"``.
+
+    Raises:
+        ConfigError: One line with every unknown key (and the nearest known one), missing key and refused value.
+    """
+    try:
+        return cls.model_validate(table)
+    except pydantic.ValidationError as error:
+        problems = [_explain(cls, details, where) for details in error.errors(include_url=False)]
+        raise ConfigError(" ".join(problems)) from error
+
+
+def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -> str:
+    """Turn one finding of pydantic into one sentence that names key, value and limit."""
+    *parents, last = details["loc"] or ("",)
+    key = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "extra_forbidden":
+        return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _known_keys(cls, parents))}"
+    if details["type"] == "missing":
+        return f"Missing key '{key}' in {where}: it has no default."
+    if details["type"] == "model_type":
+        return f"{key or where} must be a section with keys, got {_shown(details['input'])}."
+    own_error = details.get("ctx", {}).get("error")  # raised by a validator of ours, a full sentence already
+    if own_error is not None and not key:
+        return f"In {where}: {own_error}"
+    reason = str(own_error or details["msg"]).removesuffix(".")
+    return f"{key} = {_shown(details['input'])} in {where} is refused: {reason[:1].lower()}{reason[1:]}."
+
+
+def _shown(value: Any) -> str:
+    """Show a refused value in one short line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _known_keys(cls: type[pydantic.BaseModel], parents: Sequence[int | str]) -> list[str]:
+    """Return the keys of the section that `parents` leads to, starting from `cls`."""
+    for parent in parents:
+        field = cls.model_fields.get(str(parent))
+        candidates = (field.annotation, *typing.get_args(field.annotation)) if field else ()
+        inner = [item for item in candidates if isinstance(item, type) and issubclass(item, pydantic.BaseModel)]
+        if inner:  # other parts of the path are positions in a list or names of a union's branches
+            cls = inner[0]
+    return list(cls.model_fields)
+
+
+def dump_toml(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:
+    """Write a section, or several under their names, as TOML that `build` reads back to an equal one.
+
+    TOML has no null: a key that is None is left out, which is why its default must be None.
+
+    Raises:
+        ConfigError: If the text does not read back to the same section, as with a None against the default.
+    """
+    if isinstance(model, Mapping):
+        tables: dict[str, Any] = {name: _table(section) for name, section in model.items()}
+        return "\n".join(_toml_lines(tables, prefix="")).strip() + "\n"
+    return "\n".join(_toml_lines(_table(model), prefix="")).strip() + "\n"
+
+
+def digest(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of a section or of several: equal configs, equal digests."""
+    sections = model if isinstance(model, Mapping) else {"": model}
+    tables = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _table(section: pydantic.BaseModel) -> dict[str, Any]:
+    """Return the section as what TOML can hold, and make sure that nothing is lost by it."""
+    table = section.model_dump(mode="json", exclude_none=True)
+    if build(type(section), table, type(section).__name__) != section:
+        raise ConfigError(f"TOML cannot say None, so this section cannot be written: {_shown(section)}.")
+    return table
+
+
+def _toml_lines(table: Mapping[str, Any], prefix: str) -> list[str]:
+    """Write one table: its own keys first, then the tables inside it under their full names."""
+    values = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"[{prefix}]", *values] if prefix else values
+    for key, value in table.items():
+        if isinstance(value, dict):
+            name = f"{prefix}.{_toml_key(key)}" if prefix else _toml_key(key)
+            lines += ["", *_toml_lines(value, name)]
+    return lines
+
+
+def _toml_key(key: str) -> str:
+    """Write a key, quoted where it has to be."""
+    return key if _BARE_KEY.fullmatch(key) else _toml_value(key)
+
+
+def _toml_value(value: Any) -> str:
+    """Write one value; dictionaries inside lists become inline tables."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, str):  # JSON's escapes are TOML's too, but TOML also wants DEL escaped
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)

@@ -1,0 +1,29 @@
+"""`digits`: 1,797 handwritten digits of 8 x 8 pixels, embedded in scikit-learn (UCI Optdigits, its test part).
+
+Real handwriting that needs no file and no network: for tests, examples and first runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
+from idpgan.data.source import Found, Progress
+
+CLASSES = tuple("0123456789")
+
+
+def describe(config: DataConfig) -> Found:
+    """Return the published constants; the set brings no test images."""
+    return Found(num_images=1797, num_test=None, image_shape=(1, 8, 8), classes=CLASSES)
+
+
+def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+    """Return all images, uint8 (1797, 1, 8, 8): the 17 grey levels 0..16 become round(255 v / 16)."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    levels = torch.from_numpy(pixels).to(torch.int64).view(-1, 1, 8, 8)
+    images = (levels * 255 + 8).div(16, rounding_mode="floor").to(torch.uint8)
+    return Images(images, torch.from_numpy(labels).to(torch.int64), CLASSES), None

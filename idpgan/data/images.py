@@ -1,0 +1,130 @@
+"""Images as one uint8 tensor, and the only functions of the package that map uint8 to float and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from idpgan.config import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """A set of images, all of one shape, with their labels.
+
+    Attributes:
+        images: uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), values [0, 255].
+        labels: int64 (N,), values [0, len(classes)); None where the set has no classes.
+        classes: Public class names in the order of the labels; empty where the set has none.
+        identities: int64 (N,), a number per person; None where the set does not know them.
+
+    Raises:
+        DataError: If shapes or types do not fit together. (Values are checked where they are read, see `check_labels`:
+            here it would make the CPU wait for the GPU at each batch.)
+    """
+
+    images: Tensor
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    identities: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] not in (1, 3):
+            found = f"{self.images.dtype} {tuple(self.images.shape)}"
+            raise DataError(f"Images must be uint8 (N, 1 or 3, H, W), got {found}.")
+        if (self.labels is None) != (not self.classes):
+            raise DataError("Labels and class names go together: give both or neither.")
+        for name, numbers in (("labels", self.labels), ("identities", self.identities)):
+            if numbers is not None and (numbers.dtype != torch.int64 or numbers.shape != (len(self),)):
+                found = f"{numbers.dtype} {tuple(numbers.shape)}"
+                raise DataError(f"For {len(self)} images the {name} must be int64 ({len(self)},), got {found}.")
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W), also of an empty set."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the pixels take."""
+        return self.images.numel()
+
+    def to(self, device: torch.device | str) -> Images:
+        """Return the set on a device (the same tensors where they are there already)."""
+        return self._each(lambda tensor: tensor.to(device))
+
+    def pin_memory(self) -> Images:
+        """Return the set in page-locked CPU memory, from where copies to a GPU are fast."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def select(self, index: Tensor) -> Images:
+        """Return a copy of the images at `index`, int64 (B,) or bool (N,); an index on another device is brought."""
+        index = index.to(self.images.device)
+        return self._each(lambda tensor: tensor[index])
+
+    def digest(self) -> str:
+        """Return the SHA-256 (hex) of shape, pixels, labels, class names and identities; the order counts."""
+        header = [list(self.images.shape), self.classes, self.labels is not None, self.identities is not None]
+        sha = hashlib.sha256(json.dumps(header).encode())
+        for tensor in (self.images, self.labels, self.identities):
+            if tensor is not None:
+                sha.update(tensor.cpu().contiguous().numpy().data)
+        return sha.hexdigest()
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
+        """Return a copy whose tensors went through `change`."""
+        labels = None if self.labels is None else change(self.labels)
+        identities = None if self.identities is None else change(self.identities)
+        return Images(change(self.images), labels, self.classes, identities)
+
+
+def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
+    """Raise a `DataError` that names `where` and the first label outside [0, num_classes)."""
+    wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
+    if len(wrong):
+        position = int(wrong[0])
+        raise DataError(
+            f"{where}: label {int(labels[position])} at position {position} is out of range, labels must be in "
+            f"[0, {num_classes - 1}] ({len(wrong)} of {len(labels)} labels are not). Mend or replace the file."
+        )
+
+
+def to_float(images: Tensor) -> Tensor:
+    """Map uint8 [0, 255] to float32 [-1, 1], the scale of networks: x / 127.5 - 1; any shape."""
+    return _pixels(images).div_(127.5).sub_(1.0)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """Map uint8 [0, 255] to float32 [0, 1], the scale of publishers: x / 255; any shape."""
+    return _pixels(images).div_(255.0)
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Map float [-1, 1] to uint8 [0, 255], the exact inverse of `to_float`; any shape.
+
+    Values beyond [-1, 1] are clamped, halves are rounded up.
+
+    Raises:
+        ValueError: If a value is NaN, or the tensor is not floating point.
+    """
+    if not images.is_floating_point():
+        raise ValueError(f"to_uint8 takes floating point images in [-1, 1], got {images.dtype}.")
+    if bool(images.isnan().any()):
+        raise ValueError("to_uint8 got NaN pixels, which no grey value stands for: the network has diverged.")
+    return images.float().clamp(-1.0, 1.0).add(1.0).mul_(127.5).add_(0.5).floor_().to(torch.uint8)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Return a float32 copy of uint8 pixels; anything else has been mapped already."""
+    if images.dtype != torch.uint8:
+        raise ValueError(f"Expected uint8 images in [0, 255], got {images.dtype}: are they mapped to float already?")
+    return images.to(torch.float32)

@@ -1,0 +1,196 @@
+"""Load a data set by its name, and split it. A new source is a module like those imported here, and one row."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from idpgan.config import ConfigError, DataError, nearest_hint
+from idpgan.data import digits, folder, mnist
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
+from idpgan.data.source import Progress, Source
+from idpgan.data.split import Sizes, split_indices, split_sizes
+
+SOURCES: Mapping[str, Source] = {
+    "digits": digits,
+    "folder": folder,
+    "mnist": mnist,
+}
+GPU_SHARE = 0.5  # of the free GPU memory that data may take; the rest is for the networks
+
+
+@dataclasses.dataclass(frozen=True)
+class DataShape:
+    """What is public about a data set, and known without reading an image."""
+
+    sizes: Sizes
+    image_shape: tuple[int, int, int]  # (C, H, W)
+    classes: tuple[str, ...]  # empty: unlabelled
+
+    @property
+    def num_private(self) -> int:
+        """N, the declared number of private images."""
+        return self.sizes.private
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The four disjoint parts of a data set.
+
+    Attributes:
+        public: Images that get no protection at all; empty unless the config asks for them.
+        private: Images that the guarantee covers.
+        holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
+        test: Images that judge what was trained.
+    """
+
+    public: Images
+    private: Images
+    holdout: Images
+    test: Images
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Public class names; empty where the set is unlabelled."""
+        return self.private.classes
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.private.image_shape
+
+    @property
+    def num_private(self) -> int:
+        """N, the declared number of private images: public, and what delta and sampling rates refer to."""
+        return len(self.private)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the private part: a run resumes only on the data that it began with. Curator only."""
+        return self.private.digest()
+
+    def to(self, device: torch.device | str) -> Split:
+        """Return the split with each part on the device if it fits there, the private one first; see `place`."""
+        order = ("private", "public", "holdout", "test")
+        return Split(**{name: place(getattr(self, name), device) for name in order})
+
+
+def place(images: Images, device: torch.device | str) -> Images:
+    """Return the images on the device, or page-locked on the CPU where they would fill more than half the free GPU."""
+    device = torch.device(device)
+    if device.type == "cuda" and not images.images.is_cuda:
+        free, _ = torch.cuda.mem_get_info(device)
+        if images.num_bytes > GPU_SHARE * free:
+            return images.pin_memory()
+    return images.to(device)
+
+
+def load(config: DataConfig, progress: Progress | None = None) -> Split:
+    """Read the data set that a config names, on the CPU, and split it by fixed index.
+
+    Args:
+        config: Which images, and the shares of the parts.
+        progress: Called with (images read, images in all) while many files are read.
+
+    Raises:
+        ConfigError: If there is no source of that name.
+        DataError: If a file is missing or damaged, if images are not of the declared size, if public images differ in
+            shape or classes from the private ones, or if a part would be empty. The message names the file or key.
+    """
+    source, root = _source(config), _public_root(config)
+    with _naming_files(config):
+        public = None if root is None else folder.read_all(root, config.channels, progress)
+        images, test = source.read(config, progress)
+    images = _declared(images, config)
+    sizes = split_sizes(len(images), None if test is None else len(test), config)
+    index = split_indices(len(images), sizes)
+    return Split(
+        public=images.select(index.public) if public is None else _alike(public, images, config, "public_root"),
+        private=images.select(index.private),
+        holdout=images.select(index.holdout),
+        test=images.select(index.test) if test is None else _alike(test, images, config, "its test part"),
+    )
+
+
+def describe(config: DataConfig) -> DataShape | None:
+    """Return sizes, shape and classes without reading an image; None where the files are not there.
+
+    Raises:
+        ConfigError: If there is no source of that name.
+        DataError: If what can be seen already will make `load` fail.
+    """
+    source, root = _source(config), _public_root(config)
+    with _naming_files(config):
+        found = source.describe(config)
+        public = None if root is None else folder.count(root)
+    if found is None or (root is not None and public is None):
+        return None
+    sizes = split_sizes(found.num_images, found.num_test, config)
+    sizes = sizes if public is None else sizes._replace(public=public)
+    return DataShape(sizes, _declared_shape(found.image_shape, config), found.classes)
+
+
+def _source(config: DataConfig) -> Source:
+    """Return the source by its name."""
+    if config.name not in SOURCES:
+        raise ConfigError(f"data.name = '{config.name}' is no known data set. {nearest_hint(config.name, SOURCES)}")
+    return SOURCES[config.name]
+
+
+def _public_root(config: DataConfig) -> Path | None:
+    """Return the folder of public images, which must not hold the private ones too."""
+    if config.public_root is None:
+        return None
+    root = config.public_root.expanduser()
+    if config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"data.public_root = '{root}' holds data.root = '{config.root}', so that private images would be public. "
+            "Name a folder that holds public images only."
+        )
+    return root
+
+
+@contextlib.contextmanager
+def _naming_files(config: DataConfig) -> Iterator[None]:
+    """Turn what the system says of a file (no permission, no space, gone) into one error that names it."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename or f"the data set '{config.name}'"
+        raise DataError(f"Cannot read {name}: {error.strerror or error}.") from error
+
+
+def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[int, int, int]:
+    """Check (C, H, W) as found against the config, and return it as declared."""
+    channels, height, width = shape
+    if config.image_size is not None and (height, width) != (config.image_size, config.image_size):
+        raise DataError(
+            f"data.image_size = {config.image_size}, but the images of '{config.name}' are {width} x {height}, and "
+            "images are not resized. Leave image_size out to take them as they are, or resize the files."
+        )
+    return config.channels or channels, height, width
+
+
+def _declared(images: Images, config: DataConfig) -> Images:
+    """Return the images in the declared shape; what is only grey becomes RGB by repetition."""
+    channels = _declared_shape(images.image_shape, config)[0]
+    if images.image_shape[0] == 1 and channels == 3:
+        return dataclasses.replace(images, images=images.images.repeat(1, 3, 1, 1))
+    return images
+
+
+def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
+    """Return a part in the declared shape if it fits the others."""
+    part = _declared(part, config)
+    for name, found, expected in (
+        ("images of the shape (C, H, W)", part.image_shape, images.image_shape),
+        ("the classes", part.classes, images.classes),
+    ):
+        if found != expected:
+            raise DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")
+    return part

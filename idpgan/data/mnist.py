@@ -1,0 +1,144 @@
+"""`mnist`: LeCun's digits, 28 x 28, in IDX files parsed by torchvision; any set in the same four files will do.
+
+The files, gzipped or not, lie in the data root, in its folder ``mnist``, or where torchvision puts them
+(``MNIST/raw``). Where there is none, torchvision downloads them. A read-only root is fine: nothing is written beside
+the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import io
+import math
+import socket
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from idpgan.config import DataError
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images, check_labels
+from idpgan.data.source import Found, Progress
+
+CLASSES = tuple("0123456789")
+SIDE = 28  # px
+FOLDERS = (".", "mnist", "MNIST/raw", "mnist/MNIST/raw")
+TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+DOWNLOAD_TIMEOUT = 30  # seconds without an answer
+
+
+def describe(config: DataConfig) -> Found:
+    """Return the counts in the files' headers; where the files are not there yet, the published ones."""
+    files = _locate(config.data_root)
+    train, test = (60_000, 10_000) if files is None else (_shape(files[part[0]], ndim=3)[0] for part in (TRAIN, TEST))
+    return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
+
+
+def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, Images]:
+    """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded where there is no file at all.
+
+    Raises:
+        DataError: If a file is missing, truncated, not IDX, or of another shape, if images and labels differ in number,
+            if a label is out of range, or if the download fails.
+    """
+    files = _locate(config.data_root) or _download(config.data_root)
+    return _read_part(files, TRAIN), _read_part(files, TEST)
+
+
+def _locate(root: Path) -> dict[str, Path] | None:
+    """Return the four files by their unpacked names; None where no place holds any of them."""
+    for folder in FOLDERS:
+        place = root / folder
+        candidates = {name: (place / name, place / f"{name}.gz") for name in TRAIN + TEST}
+        found = {name: next(filter(Path.is_file, paths), None) for name, paths in candidates.items()}
+        missing = [name for name, path in found.items() if path is None]
+        if not missing:
+            return {name: path for name, path in found.items() if path is not None}
+        if len(missing) < len(found):
+            raise DataError(f"{place} holds MNIST files, but not {', '.join(missing)} (or .gz). Put them there too.")
+    return None
+
+
+def _read_part(files: dict[str, Path], part: tuple[str, str]) -> Images:
+    """Read one pair of files."""
+    image_file, label_file = (files[name] for name in part)
+    images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
+    if len(images) != len(labels):
+        raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
+    check_labels(labels, len(CLASSES), str(label_file))
+    return Images(images.unsqueeze(1), labels, CLASSES)
+
+
+def _shape(path: Path, ndim: int) -> tuple[int, ...]:
+    """Read and check an IDX header: magic 0x0800 + dimensions (uint8 data), then one big-endian size for each."""
+    with _opened(path) as file:
+        header = file.read(4 * (1 + ndim))
+    if len(header) < 4 * (1 + ndim) or int.from_bytes(header[:4], "big") != 0x0800 + ndim:
+        raise DataError(
+            f"{path} has no IDX header of {ndim}-dimensional uint8 data: it must begin with {0x0800 + ndim:08x}, "
+            f"but begins with {header[:4].hex() or 'nothing'}. Replace the file by the original."
+        )
+    shape = struct.unpack(f">{ndim}I", header[4:])
+    if shape[0] == 0 or shape[1:] != (SIDE, SIDE)[: ndim - 1]:
+        raise DataError(f"{path} declares the shape {shape}, expected N > 0 images of {SIDE} x {SIDE} pixels.")
+    return shape
+
+
+def _read_idx(path: Path, ndim: int) -> Tensor:
+    """Read one IDX file of uint8 data with torchvision's parser, after what the parser does not check or explain."""
+    from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
+
+    shape = _shape(path, ndim)
+    expected = 4 * (1 + ndim) + math.prod(shape)
+    with _opened(path) as file:
+        content = file.read(expected + 1)  # to the end, so that gzip compares its checksum
+    if len(content) != expected:
+        problem = "is truncated" if len(content) < expected else "is too long"
+        raise DataError(f"{path} {problem}: its header declares {shape}, {expected} bytes. Replace the file.")
+    with tempfile.TemporaryDirectory() as scratch:  # the parser wants the name of an unpacked file
+        unpacked = Path(scratch) / path.name
+        unpacked.write_bytes(content)
+        tensor: Tensor = read_sn3_pascalvincent_tensor(str(unpacked))
+    return tensor
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file, unpacking .gz; what breaks while it is read becomes one error that names the file."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"Cannot read {path}: {error}. Replace the file by the original.") from error
+
+
+def _download(root: Path) -> dict[str, Path]:
+    """Let torchvision download the set to `root`/MNIST, wholly or not at all; return the files like `_locate`."""
+    from torchvision.datasets import MNIST
+
+    is_new, timeout = not root.exists(), socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets none, and would hang behind a firewall
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root) as scratch:
+            MNIST(scratch, download=True)
+            (Path(scratch) / "MNIST").rename(root / "MNIST")
+    except (OSError, RuntimeError, http.client.HTTPException) as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                root.rmdir()
+        names = ", ".join(f"{name}.gz" for name in TRAIN + TEST)
+        raise DataError(
+            f"There are no MNIST files in {root}, and downloading them failed ({' '.join(str(error).split())}). "
+            f"Put {names} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(timeout)
+    return {name: root / "MNIST" / "raw" / name for name in TRAIN + TEST}

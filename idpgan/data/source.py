@@ -1,0 +1,35 @@
+"""What a source of images answers: the interface of `mnist.py`, `folder.py`, `digits.py` and those to come."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol
+
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
+
+Progress = Callable[[int, int], None]  # called with (images read, images in all)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What a source can say before it reads a pixel."""
+
+    num_images: int
+    num_test: int | None  # None: the source brings no test images, so 20 % of num_images are taken
+    image_shape: tuple[int, int, int]  # (C, H, W)
+    classes: tuple[str, ...]  # empty: unlabelled
+
+
+class Source(Protocol):
+    """A module that reads one kind of data set. Heavy imports stay inside its functions."""
+
+    def read(self, config: DataConfig, progress: Progress | None) -> tuple[Images, Images | None]:
+        """Return all images, and the set's own test images where it brings some; any fault is a `DataError`.
+
+        Colours are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
+        """
+
+    def describe(self, config: DataConfig) -> Found | None:
+        """Return what is known without reading images; None where the files are not there."""

@@ -1,0 +1,83 @@
+"""The four-way split: public, private, holdout, test. By fixed index, never by content."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idpgan.config import DataError
+from idpgan.data.config import DataConfig
+
+SPLIT_SEED = 20_240_117  # a constant of the package: another number is another split, and other members for attacks
+TEST_SHARE = 0.2  # of a set that brings no test images of its own
+
+
+class Sizes(NamedTuple):
+    """Numbers of images; all of them are public knowledge."""
+
+    public: int
+    private: int
+    holdout: int
+    test: int
+
+
+class Indices(NamedTuple):
+    """Positions in the source's training images, int64; disjoint, and together all of them."""
+
+    public: Tensor
+    private: Tensor
+    holdout: Tensor
+    test: Tensor  # empty where the source brings its own test images
+
+
+def split_sizes(num_images: int, num_test: int | None, config: DataConfig) -> Sizes:
+    """Return how many images each part gets; known before any image is read.
+
+    Args:
+        num_images: Images of the source, without those of `num_test`.
+        num_test: Test images that the source brings; None takes 20 % of `num_images` for it.
+        config: Its shares count of what is left after the test images.
+
+    Raises:
+        DataError: If a part that was asked for would be empty.
+    """
+    test = _part(TEST_SHARE, num_images) if num_test is None else num_test
+    rest = num_images - (test if num_test is None else 0)
+    public, holdout = _part(config.public_share, rest), _part(config.holdout_share, rest)
+    sizes = Sizes(public, rest - public - holdout, holdout, test)
+    if (
+        min(sizes.private, sizes.test) == 0
+        or (config.public_share > 0 and sizes.public == 0)
+        or (config.holdout_share > 0 and sizes.holdout == 0)
+    ):
+        raise DataError(
+            f"{num_images} images of '{config.name}' are too few for this split: with "
+            f"public_share = {config.public_share:g}, holdout_share = {config.holdout_share:g} and "
+            f"{'the test images of the set' if num_test is not None else f'{TEST_SHARE:.0%} test images'} there would "
+            f"be {sizes.public} public, {sizes.private} private, {sizes.holdout} holdout and {sizes.test} test images. "
+            "Give more images, or change data.public_share and data.holdout_share."
+        )
+    return sizes
+
+
+def split_indices(num_images: int, sizes: Sizes) -> Indices:
+    """Deal `num_images` positions out to the parts by a permutation that depends on their number alone.
+
+    First come the test images (where the source brings none), then public, holdout and private. The permutation sorts
+    raw PCG64 output, which NumPy keeps the same for ever; that of `Generator.permutation` it may change (NEP 19), and
+    members would turn into non-members.
+    """
+    keys = np.random.PCG64(SPLIT_SEED).random_raw(num_images)
+    order = torch.from_numpy(np.argsort(keys, kind="stable").astype(np.int64))
+    test = num_images - sizes.public - sizes.holdout - sizes.private
+    parts = order.split([test, sizes.public, sizes.holdout, sizes.private])
+    return Indices(public=parts[1], private=parts[3], holdout=parts[2], test=parts[0])
+
+
+def _part(share: float, num_images: int) -> int:
+    """Return floor(share * num_images), not one less where the product is whole but for float rounding (0.29 * 100)."""
+    return math.floor(share * num_images + 1e-9)

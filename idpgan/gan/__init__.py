@@ -1,0 +1,91 @@
+"""The GANs: one file per method, imported when it is used, so that this list costs nothing.
+
+A method's module exposes ``INFO`` (its row below), ``Config`` (a `RunConfig`) and ``Method``, which is made by
+``Method(config, split, ledger=ledger, device=device)`` and does what `idpgan.training.method.Method` asks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from idpgan.config import ConfigError, build, nearest_hint
+
+if TYPE_CHECKING:
+    from idpgan.gan.config import RunConfig
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One row of ``idpgan methods``.
+
+    Attributes:
+        name: As written in ``method.name``.
+        family: "gan".
+        units: What the guarantee can speak of, the default first.
+        relation: How neighbours differ.
+        sound: Whether proven <= claimed for every setting; true where nothing is claimed.
+        claimed: The epsilon that a paper states, None where none does.
+        proven: The epsilon that our accountant proves; "inf" is none.
+        reason: One sentence: why `proven` is what it is.
+    """
+
+    name: str
+    family: str
+    units: tuple[str, ...]
+    relation: str
+    sound: bool
+    claimed: str | None
+    proven: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {**asdict(self), "units": list(self.units)}
+
+
+_ROWS = (
+    MethodInfo(
+        name="wgan-gp",
+        family="gan",
+        units=("image",),
+        relation="replace-one",
+        sound=True,
+        claimed=None,
+        proven="inf",
+        reason="wgan-gp trains on the raw images without noise",
+    ),
+)
+METHODS: Mapping[str, MethodInfo] = {row.name: row for row in _ROWS}
+
+
+def load_method(name: str) -> ModuleType:
+    """Import the module of a method; ``wgan-gp`` lies in ``wgan_gp.py``.
+
+    Raises:
+        ConfigError: If there is none of that name; the message names the nearest one.
+    """
+    if name not in METHODS:
+        raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, METHODS)}")
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+
+
+def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
+    """Build the config class of the method that the table names.
+
+    Args:
+        table: The sections as read from TOML.
+        where: Names the table in messages, for example the file.
+
+    Raises:
+        ConfigError: If method.name is missing or unknown, or a key or value is refused.
+    """
+    section = table.get("method", {})
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str):
+        raise ConfigError(f"{where} names no method. Set method.name to one of: {', '.join(METHODS)}.")
+    config: RunConfig = build(load_method(name).Config, table, where)
+    return config

@@ -1,0 +1,78 @@
+"""What every GAN's config has in common. Light: the command line reads it without PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from idpgan.config import Section, digest
+from idpgan.data.config import DataConfig
+from idpgan.models.config import ModelConfig
+from idpgan.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from idpgan.privacy.event import Event
+    from idpgan.privacy.guarantee import Relation, Unit
+    from idpgan.privacy.ledger import Budget
+
+
+class MethodConfig(Section):
+    """[method]: the method's own settings.
+
+    Attributes:
+        name: A name of `idpgan.gan.METHODS`; each method narrows it to its own.
+    """
+
+    name: str
+
+
+class PrivacyConfig(Section):
+    """[privacy]: methods with noise add their parameters, which have no defaults.
+
+    Attributes:
+        delta: Where epsilon is stated; None is ``min(1e-5, 1 / (10 N))`` for N private images.
+        accept_unsound: Must be true for a method of which a paper claims an epsilon that nothing proves.
+    """
+
+    delta: float | None = Field(None, gt=0, lt=1)
+    accept_unsound: bool = False
+
+
+class ReleaseConfig(Section):
+    """[release]: what the folder to give away holds besides generator and report.
+
+    Attributes:
+        samples: Images in samples.png and in the grid of each tick, rounded up to full rows.
+    """
+
+    samples: int = Field(64, ge=1, le=4096)
+
+
+class RunConfig(Section):
+    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and says what the run will charge."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig
+    privacy: PrivacyConfig = PrivacyConfig()
+    training: TrainingConfig = TrainingConfig()
+    release: ReleaseConfig = ReleaseConfig()
+
+    def identity(self) -> str:
+        """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""
+        return digest(
+            self.model_copy(update={"data": self.data.model_copy(update={"root": None, "public_root": None})})
+        )
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """Return what the run's ledger is made for: unit, relation, and the target that it refuses to exceed."""
+        raise NotImplementedError
+
+    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+        """Return all that the run will charge if it does all its steps, known without reading an image.
+
+        Args:
+            num_private: The declared number of private images.
+        """
+        raise NotImplementedError

@@ -1,0 +1,184 @@
+"""From a config to a finished run: what the commands and sweeps do with several rooms at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idpgan import gan
+from idpgan.config import ConfigError, apply_overrides, dump_toml, load_table
+from idpgan.data.load import Split, describe, load
+from idpgan.gan.config import RunConfig
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
+from idpgan.privacy.ledger import Budget, Ledger
+from idpgan.report.release import write_release
+from idpgan.run import RunFolder, describe_environment
+from idpgan.training.loop import Outcome, train
+from idpgan.training.method import Method, resolve_device
+from idpgan.training.progress import Progress
+from idpgan.training.samples import SampleGrid
+from idpgan.training.state import run_fingerprint
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
+
+    Raises:
+        ConfigError: On the first thing that is wrong with it.
+    """
+    where = "the default config" if path is None else str(path)
+    return gan.build_config(apply_overrides(load_table(path), overrides), where)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will cost, known without reading an image.
+
+    Attributes:
+        num_private: Declared number of private images; None where the data set is not there to be counted.
+        delta: Where epsilon is stated.
+        unit: What the guarantee speaks of.
+        relation: How neighbours differ.
+        events: All that the run will charge if it does all its steps.
+        epsilon: Their price at ``delta``; infinite where nothing is proven.
+        target: What the ledger refuses to exceed; None = no limit.
+    """
+
+    num_private: int | None
+    delta: float
+    unit: Unit
+    relation: Relation
+    events: tuple[Event, ...]
+    epsilon: float
+    target: Budget | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "num_private": self.num_private,
+            "epsilon": number_to_json(self.epsilon),
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "relation": str(self.relation),
+            "events": [event.to_json() for event in self.events],
+            "target": {"epsilon": number_to_json(self.target.epsilon), "delta": self.target.delta}
+            if self.target
+            else None,
+        }
+
+
+def plan(config: RunConfig) -> Plan:
+    """Price a run without reading an image.
+
+    Raises:
+        InputError: If the config cannot be run as it is.
+    """
+    shape = describe(config.data)
+    num_private = shape.num_private if shape else None
+    delta = _delta(config, num_private)
+    unit, relation, target = config.ledger_terms()
+    events = config.planned_events(num_private or 1)
+    return Plan(num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended without an error.
+
+    Attributes:
+        run: Its folder.
+        outcome: How it ended.
+        released: Whether ``release/`` was written; not after an interruption.
+    """
+
+    run: RunFolder
+    outcome: Outcome
+    released: bool
+
+
+def start(config: RunConfig, out: Path | None = None, progress: Progress | None = None) -> Finished:
+    """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release its generator.
+
+    Raises:
+        InputError: If config, data or folder cannot be used; nothing is written then.
+    """
+    _refuse_unsound(config)
+    plan(config)
+    device = resolve_device(config.training.device)
+    split = load(config.data)
+    delta = _delta(config, split.num_private)
+    environment = describe_environment(str(device))
+    toml = dump_toml(config)
+    if out is None:
+        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment)
+    else:
+        run = RunFolder.create(out, toml, environment)
+    ledger = Ledger(*config.ledger_terms(), path=run.ledger, owner=config.identity())
+    ledger.flush()
+    return _train(config, split, run, ledger, delta, progress)
+
+
+def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
+    """Continue an interrupted run, bit for bit on the CPU.
+
+    Args:
+        path: The run.
+        data_root: Where the data set lies now; None = where it lay.
+        progress: What to show.
+
+    Raises:
+        InputError: If the run, its data, its code or its ledger is not what it was.
+    """
+    run = RunFolder.open(path)
+    config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
+    split = load(config.data)
+    ledger = Ledger.open(run.ledger, config.identity())
+    return _train(config, split, run, ledger, _delta(config, split.num_private), progress)
+
+
+def _train(
+    config: RunConfig, split: Split, run: RunFolder, ledger: Ledger, delta: float, progress: Progress | None
+) -> Finished:
+    device = resolve_device(config.training.device)
+    method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    outcome = train(
+        method,
+        config=config.training,
+        ledger=ledger,
+        run=run,
+        fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
+        delta=delta,
+        on_tick=[SampleGrid(run.samples, num=config.release.samples)],
+        progress=progress,
+    )
+    released = outcome.ended != "interrupted"
+    if released:
+        write_release(run, config, method, ledger, delta=delta, split=split)
+    with run.log.open("a", encoding="utf-8") as log:
+        log.write(outcome.message + "\n")
+    return Finished(run, outcome, released)
+
+
+def _delta(config: RunConfig, num_private: int | None) -> float:
+    """Return the configured delta, or the default one for N private images; refuse delta >= 1/N."""
+    delta = config.privacy.delta
+    if delta is None:
+        return default_delta(num_private or 1)
+    if num_private is not None:
+        check_delta(delta, num_private)
+    return delta
+
+
+def _refuse_unsound(config: RunConfig) -> None:
+    """Refuse a method whose paper claims what nothing proves, unless the user says so."""
+    info = gan.METHODS[config.method.name]
+    if not info.sound and not config.privacy.accept_unsound:
+        raise ConfigError(
+            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all the "
+            "same, set privacy.accept_unsound = true or give --accept-unsound."
+        )

@@ -1,0 +1,71 @@
+"""What judges generated images: pure functions on tensors, nothing of a method.
+
+All numbers of this room are computed with real, private images: they stay with the curator and no epsilon covers them.
+The names below are loaded on first use, so that the command line stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from idpgan.metrics.cache import Cache
+    from idpgan.metrics.evaluation import Evaluation, evaluate_images
+    from idpgan.metrics.features import (
+        FeatureClassifier,
+        class_probabilities,
+        extract_features,
+        fit_feature_classifier,
+        full_training_set,
+    )
+    from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
+    from idpgan.metrics.source import read_images
+    from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
+
+__all__ = [
+    "Cache",
+    "ClassifierScore",
+    "Evaluation",
+    "FeatureClassifier",
+    "InceptionResult",
+    "Progress",
+    "UtilityResult",
+    "class_probabilities",
+    "evaluate_images",
+    "extract_features",
+    "fit_feature_classifier",
+    "full_training_set",
+    "inception_score",
+    "measure_inception",
+    "measure_utility",
+    "read_images",
+]
+
+Progress = Callable[[str, int, int], None]  # called with (what is measured, steps done, steps in all)
+
+_MODULES = {
+    "Cache": "cache",
+    "ClassifierScore": "utility",
+    "Evaluation": "evaluation",
+    "FeatureClassifier": "features",
+    "InceptionResult": "inception",
+    "UtilityResult": "utility",
+    "class_probabilities": "features",
+    "evaluate_images": "evaluation",
+    "extract_features": "features",
+    "fit_feature_classifier": "features",
+    "full_training_set": "features",
+    "inception_score": "inception",
+    "measure_inception": "inception",
+    "measure_utility": "utility",
+    "read_images": "source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,71 @@
+"""A folder of tensors, each file named by the hash of everything that it was computed from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from idpgan.config import InputError
+from idpgan.run import write_bytes_atomic
+
+
+def default_folder() -> Path:
+    """Return ``$IDPGAN_CACHE``, else ``idpgan`` in the user's cache folder."""
+    chosen = os.environ.get("IDPGAN_CACHE")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return (Path(chosen) if chosen else home / "idpgan").expanduser()
+
+
+class Cache:
+    """Keeps what is costly to compute again. It holds results on private images: it belongs to the curator.
+
+    A key names contents by their hashes, so an entry can be missing but never be out of date. A damaged file counts as
+    missing. Several processes may share a folder.
+
+    Args:
+        folder: Made on first use, with mode 0700. None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+
+    def get(self, kind: str, key: Mapping[str, Any], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return the tensors of a key, computing and keeping them if they are not there.
+
+        Args:
+            kind: First part of the file's name, for people.
+            key: Everything that the tensors depend on, as JSON values.
+            compute: Called without a cached result.
+
+        Returns:
+            Named tensors, on the CPU.
+
+        Raises:
+            InputError: If the folder cannot be written.
+        """
+        if self.folder is None:
+            return compute()
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        path = self.folder / f"{kind}-{name[:32]}.safetensors"
+        try:
+            return load(path.read_bytes())
+        except (FileNotFoundError, SafetensorError):
+            pass
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_bytes_atomic(path, save(tensors), mode=0o600)
+        except OSError as error:
+            raise InputError(
+                f"Cannot write to the cache folder {self.folder} ({error.strerror}). "
+                "Name another one with --cache, or set IDPGAN_CACHE."
+            ) from error
+        return tensors

@@ -1,0 +1,213 @@
+"""Read the images under test, whoever made them: a generator, a folder of images, or an npz file."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idpgan.config import DataError, InputError, nearest_hint
+from idpgan.data import folder
+from idpgan.data.images import Images, to_uint8
+from idpgan.data.source import Progress
+from idpgan.models.checkpoint import WEIGHTS, load_generator
+
+Kind = Literal["generator", "folder", "npz"]
+PIXEL_RANGES = ("auto", "unit", "symmetric")
+_ARRAYS = ("images", "labels", "classes")
+
+
+def kind_of(path: Path) -> Kind:
+    """Tell what lies at a path, without reading it.
+
+    Raises:
+        InputError: If nothing is there, or a file of another kind.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Name a run, a release, a folder of images or an npz file.")
+    if path.is_dir():
+        is_run = (path / "config.toml").is_file() or (path / "release").is_dir()
+        return "generator" if is_run or (path / WEIGHTS).is_file() else "folder"
+    if path.suffix == ".npz":
+        return "npz"
+    if path.name == WEIGHTS:
+        return "generator"
+    raise InputError(f"{path} is no npz file. Name a run, a release, a folder of images or an npz file.")
+
+
+def read_images(
+    path: Path,
+    image_shape: tuple[int, int, int],
+    classes: tuple[str, ...],
+    *,
+    num: int = 10_000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    pixel_range: str = "auto",
+    progress: Progress | None = None,
+) -> Images:
+    """Read the images under test, and make sure that they can be compared with a data set.
+
+    Args:
+        path: A run, a release or its weights: images are drawn, the classes in turn. Or a folder with one folder of
+            images per class, named like the class, or of unlabelled images. Or an npz file with ``images`` (N, H, W),
+            (N, H, W, C) or (N, C, H, W), uint8 or floating point, perhaps ``labels`` (N,), integers, and perhaps
+            ``classes``, names in the order of the labels. Pickled objects are never loaded.
+        image_shape: (C, H, W) of the data set.
+        classes: Classes of the data set; none drops all labels.
+        num: Images to draw from a generator.
+        seed: Seed of the latent vectors of a generator.
+        device: Where a generator computes.
+        pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
+            could be either.
+        progress: Called with (images done, images in all).
+
+    Returns:
+        The images, on the CPU, with the labels and classes of the data set, or unlabelled.
+
+    Raises:
+        InputError: If nothing can be read, or images or labels do not fit the data set. The message names the file.
+    """
+    if pixel_range not in PIXEL_RANGES:
+        raise InputError(f"The pixel range '{pixel_range}' is unknown. {nearest_hint(pixel_range, PIXEL_RANGES)}")
+    kind = kind_of(path)
+    if kind == "generator":
+        images = _sample(path, num, seed, device, progress)
+    elif kind == "folder":
+        images = folder.read_all(path, None, progress)
+    else:
+        images = _read_npz(path, image_shape, classes, pixel_range)
+    if images.image_shape != image_shape:
+        raise DataError(
+            f"{path}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
+            "Nothing is resized or converted here."
+        )
+    return _relabelled(images, classes, path)
+
+
+def _relabelled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
+    """Number the labels as the data set does, by the names of the classes."""
+    if images.labels is None or not classes:
+        return Images(images.images)
+    unknown = sorted(set(images.classes) - set(classes))
+    if unknown:
+        raise DataError(
+            f"{path} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
+            "Name the classes alike."
+        )
+    number = torch.tensor([classes.index(name) for name in images.classes])
+    return Images(images.images, number[images.labels], classes)
+
+
+def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress | None) -> Images:
+    """Draw images from a released generator, its classes in turn."""
+    if num < 1:
+        raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
+    generator = load_generator(path)
+    pixels = generator.to(device).sample(num, seed=seed, progress=progress)
+    if bool(pixels.isnan().any()):
+        raise DataError(f"The generator {path} makes NaN pixels: its training diverged.")
+    return Images(to_uint8(pixels), generator.sample_labels(num), generator.classes)
+
+
+def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str, ...], pixel_range: str) -> Images:
+    """Read an npz file, its own class names included if it has some."""
+    arrays = _load_arrays(path)
+    if "images" not in arrays:
+        raise DataError(f"{path} holds no array 'images'. Save images=... and labels=... with numpy.savez.")
+    pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
+    if "labels" not in arrays or not classes:
+        return Images(pixels)
+    names = tuple(arrays["classes"].astype(str).tolist()) if "classes" in arrays else classes
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: classes are {', '.join(names)}: one name stands twice.")
+    return Images(pixels, _labels(arrays["labels"], len(pixels), len(names), path), names)
+
+
+def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read the arrays that matter, as plain numbers only."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} is a single array, not an npz file. Save it with numpy.savez.")
+            return {name: file[name] for name in _ARRAYS if name in file.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise DataError(
+            f"{path} cannot be read as an npz file of plain arrays ({error}). Pickled objects are refused, because "
+            "loading them runs code: save numbers with numpy.savez."
+        ) from error
+
+
+def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, int], path: Path) -> Tensor:
+    """Return the array as (N, C, H, W), whichever of the three layouts it has."""
+    channels, height, width = image_shape
+    if images.dtype.kind not in "fu" or (images.dtype.kind == "u" and images.dtype.itemsize > 1):
+        raise DataError(f"{path}: images are {images.dtype}, expected uint8 or floating point.")
+    if images.ndim == 3 and channels == 1:
+        images = images[:, None]
+    orders = {(channels, height, width): (0, 1, 2, 3), (height, width, channels): (0, 3, 1, 2)}
+    if images.shape[1:] not in orders:
+        grey = "(N, H, W), " if channels == 1 else ""
+        raise DataError(
+            f"{path}: images have the shape {images.shape}, expected {grey}(N, H, W, C) or (N, C, H, W) with "
+            f"C = {channels}, H = {height}, W = {width} as in the data set. Nothing is resized or converted here."
+        )
+    if len(images) == 0:
+        raise DataError(f"{path} holds no images.")
+    dtype = np.uint8 if images.dtype.kind == "u" else np.float32  # in the byte order of this machine
+    with np.errstate(over="ignore"):  # infinity is refused later
+        return torch.from_numpy(np.ascontiguousarray(images.transpose(orders[images.shape[1:]]), dtype=dtype))
+
+
+def _pixels(images: Tensor, pixel_range: str, path: Path) -> Tensor:
+    """Return images as uint8, or refuse those that are not in the range."""
+    if images.dtype == torch.uint8:
+        return images
+    if not bool(images.isfinite().all()):
+        raise DataError(f"{path}: images hold NaN or infinity. Remove such images, or mend what made them.")
+    low, high = images.min().item(), images.max().item()
+    chosen = _range_of(low, high, path) if pixel_range == "auto" else pixel_range
+    limit = 0.0 if chosen == "unit" else -1.0
+    if low < limit or high > 1:
+        raise DataError(
+            f"{path}: images are in [{low:g}, {high:g}], outside of [{limit:g}, 1]. Clip them, or save uint8 [0, 255]."
+        )
+    return to_uint8(images * 2 - 1 if chosen == "unit" else images)
+
+
+def _range_of(low: float, high: float, path: Path) -> str:
+    """Tell [0, 1] from [-1, 1] by the darkest and the brightest pixel; what could be either is refused."""
+    if 0 <= low <= 0.05 and 0.5 < high <= 1:
+        return "unit"
+    if -1 <= low <= -0.5 and high <= 1:
+        return "symmetric"
+    if low < -1 or high > 1:
+        raise DataError(
+            f"{path}: images are in [{low:g}, {high:g}], but floating point images must be in [0, 1] or [-1, 1]. "
+            "Clip them, or save uint8 [0, 255]."
+        )
+    raise DataError(
+        f"{path}: images are in [{low:g}, {high:g}], which could be meant as [0, 1] or as [-1, 1]. "
+        "Say which with --range unit or --range symmetric."
+    )
+
+
+def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path) -> Tensor:
+    """Return labels as int64 (N,), or refuse them."""
+    if labels.shape != (num,) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: labels are {labels.dtype} of the shape {labels.shape}, expected integers of the shape ({num},): "
+            "one for each image."
+        )
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise DataError(
+            f"{path}: labels are in [{labels.min()}, {labels.max()}], but {num_classes} classes are known: labels must "
+            f"be in [0, {num_classes - 1}]."
+        )
+    return torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,165 @@
+"""Utility: classifiers trained on the images under test, judged once on real test images."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.config import InputError, nearest_hint
+from idpgan.data.images import Images
+from idpgan.metrics import Progress
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.fitting import RECIPES, fit_named, recipe
+from idpgan.training.fit import predict
+
+PROTOCOL = "train-on-these-test-on-real/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierScore:
+    """How one kind of classifier did.
+
+    Attributes:
+        name: "cnn", "resnet" or "logistic".
+        num_parameters: Its size.
+        accuracies: On the real test images, in [0, 1], one per seed.
+        held_back_accuracies: On the held-back tenth of the images under test, one per seed; these chose the epoch.
+    """
+
+    name: str
+    num_parameters: int
+    accuracies: tuple[float, ...]
+    held_back_accuracies: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation over seeds (divided by one less than their number); None for one seed."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class UtilityResult:
+    """What a set of images taught classifiers about real ones. Curator only: the test images are private.
+
+    Attributes:
+        scores: One per kind of classifier.
+        seeds: Each gave every classifier other weights, another held-back part and another order.
+        num_images: Images trained on, held-back ones included.
+        num_test: Real test images.
+        images_digest: Hash of the images trained on.
+        test_digest: Hash of the real test images.
+        protocol: Name and version of how this was computed.
+    """
+
+    scores: tuple[ClassifierScore, ...]
+    seeds: tuple[int, ...]
+    num_images: int
+    num_test: int
+    images_digest: str
+    test_digest: str
+    protocol: str
+
+    @property
+    def chosen(self) -> ClassifierScore:
+        """The classifier that did best on held-back images: the one to quote, chosen without the test images."""
+        return max(self.scores, key=lambda score: statistics.fmean(score.held_back_accuracies))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        scores = [{**dataclasses.asdict(score), "mean": score.mean, "std": score.std} for score in self.scores]
+        return {**dataclasses.asdict(self), "scores": scores, "chosen": self.chosen.name}
+
+
+def measure_utility(
+    images: Images,
+    test: Images,
+    *,
+    classifiers: Sequence[str] = tuple(RECIPES),
+    seeds: Sequence[int] = (0, 1, 2),
+    cache: Cache | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    what: str = "utility",
+) -> UtilityResult:
+    """Train classifiers on a set of images and test each once on real ones.
+
+    The epoch of each fit is chosen on a held-back tenth of `images`. The real test images are read once per fit, after
+    all choices. The same call gives the ceiling (`images` are the real private training images) and the floor (only
+    the public ones): what the images under test have to be compared with.
+
+    Args:
+        images: Labelled images, synthetic or real, at least 3.
+        test: Real test images of the same shape and classes.
+        classifiers: Which kinds.
+        seeds: At least one, each used with every classifier.
+        cache: Keeps the accuracies.
+        device: Where to compute.
+        progress: Called after every epoch.
+        what: First word of what `progress` is told.
+
+    Raises:
+        InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or
+            fewer than 3 images.
+    """
+    _check(images, test, classifiers, seeds)
+    if images.labels is None or test.labels is None:
+        raise InputError("Utility needs labelled images, both to train on and to test on.")
+    truth = test.labels.to(device)
+    digests = {"images": images.digest(), "test": test.digest()}
+    cache = cache or Cache(None)
+
+    def run(name: str, seed: int) -> dict[str, Tensor]:
+        title = f"{what}: {name}, seed {seed}"
+        model, fitted = fit_named(name, images, seed=seed, device=device, progress=progress, what=title)
+        correct = predict(model, test.images).argmax(dim=1).eq(truth)  # the only use of the real test images
+        return {
+            "accuracy": correct.double().mean().cpu(),
+            "held_back_accuracy": torch.tensor(fitted.best.held_back_accuracy).double(),
+            "num_parameters": torch.tensor(sum(parameter.numel() for parameter in model.parameters())),
+        }
+
+    scores = []
+    for name in classifiers:
+        runs = []
+        for seed in seeds:
+            config = recipe(name, len(images), seed).model_dump(mode="json")
+            key = {"protocol": PROTOCOL, "classifier": name, "config": config, **digests}
+            runs.append(cache.get("utility", key, lambda name=name, seed=seed: run(name, seed)))  # type: ignore[misc]
+        scores.append(
+            ClassifierScore(
+                name=name,
+                num_parameters=int(runs[0]["num_parameters"]),
+                accuracies=tuple(float(result["accuracy"]) for result in runs),
+                held_back_accuracies=tuple(float(result["held_back_accuracy"]) for result in runs),
+            )
+        )
+    return UtilityResult(
+        tuple(scores), tuple(seeds), len(images), len(test), digests["images"], digests["test"], PROTOCOL
+    )
+
+
+def _check(images: Images, test: Images, classifiers: Sequence[str], seeds: Sequence[int]) -> None:
+    """Raise an `InputError` for what cannot be measured."""
+    for name, found, expected in (
+        ("the shape (C, H, W)", images.image_shape, test.image_shape),
+        ("the classes", images.classes, test.classes),
+    ):
+        if found != expected:
+            raise InputError(f"The images have {name} {found}, but the real test images have {expected}.")
+    if len(images) < 3 or len(test) == 0:
+        raise InputError(f"{len(images)} images to train on and {len(test)} to test on: needed are at least 3 and 1.")
+    if not seeds or not classifiers or len(set(seeds)) < len(seeds) or len(set(classifiers)) < len(classifiers):
+        raise InputError(f"Seeds {list(seeds)} and classifiers {list(classifiers)}: give at least one, none twice.")
+    for name in classifiers:
+        if name not in RECIPES:
+            raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")

@@ -1,0 +1,47 @@
+"""Generator and critic families, and what loads, checks and averages them; no training code.
+
+The names below are loaded on first use, so that reading a config does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from idpgan.models.checkpoint import load_generator, save_generator
+    from idpgan.models.config import ModelConfig
+    from idpgan.models.critic import Critic
+    from idpgan.models.ema import Ema
+    from idpgan.models.generator import Generator
+    from idpgan.models.initialise import seeded_init
+    from idpgan.models.validate import validate_private_critic
+
+__all__ = [
+    "Critic",
+    "Ema",
+    "Generator",
+    "ModelConfig",
+    "load_generator",
+    "save_generator",
+    "seeded_init",
+    "validate_private_critic",
+]
+
+_MODULES = {
+    "Critic": "critic",
+    "Ema": "ema",
+    "Generator": "generator",
+    "ModelConfig": "config",
+    "load_generator": "checkpoint",
+    "save_generator": "checkpoint",
+    "seeded_init": "initialise",
+    "validate_private_critic": "validate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,171 @@
+"""Released generators: weights as safetensors, shapes as JSON; loading runs no code and needs no data and no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from idpgan.config import ConfigError, InputError, build
+from idpgan.models.config import ModelConfig
+from idpgan.models.generator import Generator
+from idpgan.run import write_bytes_atomic, write_text_atomic
+
+WEIGHTS = "generator.safetensors"
+CONFIG = "config.json"
+_AGAIN = "Copy the release folder again, or release the generator again"
+
+
+def save_generator(
+    path: str | os.PathLike[str],
+    generator: Generator,
+    *,
+    classes: Sequence[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``generator.safetensors`` and ``config.json``, each whole or not at all.
+
+    Only the generator's own parameters and buffers are written, as CPU tensors. Where both files are in the folder
+    already, they are replaced.
+
+    Args:
+        path: The release folder; made if it is missing.
+        generator: What to save; it may be on any device.
+        classes: Names of the classes; None = ``generator.classes``.
+        extra: Further top-level entries of ``config.json``; JSON values, all of them will be public.
+
+    Raises:
+        InputError: If the number of class names does not fit, or ``extra`` has a key "generator".
+    """
+    names = list(generator.classes if classes is None else classes)
+    if len(names) != generator.num_classes:
+        raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
+    if extra and "generator" in extra:
+        raise InputError("The key 'generator' of config.json describes the generator itself. Name the entry otherwise.")
+    shapes = {
+        "model": generator.config.model_dump(mode="json"),
+        "image_shape": list(generator.image_shape),
+        "classes": names,
+    }
+    config = json.dumps({"generator": shapes, **(extra or {})}, indent=2, allow_nan=False) + "\n"
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomic(folder / WEIGHTS, save(tensors))
+    write_text_atomic(folder / CONFIG, config)
+
+
+def load_generator(path: str | os.PathLike[str]) -> Generator:
+    """Load a released generator on the CPU, in eval mode.
+
+    Args:
+        path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
+            ``config.json``.
+
+    Returns:
+        The generator; ``.sample(num, labels=None, seed=None)`` makes images, ``.classes`` names the classes.
+
+    Raises:
+        InputError: If a file is missing, damaged, of another program, or a pickle.
+    """
+    weights = _find_weights(Path(path))
+    described = _read_config(weights.with_name(CONFIG))
+    generator = _build(described, weights.with_name(CONFIG))
+    _load_weights(generator, weights)
+    return generator.eval()
+
+
+def _find_weights(path: Path) -> Path:
+    """Return the path of the weights that the user means."""
+    if path.is_dir():
+        for weights in (path / "release" / WEIGHTS, path / WEIGHTS):
+            if weights.is_file():
+                return weights
+        if (path / "state").is_dir():
+            raise InputError(
+                f"The run {path} has released no generator yet ({path / 'release' / WEIGHTS} is missing). "
+                "Continue it with --resume until its first tick."
+            )
+        raise InputError(f"{path} is neither a run nor a release folder: it holds no {WEIGHTS}. Name one that does.")
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Name a run folder, a release folder or its {WEIGHTS}.")
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path} is not loaded: only .safetensors files are, since others (pickles such as .pt or .pkl) can run "
+            f"code when they are opened. Name a run folder, a release folder or its {WEIGHTS}."
+        )
+    return path
+
+
+def _read(path: Path) -> bytes:
+    """Read a file of a release, or say which one cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}). {_AGAIN}.") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read the entry "generator" of config.json."""
+    if not path.exists():
+        raise InputError(f"{path} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
+    try:
+        described = json.loads(_read(path))["generator"]
+        if not {"model", "image_shape", "classes"} <= described.keys():
+            raise KeyError("model, image_shape and classes")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} does not describe a generator of idpgan ({error}). {_AGAIN}.") from error
+    return dict(described)
+
+
+def _build(described: dict[str, Any], path: Path) -> Generator:
+    """Make a generator without weights: shapes only, so that a false config cannot ask for much memory."""
+    shape, classes, model = described["image_shape"], described["classes"], described["model"]
+    if not (isinstance(shape, list) and all(type(number) is int for number in shape)):
+        raise InputError(f"{path}: image_shape = {shape!r} must be three whole numbers. {_AGAIN}.")
+    if not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
+        raise InputError(f"{path}: classes = {classes!r} must be a list of names. {_AGAIN}.")
+    if not isinstance(model, dict):
+        raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
+    try:
+        config = build(ModelConfig, model, "generator.model")
+        with torch.device("meta"):
+            generator = Generator(config, shape, len(classes))
+    except ConfigError as error:
+        raise InputError(f"{path}: {error}") from error
+    if len(classes) != generator.num_classes:
+        raise InputError(f"{path}: an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
+    generator.classes = tuple(classes)
+    return generator
+
+
+def _load_weights(generator: Generator, path: Path) -> None:
+    """Put the tensors of a file into a generator without weights, if they are the right ones."""
+    try:
+        tensors = load(_read(path))
+    except (SafetensorError, KeyError) as error:  # KeyError: a data type that torch does not have
+        raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
+    expected = generator.state_dict()
+    wrong = sorted(expected.keys() ^ tensors.keys())
+    wrong += [name for name in expected if name in tensors and not _alike(expected[name], tensors[name])]
+    if wrong:
+        raise InputError(
+            f"{path} does not hold the generator that {CONFIG} beside it describes: '{wrong[0]}' is missing, not "
+            f"expected or of another shape ({len(wrong)} of {len(expected)} tensors). {_AGAIN}."
+        )
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(f"{path} holds numbers that are not finite in '{name}': its training diverged.")
+    generator.load_state_dict(tensors, assign=True)
+
+
+def _alike(expected: Tensor, given: Tensor) -> bool:
+    """Compare shape and data type."""
+    return expected.shape == given.shape and expected.dtype == given.dtype

@@ -1,0 +1,94 @@
+"""The [model] section of the config and the image sizes that the networks are built for. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from idpgan.config import ConfigError, InputError, Section
+
+
+class Family(NamedTuple):
+    """How one image size is reached: a square start map, doubled ``doublings`` times."""
+
+    start: int  # side of the generator's first and the critic's last feature map, px
+    doublings: int
+
+
+#: side of the image in px -> how the networks reach it; start * 2**doublings == side
+FAMILIES: dict[int, Family] = {
+    8: Family(2, 2),
+    28: Family(7, 2),
+    32: Family(4, 3),
+    48: Family(6, 3),
+    64: Family(4, 4),
+}
+CHANNELS = (1, 3)
+
+
+class ModelConfig(Section):
+    """Shape of generator and critic; the image size and the classes come from the data.
+
+    Attributes:
+        latent_dim: Numbers in one latent vector z.
+        width: Feature maps next to the image, in both networks; each halving of the image doubles them.
+        conditional: Whether both networks get the class of the image. Needs labelled data.
+        generator_norm: Normalisation in the generator, which sees no private record.
+        critic_norm: Normalisation in the critic. Both kinds act within one record; "layer" is one group of all
+            channels. BatchNorm is not offered: it mixes records.
+    """
+
+    latent_dim: int = Field(default=64, ge=1, le=4096)
+    width: int = Field(default=64, ge=1, le=1024)
+    conditional: bool = True
+    generator_norm: Literal["batch", "group"] = "batch"
+    critic_norm: Literal["none", "group", "layer"] = "none"
+
+
+def family_of(image_shape: Sequence[int]) -> Family:
+    """Look up how images of this shape are built.
+
+    Args:
+        image_shape: (C, H, W) in px.
+
+    Raises:
+        ConfigError: If no network is built for it; the message names the supported sizes.
+    """
+    shape = tuple(image_shape)
+    if len(shape) == 3 and shape[0] in CHANNELS and shape[1] == shape[2] and shape[1] in FAMILIES:
+        return FAMILIES[shape[1]]
+    sizes = ", ".join(f"{side} x {side}" for side in FAMILIES)
+    raise ConfigError(
+        f"No network is built for images of shape {' x '.join(map(str, shape))} (channels x height x width). "
+        f"Supported: {sizes} px with {' or '.join(map(str, CHANNELS))} channels. "
+        "Resize the images to one of these before training."
+    )
+
+
+def classes_of(config: ModelConfig, num_classes: int) -> int:
+    """Return the number of classes that the networks are conditioned on, 0 for none.
+
+    Args:
+        config: The [model] section.
+        num_classes: Classes of the data, 0 when it has no labels.
+
+    Raises:
+        ConfigError: If the config asks for classes and the data has none.
+    """
+    if not config.conditional:
+        return 0
+    if num_classes < 1:
+        raise ConfigError(
+            f"model.conditional = true needs labelled data, but the data has {num_classes} classes. "
+            "Set model.conditional = false, or use a data set with classes."
+        )
+    return num_classes
+
+
+def labels_error(network: str, num_classes: int) -> InputError:
+    """Say what labels a network takes, after it got none or unexpected ones."""
+    if num_classes:
+        return InputError(f"This {network} is conditional: give each image a label in [0, {num_classes - 1}].")
+    return InputError(f"This {network} is unconditional: it takes no labels. Leave them out.")

@@ -1,0 +1,255 @@
+"""Refuse a private critic whose scores or state mix records, by name and reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import parametrize
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from idpgan.config import ConfigError
+from idpgan.models.initialise import seeded_init
+
+PROBE_RECORDS = 8  # records in a probing batch: enough for layers that mix groups of 2, 4 or 8
+REPLACED = (0, PROBE_RECORDS // 2, PROBE_RECORDS - 1)  # records changed in turn: mixing may be one-sided
+MOST_FOUND = 20  # mixing layers that are looked for, one after the other
+
+_BATCH_NORM = "it normalises with the mean and variance of the whole batch, and keeps them in its buffers"
+_INSTANCE_NORM = "track_running_stats = True keeps statistics of private records in its buffers"
+_SPECTRAL_NORM = (
+    "its power iteration rewrites buffers inside every forward pass, so the gradients of single records are not those "
+    "of one fixed function; untested with clipping per record"
+)
+_MIXES = "its output for one record changes with the other records of the batch"
+_KEEPS = "its buffers change with the records that pass: they would keep private statistics"
+_BATCH_SIZE = "the score of a record alone differs from its score in a batch"
+
+
+class Offender(NamedTuple):
+    """One layer that must not be in a private critic."""
+
+    name: str  # as in named_modules(); "" is the critic itself
+    kind: str
+    reason: str
+
+
+class _Call(NamedTuple):
+    """One call of a submodule, in the order in which the calls end."""
+
+    name: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+def validate_private_critic(
+    module: nn.Module, *, image_shape: Sequence[int] | None = None, num_classes: int | None = None
+) -> None:
+    """Refuse a critic that cannot be trained with a guarantee per record.
+
+    Clipping per record bounds the influence of one record only if its score and gradient depend on no other record.
+    Two checks: known layers by type (BatchNorm of any kind, InstanceNorm with running statistics, spectral norm),
+    and any layer by behaviour: in training and eval mode, a copy scores random batches in which one record is
+    replaced, and single records. Dropout, GroupNorm, LayerNorm and InstanceNorm without statistics pass.
+    ``module`` itself is not run or changed. The behaviour is tried, not proven.
+
+    Args:
+        module: The critic; called as ``module(images)``, or ``module(images, labels)`` with classes.
+        image_shape: Shape of one record; None = ``module.image_shape``.
+        num_classes: Classes that the critic is conditioned on, 0 for none; None = ``module.num_classes`` or 0.
+
+    Raises:
+        ConfigError: Naming every offending layer and its reason, or why the critic could not be tried.
+    """
+    shape = getattr(module, "image_shape", None) if image_shape is None else image_shape
+    classes = getattr(module, "num_classes", 0) if num_classes is None else num_classes
+    if shape is None:
+        raise ConfigError(
+            f"The critic ({type(module).__name__}) does not say what it scores, so it cannot be tried for mixing of "
+            "records. Give it an attribute image_shape, or pass image_shape=(C, H, W)."
+        )
+    offenders = list(_known(module))
+    try:
+        offenders += _behaviour(module, tuple(shape), int(classes), offenders)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if not offenders:  # a refused critic needs no second reason
+            raise ConfigError(
+                f"The critic ({type(module).__name__}) could not be tried for mixing of records on images of shape "
+                f"{tuple(shape)} with {classes} classes: {str(error).splitlines()[0] if str(error) else error!r}. "
+                "A private critic must score batches of one and of several such records."
+            ) from error
+    if offenders:
+        listed = "; ".join(f"{name or 'the critic itself'} ({kind}): {reason}" for name, kind, reason in offenders)
+        raise ConfigError(
+            f"The critic cannot be trained on private records. {listed}. "
+            "Remove these layers, or use GroupNorm or LayerNorm, which act within one record."
+        )
+
+
+def _known(module: nn.Module) -> Iterator[Offender]:
+    """Yield the layers that are refused by type."""
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm):
+            yield Offender(name, type(part).__name__, _BATCH_NORM)
+        elif isinstance(part, _InstanceNorm) and part.track_running_stats:
+            yield Offender(name, type(part).__name__, _INSTANCE_NORM)
+        elif _has_spectral_norm(part):
+            yield Offender(name, f"spectral_norm of {type(part).__name__.removeprefix('Parametrized')}", _SPECTRAL_NORM)
+
+
+def _has_spectral_norm(part: nn.Module) -> bool:
+    """Say whether a layer carries torch's spectral norm, as a hook (old) or as a parametrization (new)."""
+    if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
+        return True
+    if not parametrize.is_parametrized(part):
+        return False
+    lists = part.parametrizations.values()  # type: ignore[operator]
+    return any(isinstance(one, _SpectralNorm) for each in lists for one in each)
+
+
+def _behaviour(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
+    """Find mixing layers one by one: each is replaced by the identity, so that it does not hide the next."""
+    trial = copy.deepcopy(module).cpu()
+    if known and not known[0].name:
+        return []  # the critic is itself such a layer
+    for offender in known:
+        if offender.reason != _SPECTRAL_NORM:  # that one does not mix, and the rest is tried with it
+            trial.set_submodule(offender.name, nn.Identity())
+    kinds = {name: type(part).__name__ for name, part in trial.named_modules()}
+    found: list[Offender] = []
+    while len(found) < MOST_FOUND:
+        try:
+            culprit = _first_mixing(trial, shape, classes)
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            if found:
+                break  # a culprit changed the shape, and what follows it does not fit without it
+            raise
+        if culprit is None:
+            break
+        found.append(Offender(culprit, kinds.get(culprit, "module"), _MIXES))
+        if not culprit:
+            break
+        trial.set_submodule(culprit, nn.Identity())
+    if not found:
+        found += _keeping(trial, shape, classes)
+    if not found and not known and _depends_on_batch_size(trial, shape, classes):
+        found.append(Offender("", type(module).__name__, _BATCH_SIZE))
+    return found
+
+
+def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int) -> str | None:
+    """Return the first (and innermost) module whose output mixes records although its input does not."""
+    for training in (True, False):
+        base = _probe(trial, shape, classes)
+        score = _scored(trial, base, training)
+        if score.shape[:1] != (PROBE_RECORDS,):
+            raise ValueError(f"{PROBE_RECORDS} records got scores of shape {tuple(score.shape)}, not one score each")
+        for record in REPLACED:
+            changed = _probe(trial, shape, classes, replaced=record)
+            if _mixes([score], [_scored(trial, changed, training)], record):
+                return _culprit(trial, base, changed, training, record)
+    return None
+
+
+def _culprit(
+    trial: nn.Module, base: tuple[Tensor, ...], changed: tuple[Tensor, ...], training: bool, record: int
+) -> str:
+    """Compare two runs call by call, in the order in which the calls end: parts before the whole."""
+    calls: tuple[list[_Call], list[_Call]] = ([], [])
+    for inputs, into in zip((base, changed), calls, strict=True):
+        _scored(trial, inputs, training, into)
+    for before, after in zip(*calls, strict=True):
+        if _mixes(before.outputs, after.outputs, record) and not _mixes(before.inputs, after.inputs, record):
+            return before.name
+    return ""
+
+
+def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
+    """Say whether rows other than ``record`` differ. Exact: equal shapes take equal paths on the CPU."""
+    others = [row for row in range(PROBE_RECORDS) if row != record]
+    for first, second in zip(before, after, strict=True):
+        if first.shape[:1] != (PROBE_RECORDS,) or first.shape != second.shape:
+            continue  # records are not the first dimension here: judged by what comes out in the end
+        if not torch.allclose(first[others], second[others], rtol=0.0, atol=0.0, equal_nan=True):
+            return True
+    return False
+
+
+def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool, calls: list[_Call] | None = None) -> Tensor:
+    """Score a batch with a fresh copy and fixed random numbers; add what went through each submodule to ``calls``."""
+    copied = copy.deepcopy(trial).train(training)
+    if calls is not None:
+        for name, part in copied.named_modules():
+            part.register_forward_hook(_recorder(name, calls))
+    with seeded_init(0), torch.no_grad():  # the same dropout masks in every run
+        score: Tensor = copied(*inputs)
+    return score
+
+
+def _recorder(name: str, calls: list[_Call]) -> Callable[[nn.Module, Any, Any], None]:
+    """Make a forward hook that keeps copies of inputs and outputs, as layers may work in place."""
+
+    def record(_: nn.Module, args: Any, output: Any) -> None:
+        calls.append(_Call(name, [t.clone() for t in _flat(args)], [t.clone() for t in _flat(output)]))
+
+    return record
+
+
+def _flat(value: Any) -> list[Tensor]:
+    """List the tensors in nested tuples and lists."""
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for part in value for tensor in _flat(part)] if isinstance(value, tuple | list) else []
+
+
+def _probe(trial: nn.Module, shape: tuple[int, ...], classes: int, replaced: int | None = None) -> tuple[Tensor, ...]:
+    """Draw images, and labels if conditional; at ``replaced`` with another, louder image and another label."""
+    rng = torch.Generator().manual_seed(0)
+    dtype = next((p.dtype for p in trial.parameters() if p.is_floating_point()), torch.float32)
+    images = torch.rand(PROBE_RECORDS, *shape, generator=rng).mul(2).sub(1).to(dtype)  # [-1, 1]
+    labels = torch.arange(PROBE_RECORDS) % max(classes, 1)
+    if replaced is not None:
+        images[replaced] = 3 * torch.randn(shape, generator=rng).to(dtype)
+        labels[replaced] = (labels[replaced] + 1) % max(classes, 1)
+    return (images, labels) if classes else (images,)
+
+
+def _keeping(trial: nn.Module, shape: tuple[int, ...], classes: int) -> Iterator[Offender]:
+    """Yield modules whose buffers, after a training pass, tell which of two batches went through."""
+    first, second = copy.deepcopy(trial).train(), copy.deepcopy(trial).train()
+    for copied, replaced in ((first, None), (second, 0)):
+        with seeded_init(0), torch.no_grad():
+            copied(*_probe(trial, shape, classes, replaced))
+    for (name, part), other in zip(first.named_modules(), second.modules(), strict=True):
+        pairs = zip(part.buffers(recurse=False), other.buffers(recurse=False), strict=True)
+        if any(not torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in pairs):
+            yield Offender(name, type(part).__name__, _KEEPS)
+
+
+def _depends_on_batch_size(trial: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
+    """Say whether a record alone and in a batch gets different scores. Dropout is off: its masks would differ."""
+    inputs = _probe(trial, shape, classes)
+    for training in (True, False):
+        copied = copy.deepcopy(trial).train(training)
+        for part in copied.modules():
+            if isinstance(part, _DropoutNd):
+                part.eval()
+        with torch.no_grad():
+            with seeded_init(0):
+                together = copied(*inputs)
+            with seeded_init(1):
+                again = copied(*inputs)
+            if not torch.allclose(together, again, rtol=1e-4, atol=1e-5, equal_nan=True):
+                continue  # random even without dropout layers: single records cannot be compared
+            with seeded_init(0):
+                alone = torch.cat([copied(*(part[i : i + 1] for part in inputs)) for i in range(PROBE_RECORDS)])
+        if alone.shape != together.shape or not torch.allclose(alone, together, rtol=1e-4, atol=1e-5, equal_nan=True):
+            return True
+    return False

@@ -1,0 +1,55 @@
+"""Guarantees, events, mechanisms, noise, accounting and the ledger: the only room that decides what is private.
+
+Words and symbols:
+
+| name in code       | symbol    | meaning                                                         |
+|--------------------|-----------|-----------------------------------------------------------------|
+| `epsilon`, `delta` | eps, delta| privacy parameters, always with a `Unit` and a `Relation`       |
+| `sensitivity`      | Delta     | largest distance between answers on neighbours, a constant      |
+| `scale`            | b, sigma  | Laplace parameter or Gaussian standard deviation                |
+| `noise_multiplier` | b/Delta   | scale / sensitivity, no unit                                    |
+| `sample_rate`      | q         | Poisson inclusion probability                                   |
+| `clip_norm`        | C         | bound on one record's contribution                              |
+"""
+
+from idpgan.privacy.accounting import calibrate, compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.grid import Grid
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
+from idpgan.privacy.ledger import Budget, BudgetError, Ledger
+from idpgan.privacy.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoisyMax,
+    RandomisedResponse,
+)
+from idpgan.privacy.noise import Noise
+
+__all__ = [
+    "Budget",
+    "BudgetError",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Event",
+    "Exponential",
+    "Gaussian",
+    "Grid",
+    "Guarantee",
+    "Laplace",
+    "Ledger",
+    "Mechanism",
+    "Noise",
+    "NoisyMax",
+    "PrivacyReport",
+    "RandomisedResponse",
+    "Relation",
+    "Unit",
+    "calibrate",
+    "check_delta",
+    "compose_epsilon",
+    "default_delta",
+]

@@ -1,0 +1,130 @@
+"""What happened: one noisy read of private data, apart from what it costs (that is accounting.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+from idpgan.config import InputError
+from idpgan.privacy.guarantee import Relation, Unit, parse_relation, parse_unit
+
+# Per kind, the fields that it must have beside unit, relation and count. Anything else is unknown and refused.
+_REQUIRED: dict[str, frozenset[str]] = {
+    "laplace": frozenset({"noise_multiplier"}),
+    "gaussian": frozenset({"noise_multiplier"}),
+    "poisson-gaussian": frozenset({"noise_multiplier", "sample_rate"}),
+    "discrete-laplace": frozenset({"noise_multiplier", "sensitivity"}),
+    "discrete-gaussian": frozenset({"noise_multiplier"}),
+    "randomised-response": frozenset({"pure_epsilon", "categories"}),
+    "exponential": frozenset({"pure_epsilon"}),
+    "non-private": frozenset({"reason"}),
+}
+KINDS = tuple(_REQUIRED)
+_COMMON = ("kind", "unit", "relation", "count")
+
+
+@dataclass(frozen=True)
+class Event:
+    """``count`` equal, independent noisy reads of private data.
+
+    Frozen and comparable, so that a ledger can run-length encode a million steps. An event knows nothing of the
+    data; its sensitivity is a declared constant, already divided out of the noise multiplier.
+
+    Attributes:
+        kind: One of `KINDS`.
+        unit: The unit whose change the sensitivity bounds.
+        relation: The relation under which it does.
+        noise_multiplier: Noise scale / sensitivity (no unit), > 0. The scale is the parameter b of Laplace noise
+            (L1 sensitivity) or the standard deviation of Gaussian noise (L2 sensitivity).
+        count: Number of such reads, >= 1.
+        sample_rate: Poisson inclusion probability q in (0, 1], "poisson-gaussian" only.
+        sensitivity: L1 sensitivity in whole grid steps, "discrete-laplace" only (its privacy loss depends on it).
+        pure_epsilon: Pure epsilon of one read, "randomised-response" and "exponential" only.
+        categories: Number of answers k >= 2, "randomised-response" only.
+        reason: Why nothing can be proven, "non-private" only.
+
+    Raises:
+        InputError: If a field that the kind needs is missing, one it does not know is given, or one is out of range.
+    """
+
+    kind: str
+    unit: Unit
+    relation: Relation
+    noise_multiplier: float | None = None
+    count: int = 1
+    sample_rate: float | None = None
+    sensitivity: int | None = None
+    pure_epsilon: float | None = None
+    categories: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _REQUIRED:
+            raise InputError(f"unknown event kind {self.kind!r}; known: {', '.join(KINDS)}. It is never guessed.")
+        if not (isinstance(self.unit, Unit) and isinstance(self.relation, Relation)):
+            raise InputError(f"an event needs a Unit and a Relation, got {self.unit!r}, {self.relation!r}.")
+        given = {
+            f.name for f in dataclasses.fields(self) if f.name not in _COMMON and getattr(self, f.name) is not None
+        }
+        if given != _REQUIRED[self.kind]:
+            raise InputError(f"a {self.kind} event has {sorted(_REQUIRED[self.kind])}, got {sorted(given)}.")
+        for name in ("noise_multiplier", "pure_epsilon"):
+            value = getattr(self, name)
+            if value is not None and not (0 < value < math.inf):
+                raise InputError(f"{name} = {value} of a {self.kind} event must be positive and finite.")
+        if self.sample_rate is not None and not 0 < self.sample_rate <= 1:
+            raise InputError(f"sample_rate = {self.sample_rate} must lie in (0, 1].")
+        for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
+            value = getattr(self, name)
+            if value is not None and not (type(value) is int and value >= least):
+                raise InputError(f"{name} = {value!r} of a {self.kind} event must be a whole number >= {least}.")
+        if self.kind == "poisson-gaussian" and self.relation is not Relation.ADD_REMOVE:
+            raise InputError("Poisson sampling is accounted under add-or-remove-one only; see docs/pitfalls.md.")
+        if self.kind == "randomised-response" and self.relation is not Relation.REPLACE_ONE:
+            raise InputError("randomised response is accounted under replace-one only: an absent record has no answer.")
+
+    @classmethod
+    def non_private(cls, reason: str, unit: Unit = Unit.IMAGE, relation: Relation = Relation.REPLACE_ONE) -> Event:
+        """Return the event of an unprotected read: its epsilon is infinite, for the stated reason."""
+        return cls("non-private", unit, relation, reason=reason)
+
+    @property
+    def is_private(self) -> bool:
+        """False for reads without a proof."""
+        return self.kind != "non-private"
+
+    @property
+    def single(self) -> Event:
+        """The same event with count 1."""
+        return self.repeated(1)
+
+    def repeated(self, count: int) -> Event:
+        """Return the same event with another count."""
+        return dataclasses.replace(self, count=count)
+
+    @property
+    def pure(self) -> float:
+        """Pure epsilon of one read; infinite where the mechanism has none (Gaussian noise, no noise)."""
+        if self.pure_epsilon is not None:
+            return self.pure_epsilon
+        if self.kind in ("laplace", "discrete-laplace") and self.noise_multiplier is not None:
+            return 1 / self.noise_multiplier
+        return math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict of the fields that are set."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`.
+
+        Raises:
+            InputError: On an unknown key, kind, unit or relation: a foreign ledger is refused, never guessed.
+        """
+        unknown = set(data) - {f.name for f in dataclasses.fields(cls)}
+        if unknown or not {"kind", "unit", "relation"} <= set(data):
+            raise InputError(f"not an event of this package: keys {sorted(data)}.")
+        return cls(**{**data, "unit": parse_unit(data["unit"]), "relation": parse_relation(data["relation"])})

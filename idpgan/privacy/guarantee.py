@@ -1,0 +1,226 @@
+"""What is promised: an epsilon never stands without its delta, unit and neighbouring relation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from idpgan.config import InputError
+
+
+class Unit(StrEnum):
+    """What one neighbour may change: the thing whose presence or content is protected."""
+
+    IMAGE = "image"
+    COLUMN = "column"
+    PIXEL = "pixel"
+    WINDOW = "window"
+    LABEL = "label"
+    EVENT = "event"
+    PERSON = "person"  # all images of one identity, at most a public cap k of them
+
+
+class Relation(StrEnum):
+    """How two neighbouring data sets differ in one unit."""
+
+    REPLACE_ONE = "replace-one"
+    ADD_REMOVE = "add-or-remove-one"
+
+
+def number_to_json(value: float) -> float | str:
+    """Infinity is the string "inf" in our JSON, which has no number for it."""
+    return "inf" if value == math.inf else value
+
+
+def number_from_json(value: float | str) -> float:
+    """Inverse of `number_to_json`; anything else than a number or "inf" is an error."""
+    if value == "inf":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"expected a number or 'inf', got {value!r}.")
+    return float(value)
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Refuse an (epsilon, delta) that is no differential privacy guarantee.
+
+    Raises:
+        InputError: If epsilon is not in (0, inf] or delta is not in [0, 1).
+    """
+    if not epsilon > 0:
+        raise InputError(f"epsilon = {epsilon} must be above 0; small is strict, 1 is usual, infinity is no privacy.")
+    if not 0 <= delta < 1:
+        raise InputError(f"delta = {delta} must lie in [0, 1); below 1/N for N images, 0 for pure privacy.")
+
+
+def default_delta(num_images: int) -> float:
+    """Return ``min(1e-5, 1 / (10 N))`` for ``N = num_images``, which is public (math.md, top)."""
+    return min(1e-5, 1 / (10 * num_images))
+
+
+def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> None:
+    """Refuse a delta of 1/N or more.
+
+    Raises:
+        InputError: Because with delta >= 1/N publishing one random image as it is would satisfy the guarantee.
+    """
+    if not 0 <= delta < 1 / num_images:
+        raise InputError(
+            f"{where} = {delta:g} must be at least 0 and below 1/N = {1 / num_images:g} for {num_images} images, "
+            "because with delta >= 1/N publishing one random image as it is would already satisfy the guarantee. "
+            f"Set it to {default_delta(num_images):.0e}."
+        )
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """An (epsilon, delta) statement for one unit and one neighbouring relation.
+
+    Attributes:
+        epsilon: Privacy parameter in [0, inf]; infinite means that nothing can be promised, 0 that nothing was read.
+        delta: Failure mass in [0, 1); 0 is pure differential privacy.
+        unit: What one neighbour may change.
+        relation: Replace one unit, or add or remove one.
+        basis: One phrase that says where the number comes from ("PLD of 1 discrete Gaussian release", "paper, eq. 12").
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    relation: Relation
+    basis: str
+
+    def __post_init__(self) -> None:
+        if not self.epsilon >= 0 or not 0 <= self.delta < 1:
+            raise InputError(f"epsilon = {self.epsilon} must be at least 0 and delta = {self.delta} lie in [0, 1).")
+
+    @property
+    def finite(self) -> bool:
+        """Whether anything is promised at all."""
+        return math.isfinite(self.epsilon)
+
+    def for_group(self, size: int, unit: Unit = Unit.PERSON) -> Guarantee:
+        """Return the guarantee for up to ``size`` units at once, say one person's images.
+
+        Group privacy: ``(k eps, delta (e^(k eps) - 1) / (e^eps - 1))`` (Vadhan 2017, Lemma 2.2).
+
+        Args:
+            size: Public cap k on the units of one group, >= 1. The data must obey it.
+            unit: The unit that the result speaks of.
+
+        Returns:
+            The weaker guarantee; epsilon is infinite where the group's delta reaches 1.
+
+        Raises:
+            InputError: If ``size`` is below 1.
+        """
+        if size < 1:
+            raise InputError(f"a group has at least 1 member, got {size}.")
+        epsilon, delta = size * self.epsilon, 0.0
+        if self.delta > 0 and self.finite:
+            # log(expm1(k eps) / expm1(eps)), written so that a large k eps does not overflow.
+            growth = epsilon - self.epsilon + math.log1p(-math.exp(-epsilon)) - math.log1p(-math.exp(-self.epsilon))
+            log_delta = math.log(self.delta) + growth
+            delta = math.exp(log_delta) if log_delta < 0 else 1.0
+        if delta >= 1:
+            epsilon, delta = math.inf, 0.0
+        return Guarantee(epsilon, delta, unit, self.relation, f"{self.basis}; group privacy for {size} x {self.unit}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict; infinity becomes "inf"."""
+        return {
+            "epsilon": number_to_json(self.epsilon),
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "relation": str(self.relation),
+            "basis": self.basis,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`; a missing, unknown or malformed entry raises `InputError`."""
+        known = {"epsilon", "delta", "unit", "relation", "basis"}
+        if set(data) != known:
+            raise InputError(f"a guarantee has the keys {sorted(known)}, got {sorted(data)}.")
+        return cls(
+            number_from_json(data["epsilon"]),
+            number_from_json(data["delta"]),
+            parse_unit(data["unit"]),
+            parse_relation(data["relation"]),
+            str(data["basis"]),
+        )
+
+    def __str__(self) -> str:
+        epsilon = f"{self.epsilon:.4g}" if self.finite else "infinite"
+        delta = f", delta = {self.delta:.3g}" if self.delta else ""
+        return f"epsilon = {epsilon}{delta} (unit {self.unit}, {self.relation})"
+
+
+def parse_unit(text: str) -> Unit:
+    """Return the `Unit` named ``text`` or raise `InputError` with the known ones."""
+    if text not in list(Unit):
+        raise InputError(f"unknown unit {text!r}; known: {', '.join(Unit)}.")
+    return Unit(text)
+
+
+def parse_relation(text: str) -> Relation:
+    """Return the `Relation` named ``text`` or raise `InputError` with the known ones."""
+    if text not in list(Relation):
+        raise InputError(f"unknown relation {text!r}; known: {', '.join(Relation)}.")
+    return Relation(text)
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """The three numbers of a release, and what they rest on.
+
+    Attributes:
+        claimed: What the method's paper states for the noise that was added; None where no paper claims anything.
+        proven: What our accountant proves for what was really released. Never None; infinite where nothing is proven.
+        audited: Empirical lower bound found by attack; None where none was measured.
+        reason: One sentence: why ``proven`` is what it is, above all why it is infinite or differs from ``claimed``.
+        private: Whether the release may be called private: ``proven`` is finite and the noise was drawn from the
+            operating system's entropy, not from a fixed seed.
+        public_assumptions: What the guarantee takes as public, one phrase each.
+    """
+
+    claimed: Guarantee | None
+    proven: Guarantee
+    audited: Guarantee | None
+    reason: str
+    private: bool
+    public_assumptions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.proven is None:
+            raise ValueError("proven is never None: where nothing is proven it is an infinite Guarantee with a reason.")
+        if self.private and not self.proven.finite:
+            raise ValueError("a report with an infinite proven epsilon cannot be marked private.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "claimed": self.claimed.to_json() if self.claimed else None,
+            "proven": self.proven.to_json(),
+            "audited": self.audited.to_json() if self.audited else None,
+            "reason": self.reason,
+            "private": self.private,
+            "public_assumptions": list(self.public_assumptions),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`; a missing, unknown or malformed entry raises `InputError`."""
+        known = {"claimed", "proven", "audited", "reason", "private", "public_assumptions"}
+        if set(data) != known:
+            raise InputError(f"a privacy report has the keys {sorted(known)}, got {sorted(data)}.")
+        return cls(
+            Guarantee.from_json(data["claimed"]) if data["claimed"] is not None else None,
+            Guarantee.from_json(data["proven"]),
+            Guarantee.from_json(data["audited"]) if data["audited"] is not None else None,
+            str(data["reason"]),
+            data["private"] is True,
+            tuple(str(item) for item in data["public_assumptions"]),
+        )

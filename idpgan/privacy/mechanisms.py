@@ -1,0 +1,315 @@
+r"""Mechanisms: frozen objects whose price, ``.event``, is known before ``mechanism(answer, noise)`` reads anything.
+
+Every mechanism fails closed: an answer that is not finite raises, nothing is returned without noise, and no noise
+code stands inside a ``try``. One call is one release of *all* entries of its argument; independent rows that belong
+to disjoint records may be released in one batched call, which then costs one event under parallel composition
+(math.md, section 5, says when that holds).
+
+Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbours for its unit and relation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from idpgan.config import InputError
+from idpgan.privacy.discrete import discrete_gaussian, discrete_laplace
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.noise import Noise
+
+
+class Mechanism(Protocol):
+    """A randomised answer with a price."""
+
+    @property
+    def event(self) -> Event:
+        """What one call costs."""
+        ...
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release ``answer``."""
+        ...
+
+
+def _check_positive(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"{owner}: {name} = {value} must be positive and finite.")
+
+
+def _check_finite(answer: torch.Tensor) -> None:
+    if not (answer.is_floating_point() and bool(answer.isfinite().all())):
+        raise ValueError(f"the answer must be finite floating point (NaN + noise is still NaN), got {answer.dtype}.")
+
+
+def _add(answer: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Add float64 noise, and refuse a result that is not finite."""
+    released = (answer.double() + noise.to(answer.device)).to(answer.dtype)
+    if not bool(released.isfinite().all()):
+        raise ValueError(f"the noisy answer overflows {answer.dtype}; lower the noise scale or use float64.")
+    return released
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Continuous Laplace noise: ``answer + Lap(scale)`` with ``scale = noise_multiplier * sensitivity``.
+
+    Formal guarantee: pure epsilon = 1 / noise_multiplier, since ``|log p(y)/p'(y)| <= ||f(D) - f(D')||_1 / scale``.
+    (epsilon, delta): dominated by the one-dimensional pair Lap(0, 1), Lap(1 / noise_multiplier, 1) however the L1
+    distance spreads over coordinates. Moving one coordinate after the other is a chain of one-dimensional
+    location families; the noise is log-concave, so the chain's trade-off function equals that of the whole distance
+    in one coordinate (group privacy, Dong, Roth, Su 2022, Theorem 2.14, tight under monotone likelihood ratio).
+    Floating point leaks through low-order bits (Mironov 2012): releases use `DiscreteLaplace`.
+
+    Attributes:
+        sensitivity: Bound on ``||f(D) - f(D')||_1``, a declared constant, in the unit of the answer.
+        noise_multiplier: Noise scale b / sensitivity.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: float
+    noise_multiplier: float
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("Laplace", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event("laplace", self.unit, self.relation, self.noise_multiplier)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release a finite floating-point tensor of any shape; same shape, dtype and device, not clamped."""
+        _check_finite(answer)
+        exponential = -noise.uniform((2, *answer.shape)).log()  # a difference of two exponentials is Laplace
+        return _add(answer, (exponential[0] - exponential[1]) * (self.noise_multiplier * self.sensitivity))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Continuous Gaussian noise: ``answer + N(0, std^2)`` with ``std = noise_multiplier * sensitivity``.
+
+    Formal guarantee: for any pair of neighbours the answers differ by a vector of L2 norm <= sensitivity; rotation
+    makes it one coordinate, so the pair N(0, 1), N(1 / noise_multiplier, 1) dominates (Balle and Wang 2018).
+
+    Attributes:
+        sensitivity: Bound on ``||f(D) - f(D')||_2``, a declared constant, in the unit of the answer.
+        noise_multiplier: Noise standard deviation / sensitivity.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: float
+    noise_multiplier: float
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("Gaussian", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event("gaussian", self.unit, self.relation, self.noise_multiplier)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release a finite floating-point tensor of any shape; same shape, dtype and device, not clamped."""
+        _check_finite(answer)
+        return _add(answer, noise.normal(answer.shape) * (self.noise_multiplier * self.sensitivity))
+
+
+def _add_steps(steps: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Add integer noise to an integer answer, refusing anything that could wrap around 64 bits."""
+    if bool((noise.abs() >= 1 << 61).any()):
+        raise ValueError("the discrete noise left the 64-bit range.")
+    return steps + noise.reshape(steps.shape).to(steps.device)
+
+
+def _check_steps(steps: torch.Tensor) -> None:
+    if steps.dtype != torch.int64 or bool((steps.abs() >= 1 << 61).any()):
+        raise ValueError(f"the answer must be whole grid steps, int64, below 2^61 (Grid.round), got {steps.dtype}.")
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace:
+    """Discrete Laplace noise on a grid, sampled exactly: ``steps + x`` with ``P(x) ~ exp(-|x| / scale)``.
+
+    Formal guarantee: pure epsilon = sensitivity / scale. (epsilon, delta): the one-dimensional pair at distance
+    ``sensitivity`` dominates, by the argument of `Laplace`, since the discrete distribution is log-concave too.
+
+    Attributes:
+        sensitivity: Bound on ``||f(D) - f(D')||_1`` in whole grid steps (`Grid.l1`), rounding included.
+        scale: Noise scale in whole grid steps, 1 .. 2^50.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: int
+    scale: int
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("DiscreteLaplace", sensitivity=self.sensitivity, scale=self.scale)
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        multiplier = self.scale / self.sensitivity
+        return Event("discrete-laplace", self.unit, self.relation, multiplier, sensitivity=self.sensitivity)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release whole grid steps, int64, any shape; same shape and device."""
+        _check_steps(answer)
+        return _add_steps(answer, discrete_laplace(self.scale, answer.numel(), noise))
+
+
+@dataclass(frozen=True)
+class DiscreteGaussian:
+    """Discrete Gaussian noise on a grid, sampled exactly: ``steps + x`` with ``P(x) ~ exp(-x^2 / (2 scale^2))``.
+
+    Formal guarantee: rho-zCDP with ``rho = sensitivity^2 / (2 scale^2)`` for vectors of any dimension (Canonne,
+    Kamath, Steinke 2020, Theorem 14), converted by the accountant. Never by the continuous Gaussian's curve, which
+    does not bound it.
+
+    Attributes:
+        sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`), rounding included.
+        scale: Noise parameter sigma in whole grid steps, 1 .. 2^27.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: float
+    scale: int
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("DiscreteGaussian", sensitivity=self.sensitivity, scale=self.scale)
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event("discrete-gaussian", self.unit, self.relation, self.scale / self.sensitivity)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release whole grid steps, int64, any shape; same shape and device."""
+        _check_steps(answer)
+        return _add_steps(answer, discrete_gaussian(self.scale, answer.numel(), noise))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Exponential mechanism: draws an index with ``P(i) ~ exp(epsilon * score_i / (2 sensitivity))``.
+
+    Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled in log space with Gumbel noise.
+
+    Attributes:
+        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
+        epsilon: Price of one draw.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: float
+    epsilon: float
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("Exponential", sensitivity=self.sensitivity, epsilon=self.epsilon)
+
+    @property
+    def event(self) -> Event:
+        """Price of one draw."""
+        return Event("exponential", self.unit, self.relation, pure_epsilon=self.epsilon)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
+        _check_finite(answer)
+        gumbel = -(-noise.uniform(answer.shape).log()).log()
+        return (answer.double() * (self.epsilon / (2 * self.sensitivity)) + gumbel.to(answer.device)).argmax(-1)
+
+
+@dataclass(frozen=True)
+class NoisyMax:
+    """Report noisy max: the index of the largest ``score_i + Lap(2 sensitivity / epsilon)``.
+
+    Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9, with scale 2 sensitivity / epsilon since scores
+    need not move in one direction). The noisy maximum itself is not released.
+
+    Attributes:
+        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
+        epsilon: Price of one answer.
+        unit: What one neighbour changes.
+        relation: How.
+    """
+
+    sensitivity: float
+    epsilon: float
+    unit: Unit
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        _check_positive("NoisyMax", sensitivity=self.sensitivity, epsilon=self.epsilon)
+
+    @property
+    def event(self) -> Event:
+        """Price of one answer."""
+        return Event("exponential", self.unit, self.relation, pure_epsilon=self.epsilon)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
+        noisy = Laplace(self.sensitivity, 2 / self.epsilon, self.unit, self.relation)
+        return noisy(answer.double(), noise).argmax(-1)
+
+
+@dataclass(frozen=True)
+class RandomisedResponse:
+    """k-ary randomised response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
+
+    Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014).
+
+    Attributes:
+        categories: Number of labels k >= 2; labels are 0 .. k - 1.
+        epsilon: Price of one label.
+        unit: What one neighbour changes.
+        relation: Replace-one; anything else is refused by the event.
+    """
+
+    categories: int
+    epsilon: float
+    unit: Unit = Unit.LABEL
+    relation: Relation = Relation.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _check_positive("RandomisedResponse", epsilon=self.epsilon)
+        if self.epsilon > 30:
+            raise InputError(
+                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 53 bits hold no rarer lie."
+            )
+
+    @property
+    def event(self) -> Event:
+        """Price of one label."""
+        return Event(
+            "randomised-response", self.unit, self.relation, pure_epsilon=self.epsilon, categories=self.categories
+        )
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Randomise int64 labels in 0 .. categories - 1, any shape."""
+        if answer.dtype != torch.int64 or bool(((answer < 0) | (answer >= self.categories)).any()):
+            raise ValueError(f"labels must be int64 in 0 .. {self.categories - 1}.")
+        odds = (self.categories - 1) * math.exp(-self.epsilon)
+        lie_probability = odds / (1 + odds)
+        lie = (noise.uniform(answer.shape) < lie_probability).to(answer.device)
+        offset = 1 + noise.integers(self.categories - 1, answer.shape).to(answer.device)
+        return torch.where(lie, (answer + offset) % self.categories, answer)

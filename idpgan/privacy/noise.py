@@ -1,0 +1,189 @@
+"""Where randomness for privacy comes from: apart from the model seed, and from the operating system.
+
+torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
+subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from idpgan.config import InputError
+
+_BLOCK_BYTES = 16  # AES block = two 64-bit words
+_MAX_INTEGER = 1 << 62
+
+
+class Noise(ABC):
+    """A source of noise.
+
+    Attributes:
+        name: What it is, in words that may stand in a report.
+        private: False for a fixed seed: whoever knows it can subtract the noise.
+        cryptographic: Whether the stream is computationally indistinguishable from random bits.
+        device: Where samples lie.
+    """
+
+    name: str
+    private: bool
+    cryptographic: bool
+    device: torch.device
+
+    @staticmethod
+    def system() -> CipherNoise:
+        """Return AES-256-CTR on the CPU under a fresh key from the operating system: the source of every release."""
+        return CipherNoise(secrets.token_bytes(32), private=True)
+
+    @staticmethod
+    def fixed(seed: int) -> CipherNoise:
+        """Return a reproducible stream for tests and audits; whatever it perturbs is marked not private."""
+        key = hashlib.sha256(f"idpgan fixed noise {seed}".encode()).digest()
+        return CipherNoise(key, private=False)
+
+    @staticmethod
+    def philox(device: torch.device | str) -> PhiloxNoise:
+        """Return the GPU's own Philox generator under 64 bits from the operating system: fast, not cryptographic."""
+        return PhiloxNoise(device)
+
+    @abstractmethod
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """Return float64 numbers in the open interval (0, 1), 53 bits each."""
+
+    @abstractmethod
+    def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
+        """Return int64 numbers uniform on 0 .. below - 1, without modulo bias; 1 <= below <= 2^62."""
+
+    @abstractmethod
+    def normal(self, shape: Sequence[int]) -> torch.Tensor:
+        """Return float64 standard normal numbers (floating point: see docs/pitfalls.md)."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract the noise."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue the stream of `state`; a state of another kind of source raises `InputError`."""
+
+
+class CipherNoise(Noise):
+    """AES-256 in counter mode on the CPU; copied over where a GPU needs it."""
+
+    def __init__(self, key: bytes, *, private: bool) -> None:
+        """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
+        self.private = private
+        self.cryptographic = True
+        self.name = "AES-256-CTR, 256 bits from the operating system" if private else "AES-256-CTR, FIXED SEED"
+        self.device = torch.device("cpu")
+        self._start(key, 0)
+
+    def _start(self, key: bytes, blocks: int) -> None:
+        self._key, self._blocks = key, blocks
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(blocks.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
+
+    def words(self, count: int) -> np.ndarray:
+        """Return ``count`` uniform 64-bit words, uint64 (count,)."""
+        blocks = (count + 1) // 2
+        self._blocks += blocks
+        stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
+        return np.frombuffer(stream, dtype=np.uint64, count=count)
+
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.uniform`."""
+        bits = self.words(_numel(shape)) >> np.uint64(11)
+        return torch.from_numpy((bits + 0.5) * 2.0**-53).reshape(tuple(shape))
+
+    def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.integers`."""
+        if not 1 <= below <= _MAX_INTEGER:
+            raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
+        limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
+        words = self.words(_numel(shape)).copy()
+        (rejected,) = np.nonzero(words > limit)
+        while len(rejected):
+            words[rejected] = self.words(len(rejected))
+            rejected = rejected[words[rejected] > limit]
+        return torch.from_numpy((words % np.uint64(below)).astype(np.int64)).reshape(tuple(shape))
+
+    def normal(self, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.normal`; Box-Muller, both halves used."""
+        count = _numel(shape)
+        uniform = self.uniform((2, (count + 1) // 2))
+        radius = (-2 * uniform[0].log()).sqrt_()
+        angle = uniform[1].mul_(2 * torch.pi)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].reshape(tuple(shape))
+
+    def state(self) -> dict[str, Any]:
+        """See `Noise.state`."""
+        return {"source": "aes-256-ctr", "key": self._key.hex(), "blocks": self._blocks, "private": self.private}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Noise.load_state`."""
+        _check_source(state, "aes-256-ctr")
+        if state["private"] is not self.private:
+            raise InputError(
+                "the saved noise state and this run differ in whether the noise seed is fixed; start anew."
+            )
+        self._start(bytes.fromhex(state["key"]), int(state["blocks"]))
+
+
+class PhiloxNoise(Noise):
+    """The GPU's counter-based generator: not cryptographic, floating point, and reports say so."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        """Seed from the operating system.
+
+        Raises:
+            InputError: On the CPU, where torch's generator is a Mersenne Twister with 32 bits of seed.
+        """
+        self.device = torch.device(device)
+        if self.device.type == "cpu":
+            raise InputError("torch's CPU generator is not for releases; use Noise.system().")
+        self.private = True
+        self.cryptographic = False
+        self.name = "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point"
+        self._generator = torch.Generator(self.device)
+        self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
+
+    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.uniform`."""
+        bits = torch.randint(1 << 53, tuple(shape), generator=self._generator, device=self.device)
+        return (bits.double() + 0.5) * 2.0**-53
+
+    def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.integers`."""
+        raise InputError("discrete noise is drawn on the CPU from Noise.system(): Philox integers carry modulo bias.")
+
+    def normal(self, shape: Sequence[int]) -> torch.Tensor:
+        """See `Noise.normal`."""
+        return torch.randn(tuple(shape), generator=self._generator, device=self.device, dtype=torch.float64)
+
+    def state(self) -> dict[str, Any]:
+        """See `Noise.state`."""
+        return {"source": "philox", "generator": self._generator.get_state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Noise.load_state`."""
+        _check_source(state, "philox")
+        self._generator.set_state(state["generator"])
+
+
+def _numel(shape: Sequence[int]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _check_source(state: dict[str, Any], expected: str) -> None:
+    if state.get("source") != expected:
+        raise InputError(
+            f"the saved noise comes from {state.get('source')!r}, this run draws from {expected!r}; "
+            "resume on the same kind of device or start anew."
+        )

@@ -1,0 +1,172 @@
+"""One joint release of the sums of bounded vectors, cell by cell: the only private read of `idp-gan-aggregate`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from idpgan.config import InputError
+from idpgan.privacy.accounting import calibrate
+from idpgan.privacy.event import Event
+from idpgan.privacy.grid import Grid
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace
+from idpgan.privacy.noise import Noise
+
+Law = Literal["gaussian", "laplace"]
+_NORM_SLACK = 1e-12  # of a float64 normalisation
+
+
+@dataclass(frozen=True)
+class CellSums:
+    r"""Noisy sums ``T_c = sum over records of cell c of v(x)``, with ``||v(x)|| <= 1``, for a fixed list of cells.
+
+    Every record is brought to norm at most 1 (L2 for Gaussian, L1 for Laplace noise), rounded to the grid, and added
+    to exactly one cell, which may be any function of that record alone. The sums are exact integers.
+
+    Proof of the sensitivity. Let ``r(x)`` be a rounded record, d = `dimensions`. Rounding moves each coordinate by at
+    most half a step, so in steps ``||r||_2 <= S_2 = 1/step + sqrt(d)/2`` and ``||r||_1 <= S_1 = 1/step + d/2``.
+
+    * add-or-remove-one: the joint vector of all cells changes by one ``r(x)`` in one cell: S.
+    * replace-one, the cell may change too: by ``r(x)`` and ``r(x')``, in one cell or in two: at most 2 S. Where no
+      coordinate is negative, L2 is at most sqrt(2) S: ``||r - r'||^2 = ||r||^2 + ||r'||^2 - 2 r.r' <= 2 S^2``.
+
+    Unit person: a record is a person, and enters as the average over that person's images of their vectors, each in its
+    own cell (``weights`` = 1 / number of that person's images). The norm of the average is at most 1 (triangle
+    inequality), so the same bounds hold, with the rounding term k times as large for at most k = `most_per_unit` images
+    (their errors may all point the same way).
+
+    Attributes:
+        num_cells: Cells of the fixed public list, empty ones included.
+        dimensions: Length of a vector.
+        law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
+        noise_multiplier: Least noise scale / sensitivity; the real one is `event`'s, rounded up to the grid.
+        unit: Image or person.
+        relation: How neighbours differ.
+        nonnegative: Whether no vector has a negative coordinate; checked.
+        most_per_unit: Public cap on the images of one person; 1 for unit image.
+    """
+
+    num_cells: int
+    dimensions: int
+    law: Law
+    noise_multiplier: float
+    unit: Unit
+    relation: Relation
+    nonnegative: bool = False
+    most_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_cells < 1 or self.dimensions < 1 or self.most_per_unit < 1:
+            raise InputError(
+                f"cells ({self.num_cells}), dimensions ({self.dimensions}) and images per unit ({self.most_per_unit}) "
+                "must be at least 1."
+            )
+        if self.unit is Unit.IMAGE and self.most_per_unit != 1:
+            raise InputError(f"unit image has one image per unit, not {self.most_per_unit}.")
+
+    @classmethod
+    def calibrated(
+        cls,
+        num_cells: int,
+        dimensions: int,
+        law: Law,
+        *,
+        epsilon: float,
+        delta: float,
+        unit: Unit,
+        relation: Relation,
+        nonnegative: bool = False,
+        most_per_unit: int = 1,
+    ) -> CellSums:
+        """Return the release with the least noise that costs at most (epsilon, delta).
+
+        Raises:
+            InputError: If the budget is impossible, above all delta = 0 with Gaussian noise.
+        """
+        if law == "gaussian" and delta <= 0:
+            raise InputError("Gaussian noise has no pure guarantee: set delta above 0, or the noise to laplace.")
+        with_noise = functools.partial(
+            cls, num_cells, dimensions, law, unit=unit, relation=relation, nonnegative=nonnegative,
+            most_per_unit=most_per_unit,
+        )  # fmt: skip
+        return with_noise(noise_multiplier=calibrate(lambda m: [with_noise(noise_multiplier=m).event], epsilon, delta))
+
+    @property
+    def grid(self) -> Grid:
+        """The public grid; rounding costs 0.1 to 0.2 % of the sensitivity."""
+        images = self.most_per_unit
+        if self.law == "gaussian":
+            return Grid.fine(1.0, self.dimensions * images**2, norm=2)
+        return Grid.fine(1.0, self.dimensions * images, norm=1)
+
+    @property
+    def mechanism(self) -> DiscreteGaussian | DiscreteLaplace:
+        """The noise that is added to all sums at once."""
+        whole, images = (1 + _NORM_SLACK) / self.grid.step, self.most_per_unit
+        if self.law == "laplace":
+            moved = 1 if self.relation is Relation.ADD_REMOVE else 2
+            steps = moved * math.ceil(whole + images * self.dimensions / 2)
+            return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
+        moved_l2 = 1.0 if self.relation is Relation.ADD_REMOVE else math.sqrt(2) if self.nonnegative else 2.0
+        distance = moved_l2 * (whole + images * math.sqrt(self.dimensions) / 2)
+        return DiscreteGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
+
+    @property
+    def event(self) -> Event:
+        """What the release costs, whatever is computed from it afterwards."""
+        return self.mechanism.event
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on each number, in the unit of the vectors."""
+        scale = self.mechanism.scale * self.grid.step
+        return scale * math.sqrt(2) if self.law == "laplace" else scale
+
+    def __call__(
+        self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], noise: Noise
+    ) -> torch.Tensor:
+        """Release the noisy sums.
+
+        Args:
+            batches: (vectors (B, dimensions) floating point, cells (B,) int64, weights (B,) or None), all records once.
+                A vector of norm above 1 is scaled down to 1.
+            noise: Source of the noise.
+
+        Returns:
+            float64 (num_cells, dimensions) on the CPU.
+
+        Raises:
+            ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
+                are given for unit image. Nothing is released then.
+        """
+        total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
+        for vectors, cells, weights in batches:
+            total += self._exact_sum(vectors, cells, weights).cpu()
+        return self.grid.value(self.mechanism(total.long(), noise))
+
+    def _exact_sum(self, vectors: torch.Tensor, cells: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """Return the sums of one batch in grid steps, float64 (num_cells, dimensions), whole numbers below 2^53."""
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimensions or cells.shape != vectors.shape[:1]:
+            raise ValueError(f"vectors must be (B, {self.dimensions}) and cells (B,), got {tuple(vectors.shape)}.")
+        if (weights is None) != (self.unit is Unit.IMAGE):
+            raise ValueError("weights belong to unit person, and unit person needs them.")
+        inside = vectors.isfinite().all() & (cells >= 0).all() & (cells < self.num_cells).all()
+        if self.nonnegative:
+            inside &= (vectors >= 0).all()
+        if not bool(inside):
+            raise ValueError(
+                "a vector is not finite or is negative where it must not be, or a cell is not on the list."
+            )
+        exact = vectors.double()
+        norms = torch.linalg.vector_norm(exact, ord=2 if self.law == "gaussian" else 1, dim=1)
+        scale = norms.clamp(min=1).reciprocal() if weights is None else weights.double() / norms.clamp(min=1)
+        steps = (exact * (scale / self.grid.step)[:, None]).round_()
+        # A matrix product adds whole numbers exactly as long as every partial sum stays below 2^53.
+        members = torch.nn.functional.one_hot(cells, self.num_cells).to(steps.dtype)  # (B, num_cells)
+        return members.T @ steps

@@ -1,0 +1,108 @@
+"""What ``idpgan doctor`` examines: everything that a private release silently relies on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from packaging.requirements import Requirement
+
+from idpgan.config import InputError
+from idpgan.data.config import DataConfig
+from idpgan.data.load import SOURCES, describe
+from idpgan.models.config import ModelConfig
+from idpgan.models.critic import Critic
+from idpgan.models.validate import validate_private_critic
+from idpgan.privacy import DiscreteGaussian, Event, Noise, Relation, Unit, compose_epsilon
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was examined.
+
+    Attributes:
+        what: Its name.
+        found: What was seen.
+        good: Whether that is as it should be.
+    """
+
+    what: str
+    found: str
+    good: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Examine versions, devices, noise, accounting, networks and data sets."""
+    return [
+        Finding("python", platform.python_version(), True),
+        *_versions(),
+        *_devices(),
+        _noise(),
+        _golden(),
+        _critic(),
+    ] + [_data(name) for name in SOURCES if name != "folder"]
+
+
+def _versions() -> list[Finding]:
+    """Compare every dependency with the tested range in the package's own metadata."""
+    findings = []
+    for text in importlib.metadata.requires("idpgan") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None:  # an extra
+            continue
+        version = importlib.metadata.version(requirement.name)
+        good = requirement.specifier.contains(version, prereleases=True)
+        findings.append(
+            Finding(requirement.name, version if good else f"{version}, tested {requirement.specifier}", good)
+        )
+    return findings
+
+
+def _devices() -> list[Finding]:
+    threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    if not torch.cuda.is_available():
+        return [Finding("device", f"CPU only, {threads}", True)]
+    free, total = torch.cuda.mem_get_info()
+    name = torch.cuda.get_device_name()
+    return [Finding("device", f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; {threads}", True)]
+
+
+def _noise() -> Finding:
+    """Draw discrete Gaussian noise from the operating system's entropy and look at its size."""
+    mechanism = DiscreteGaussian(1.0, 1000, Unit.IMAGE, Relation.ADD_REMOVE)
+    noise = Noise.system()
+    std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
+    return Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04)  # 8 standard errors
+
+
+def _golden() -> Finding:
+    """Recompute a golden epsilon (math.md, section 5: sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787)."""
+    event = Event("poisson-gaussian", Unit.IMAGE, Relation.ADD_REMOVE, 1.5, 2250, sample_rate=0.04)
+    epsilon = compose_epsilon([event], 1e-5)
+    return Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5))
+
+
+def _critic() -> Finding:
+    try:
+        validate_private_critic(Critic(ModelConfig(width=8), (1, 8, 8), 10))
+    except InputError as error:
+        return Finding("critic", str(error), False)
+    return Finding("critic", "no layer mixes records", True)
+
+
+def _data(name: str) -> Finding:
+    try:
+        shape = describe(DataConfig(name=name))
+    except InputError as error:
+        return Finding(f"data {name}", str(error), False)
+    found = f"{shape.num_private:,} private images" if shape else "not here; set IDPGAN_DATA or give --data-root"
+    return Finding(f"data {name}", found, True)

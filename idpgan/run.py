@@ -1,0 +1,316 @@
+"""The run folder, and files that are written whole or not at all. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from idpgan.config import InputError
+
+SECRET_FOLDER = 0o700  # state/ holds the noise state and prepared private sums
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run.
+
+    ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only.
+
+    Attributes:
+        path: The folder of the run.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved config; its presence makes a folder a run."""
+        return self.path / "config.toml"
+
+    @property
+    def environment(self) -> Path:
+        """Versions and hardware."""
+        return self.path / "environment.json"
+
+    @property
+    def stats(self) -> Path:
+        """One JSON line per tick; losses on real images, not covered by epsilon."""
+        return self.path / "stats.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What was printed."""
+        return self.path / "log.txt"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def samples(self) -> Path:
+        """Folder of sample grids."""
+        return self.path / "samples"
+
+    @property
+    def state_dir(self) -> Path:
+        """Secret folder (mode 0700) of all that resuming needs."""
+        return self.path / "state"
+
+    @property
+    def state(self) -> Path:
+        """Weights, optimizers, samplers and noise state."""
+        return self.state_dir / "state.pt"
+
+    @property
+    def prepared(self) -> Path:
+        """What ``prepare()`` released to the training."""
+        return self.state_dir / "prepared.safetensors"
+
+    @property
+    def ledger(self) -> Path:
+        """The charges, durable before the read that they pay for."""
+        return self.state_dir / "ledger.json"
+
+    @property
+    def release(self) -> Path:
+        """Folder to give away."""
+        return self.path / "release"
+
+    @property
+    def evaluation(self) -> Path:
+        """Scores against private images."""
+        return self.path / "evaluation.json"
+
+    @property
+    def attack(self) -> Path:
+        """Results of membership inference."""
+        return self.path / "attack.json"
+
+    @property
+    def audit(self) -> Path:
+        """Empirical lower bounds of epsilon."""
+        return self.path / "audit.json"
+
+    @property
+    def report(self) -> Path:
+        """All of the above as one page."""
+        return self.path / "report.html"
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], config_toml: str, environment: Mapping[str, Any] | None = None
+    ) -> RunFolder:
+        """Make a new run folder with its config and environment.
+
+        Args:
+            path: A folder that does not exist yet or is empty.
+            config_toml: The resolved config, written as it is.
+            environment: What to record; None = ``describe_environment()``.
+
+        Raises:
+            InputError: If the folder holds something (nothing is written then), or cannot be made.
+        """
+        run = cls(Path(path))
+        described = describe_environment() if environment is None else environment
+        _refuse_used(run)
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            # Not exist_ok: of two processes that make the same run at once, one fails here.
+            run.state_dir.mkdir(mode=SECRET_FOLDER)
+            run.state_dir.chmod(SECRET_FOLDER)
+            run.samples.mkdir()
+            run.release.mkdir()
+            write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n")
+            write_text_atomic(run.config, config_toml)  # last: from here on the folder is a run
+        except OSError as error:
+            raise InputError(
+                f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
+                "Choose another place or name."
+            ) from error
+        return run
+
+    @classmethod
+    def create_unique(
+        cls,
+        dataset: str,
+        method: str,
+        config_toml: str,
+        *,
+        root: str | os.PathLike[str] = "runs",
+        environment: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
+        """Make a new run folder ``root/<dataset>-<method>-<timestamp>``, with ``-2``, ``-3``, ... if it is taken.
+
+        Raises:
+            InputError: If it cannot be made.
+        """
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{dataset}-{method}").strip("-.") or "run"
+        for number in itertools.count(1):
+            path = Path(root) / (f"{name}-{stamp}" if number == 1 else f"{name}-{stamp}-{number}")
+            try:
+                path.mkdir(parents=True)  # claims the name: a job started in the same second gets the next one
+            except OSError as error:
+                if os.path.lexists(path):
+                    continue
+                raise InputError(f"{path} cannot be made ({error.strerror}). Choose another place.") from error
+            break
+        return cls.create(path, config_toml, environment)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Open an existing run.
+
+        Raises:
+            InputError: If the folder is missing or no run.
+        """
+        run = cls(Path(path))
+        if not run.path.exists():
+            raise InputError(f"The run {run.path} does not exist. Check the name; runs lie in runs/ unless told else.")
+        if not run.config.is_file():
+            raise InputError(f"{run.path} is no run folder: it holds no {run.config.name}. Name one that `train` made.")
+        return run
+
+
+def _refuse_used(run: RunFolder) -> None:
+    """Raise if something lies where a new run is to be made."""
+    if run.config.exists():
+        raise InputError(
+            f"{run.path} is a run already. Continue it with --resume {run.path}, or choose another name for a new one."
+        )
+    if run.path.exists() and not run.path.is_dir():
+        raise InputError(f"{run.path} is a file. Choose another name for the run folder.")
+    found = sorted(entry.name for entry in run.path.iterdir()) if run.path.exists() else []
+    if found:
+        raise InputError(
+            f"The folder {run.path} is not empty ({found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}) and "
+            "a new run writes over nothing. Choose another name, or continue an existing run with --resume."
+        )
+
+
+@contextmanager
+def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when the block ends without an exception.
+
+    The bytes go to a hidden file in the same folder, are flushed to the disk, and replace the old file in one step;
+    then the folder itself is flushed. After an exception or a power cut the old content is there.
+
+    Args:
+        path: Where the file is to appear.
+        mode: Permissions before the umask; 0o600 for a secret.
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+        _flush_folder(target.parent)
+    finally:
+        part.unlink(missing_ok=True)  # gone already if it was moved
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename durable; Windows neither needs nor allows it."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file whole or not at all, durably; see ``open_atomic``."""
+    with open_atomic(path, mode=mode) as file:
+        file.write(content)
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
+    """Write UTF-8 text whole or not at all, durably, with line ends as they are; see ``open_atomic``."""
+    write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content as 64 hexadecimal digits.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be read ({error.strerror}). Check the path.") from error
+
+
+def describe_environment(device: str = "cpu") -> dict[str, Any]:
+    """Collect what a result depends on besides config and data; no user name, host name or path.
+
+    Args:
+        device: torch's name of the device that is used, such as "cpu" or "cuda:0".
+
+    Returns:
+        JSON values: versions, platform, device, threads, git commit (None outside a checkout).
+    """
+    import torch  # here, as importing this module must stay cheap for the command line
+
+    on_gpu = device.startswith("cuda") and torch.cuda.is_available()
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("idpgan", "torch", "numpy", "dp-accounting", "opacus")},
+        "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
+        "device": device,
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+        "cuda": torch.version.cuda if on_gpu else None,
+        "threads": torch.get_num_threads(),
+        "cpus": os.cpu_count(),
+        "byte_order": sys.byteorder,
+        "git": _git_commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    """Return the installed version of a package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> dict[str, Any] | None:
+    """Return the commit of the checkout that this very file belongs to, and whether its package was changed."""
+    here = Path(__file__)
+    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None  # installed, perhaps below somebody else's repository
+    commit = _git(here.parent, "rev-parse", "HEAD")
+    changed = _git(here.parent, "status", "--porcelain", "--", ".")
+    return None if commit is None else {"commit": commit, "changed": bool(changed)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Run git and return what it prints, or None if there is no git, no repository or no answer."""
+    try:
+        done = subprocess.run(["git", "-C", os.fspath(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

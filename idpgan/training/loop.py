@@ -1,0 +1,227 @@
+"""The adversarial loop: one iteration is one critic step, charged before it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from idpgan.config import InputError
+from idpgan.privacy.event import Event
+from idpgan.privacy.ledger import BudgetError, Ledger
+from idpgan.run import RunFolder
+from idpgan.training.config import TrainingConfig
+from idpgan.training.interrupt import StopSignals
+from idpgan.training.method import Method, TickCallback
+from idpgan.training.progress import Progress
+from idpgan.training.state import SavedState, StateStore, nonfinite
+from idpgan.training.stats import Recorder
+
+
+class DivergedError(InputError):
+    """The networks ran away; the last good state is kept."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended without an error.
+
+    Attributes:
+        step: Critic steps done; all of them are in the saved state.
+        ended: "finished" all steps, "budget" spent, or "interrupted" by Ctrl-C or SIGTERM.
+        message: One sentence for the user.
+    """
+
+    step: int
+    ended: Literal["finished", "budget", "interrupted"]
+    message: str
+
+
+def train(
+    method: Method,
+    *,
+    config: TrainingConfig,
+    ledger: Ledger,
+    run: RunFolder,
+    fingerprint: Mapping[str, str],
+    delta: float,
+    on_tick: Sequence[TickCallback] = (),
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
+
+    Args:
+        method: A new method; its state is restored here where there is one.
+        config: The [training] section.
+        ledger: The run's durable ledger, the same object that `method` holds; on resume the one read from the run.
+        run: The run folder.
+        fingerprint: What must be equal for a resume; see `run_fingerprint`.
+        delta: Where epsilon is evaluated for the record, in [0, 1).
+        on_tick: Called after each tick's state is saved.
+        progress: What to show; None is nothing.
+
+    Returns:
+        How and where it ended.
+
+    Raises:
+        DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.
+        BudgetError: If not even the first step can be paid for.
+        InputError: If the saved state is damaged or belongs to another run.
+    """
+    # Setup: continue the saved state, or do the one-time private reads, which the method charges itself.
+    progress = progress or Progress()
+    upkeep = _Upkeep(
+        method, config, ledger, StateStore(run, fingerprint), Recorder(run.stats, config.batch_size), delta
+    )
+    step = upkeep.resume_or_prepare()
+    allowance = _Allowance(ledger)
+
+    progress.start(step, config.steps, ledger.epsilon(delta))
+    try:
+        with StopSignals() as signals:
+            while step < config.steps and signals.received is None:
+                # Critic: the only lines that may read private images.
+                event = method.step_event()
+                if event is not None:
+                    if not allowance.covers(event, step):
+                        break
+                    ledger.charge(event)  # before the step: a failure over-counts, never under-counts
+                step += 1
+                upkeep.recorder.add(method.critic_step(step))
+
+                # Generator: post-processing of the critic, costs nothing.
+                if method.wants_generator_step(step):
+                    upkeep.recorder.add(method.generator_step(step))
+                progress.update(step)
+
+                # Maintenance: once per tick, and below at the end.
+                if step % config.tick_steps == 0:
+                    upkeep.tick(step, on_tick, progress)
+            if signals.received is not None and step < config.steps:
+                upkeep.save(step)
+                return Outcome(step, "interrupted", _interrupted(signals.received, step, config.steps, run))
+            if step > upkeep.recorder.tick_step:
+                upkeep.tick(step, on_tick, progress)
+    finally:
+        progress.stop()
+    if step < config.steps:
+        return Outcome(step, "budget", _spent(step, config.steps, ledger))
+    return Outcome(step, "finished", f"Finished {step:,} critic steps.")
+
+
+@dataclass
+class _Upkeep:
+    """What happens around the steps: resume, tick, save."""
+
+    method: Method
+    config: TrainingConfig
+    ledger: Ledger
+    store: StateStore
+    recorder: Recorder
+    delta: float
+    saved_step: int = 0
+
+    def resume_or_prepare(self) -> int:
+        """Return the step to continue from."""
+        if self.store.exists():
+            saved = self.store.load()
+            self.ledger.rewind(saved.ledger_position)  # steps after the last tick are paid for: replayed, not charged
+            self.method.load_state(saved.method)
+            self.recorder.load_state(saved.recorder)
+            self.saved_step = saved.step
+            return saved.step
+        self.recorder.truncate(0)
+        self.method.prepare()
+        self.save(0)  # from here on a kill does not charge prepare() again
+        return 0
+
+    def tick(self, step: int, on_tick: Sequence[TickCallback], progress: Progress) -> None:
+        """Check, record, save, show."""
+        epsilon = self.ledger.epsilon(self.delta)
+        first = self.recorder.tick_step + 1
+        tick = self.recorder.tick(step, epsilon=epsilon, delta=self.delta, generator=self.method.generator)
+        for name, value in tick.stats.items():
+            if not abs(value) <= self.config.diverged_above:  # also where it is NaN
+                limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
+                raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
+        state = self._good_state(step)
+        self.recorder.write(tick)  # before the state: after a kill in between, the line is cut off and written again
+        self._write(step, state)
+        progress.tick(epsilon)
+        for callback in on_tick:
+            callback(tick)
+
+    def save(self, step: int) -> None:
+        """Save the state between two ticks."""
+        self._write(step, self._good_state(step))
+
+    def _good_state(self, step: int) -> dict[str, Any]:
+        """Return the method's state if all of it is finite."""
+        state = self.method.state()
+        checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
+        bad = nonfinite({**checked, "EMA generator": dict(self.method.generator.named_parameters())})
+        if bad:
+            raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
+        return state
+
+    def _write(self, step: int, state: dict[str, Any]) -> None:
+        """Write the state, and before it the ledger, which must never be behind."""
+        self.ledger.flush()
+        self.store.save(SavedState(step, state, self.ledger.position, self.recorder.state()))
+        self.saved_step = step
+
+    def _diverged(self, what: str) -> DivergedError:
+        """Say what ran away and what is left."""
+        return DivergedError(
+            f"Training diverged: {what}. The last good state, step {self.saved_step}, is kept in "
+            f"{self.store.run.state}. Resuming it takes the same steps again, so start a new run with a lower learning "
+            "rate in [method]."
+        )
+
+
+class _Allowance:
+    """Tells whether the budget covers one more step, before it is charged."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._paid = sum(event.count for event in ledger.events) - ledger.position  # charges to be met again
+
+    def covers(self, event: Event, step: int) -> bool:
+        """Whether one more such step after `step` stays within the target; a replayed one is paid for already.
+
+        Raises:
+            BudgetError: If it does not and no step has been done: such a run is a mistake, not an end.
+        """
+        if self._paid > 0:
+            self._paid -= event.count
+            return True
+        enough = self._ledger.affordable(event) >= event.count
+        if not enough and step == 0:
+            why = f": {event.reason}" if event.reason else ""
+            raise BudgetError(
+                f"The budget does not cover a single critic step ({_target(self._ledger)}, one step is "
+                f"{event.kind}{why}). Raise the target or lower the cost of a step."
+            )
+        return enough
+
+
+def _target(ledger: Ledger) -> str:
+    """Write the target of a ledger that has one."""
+    return f"target epsilon = {ledger.target.epsilon:g} at delta = {ledger.target.delta:g}" if ledger.target else ""
+
+
+def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
+    """Say how to go on after a signal."""
+    return (
+        f"Stopped by {signal_name} after critic step {step:,} of {steps:,}; everything is saved. "
+        f"Continue with: idpgan train --resume {run.path}"
+    )
+
+
+def _spent(step: int, steps: int, ledger: Ledger) -> str:
+    """Say that the budget ended the run."""
+    return (
+        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger)}. "
+        "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
+    )

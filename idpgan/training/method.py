@@ -1,0 +1,110 @@
+"""What the loop asks of a method, and what the callbacks get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.config import ConfigError
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import PrivacyReport, number_to_json
+
+Stats = dict[str, Tensor]
+"""Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
+empty Poisson batch has no loss, and a missing value is not counted in the average."""
+
+
+class Method(Protocol):
+    """A private (or not) GAN as the loop sees it. Steps are counted from 1.
+
+    The method owns its networks, its optimisers, its `torch.Generator` objects (seeded from ``training.seed``), its
+    noise source and the ledger that `prepare` charges. It uses no global random numbers.
+    """
+
+    @property
+    def generator(self) -> nn.Module:
+        """EMA weights: what release/ gets."""
+
+    def prepare(self) -> None:
+        """Do the one-time private reads, each charged before it happens; never called on resume."""
+
+    def step_event(self) -> Event | None:
+        """Return the price of the next critic step; None if it reads nothing private."""
+
+    def critic_step(self, step: int) -> Stats:
+        """Do critic step number `step`; the loop has charged `step_event` before."""
+
+    def wants_generator_step(self, step: int) -> bool:
+        """Say whether a generator step follows critic step number `step`."""
+
+    def generator_step(self, step: int) -> Stats:
+        """Do a generator step: post-processing of the critic, reads nothing private."""
+
+    def privacy(self) -> PrivacyReport:
+        """Report what is claimed and what is proven for the run so far."""
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
+
+        The key "prepared", if there is one, holds a dict of tensors that `prepare` released. They are written once,
+        to their own file, and are back in place when `load_state` is called.
+        """
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; all tensors are on the CPU."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What a callback gets at each tick, after the state is saved.
+
+    Attributes:
+        step: Critic steps done.
+        epsilon: What the ledger has charged so far, at `delta`.
+        delta: The delta that `epsilon` is stated at.
+        seconds: Training time so far, over all resumed parts.
+        steps_per_second: Critic steps per second since the last tick.
+        images_per_second: Real images per second since the last tick.
+        stats: Mean of each statistic over the steps since the last tick. Not covered by epsilon.
+        generator: The method's EMA generator.
+    """
+
+    step: int
+    epsilon: float
+    delta: float
+    seconds: float
+    steps_per_second: float
+    images_per_second: float
+    stats: dict[str, float]
+    generator: nn.Module
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of stats.jsonl."""
+        return {
+            "step": self.step,
+            "seconds": round(self.seconds, 3),
+            "steps_per_second": round(self.steps_per_second, 3),
+            "images_per_second": round(self.images_per_second, 1),
+            "epsilon": number_to_json(self.epsilon),
+            "delta": self.delta,
+            **self.stats,
+        }
+
+
+TickCallback = Callable[[Tick], None]
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device that ``training.device`` names.
+
+    Raises:
+        ConfigError: If a GPU is asked for and there is none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError('training.device = "cuda", but torch sees no GPU here. Use "auto" or "cpu".')
+    return torch.device("cuda" if available and name != "cpu" else "cpu")

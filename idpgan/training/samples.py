@@ -1,0 +1,78 @@
+"""Sample grids: generated images only, on the same latent vectors at every tick."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from idpgan.data.images import to_uint8
+from idpgan.models.generator import Generator
+from idpgan.run import write_bytes_atomic
+from idpgan.training.method import Tick
+
+GAP_PX = 2
+
+
+def make_grid(images: Tensor, columns: int) -> Tensor:
+    """Lay images out row by row, with a white gap between them and nothing in unfilled places but white.
+
+    Args:
+        images: uint8 (N, C, H, W), N >= 1.
+        columns: Images per row, >= 1.
+
+    Returns:
+        uint8 (C, rows * (H + 2) - 2, columns * (W + 2) - 2).
+    """
+    num, channels, height, width = images.shape
+    rows = -(-num // columns)
+    cells = torch.full((rows * columns, channels, height + GAP_PX, width + GAP_PX), 255, dtype=torch.uint8)
+    cells[:num, :, :height, :width] = images.cpu()
+    grid = cells.view(rows, columns, channels, height + GAP_PX, width + GAP_PX).permute(2, 0, 3, 1, 4)
+    return grid.reshape(channels, rows * (height + GAP_PX), columns * (width + GAP_PX))[:, :-GAP_PX, :-GAP_PX]
+
+
+def png_bytes(image: Tensor) -> bytes:
+    """Return one uint8 image (C, H, W), C = 1 or 3, as the content of a PNG file."""
+    pixels = image.cpu().permute(1, 2, 0).squeeze(2) if image.shape[0] == 1 else image.cpu().permute(1, 2, 0)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.contiguous().numpy()).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0) -> None:
+    """Write a grid of generated images: one column per class (at most 16), or eight columns.
+
+    Args:
+        path: The PNG file.
+        generator: Labels, if it takes them, cycle through the classes.
+        num: Number of images, rounded up to full rows.
+        seed: Of the latent vectors: the same seed shows the same vectors at every call.
+    """
+    columns = min(generator.num_classes, 16) or 8
+    images = generator.sample(-(-num // columns) * columns, seed=seed)
+    write_bytes_atomic(path, png_bytes(make_grid(to_uint8(images), columns)))
+
+
+class SampleGrid:
+    """Tick callback that writes ``step_000500.png``: generated images on fixed latent vectors and labels.
+
+    Args:
+        folder: The run's samples/ folder.
+        num: Number of images, rounded up to full rows.
+        seed: Of the latent vectors.
+    """
+
+    def __init__(self, folder: Path, *, num: int = 64, seed: int = 0) -> None:
+        self.folder = folder
+        self.num = num
+        self.seed = seed
+
+    def __call__(self, tick: Tick) -> None:
+        """Write the grid of one tick."""
+        if not isinstance(tick.generator, Generator):
+            raise TypeError(f"a sample grid needs a models.Generator, got {type(tick.generator).__name__}.")
+        write_samples(self.folder / f"step_{tick.step:06d}.png", tick.generator, num=self.num, seed=self.seed)

@@ -1,0 +1,174 @@
+"""The run's record: averages on the device, one line of stats.jsonl per tick. Curator only, not covered by epsilon."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.config import InputError
+from idpgan.run import write_text_atomic
+from idpgan.training.method import Stats, Tick
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class Recorder:
+    """Averages statistics on the device and writes them once per tick.
+
+    Args:
+        path: stats.jsonl, one JSON object per line.
+        batch_size: Real images per step, for the throughput.
+
+    Attributes:
+        tick_step: Step of the last tick.
+    """
+
+    def __init__(self, path: Path, batch_size: int) -> None:
+        self.path = path
+        self.batch_size = batch_size
+        self.tick_step = 0
+        self._sums: dict[str, Tensor] = {}  # float64, on the device
+        self._counts: dict[str, int] = {}
+        self._seconds_before = 0.0  # of the parts before the last resume
+        self._tick_seconds = 0.0
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Training time over all resumed parts."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def add(self, stats: Stats) -> None:
+        """Add the statistics of one step; nothing waits for the device.
+
+        Raises:
+            TypeError: If a value is not a 0-d tensor (a defect of the method).
+        """
+        for name, value in stats.items():
+            if not isinstance(value, Tensor) or value.dim() != 0:
+                raise TypeError(f"statistic '{name}' must be a 0-d tensor, got {value!r}.")
+            if name in self._sums:  # a sum that was loaded lies on the CPU until it is used
+                self._sums[name] = self._sums[name].to(value.device) + value.detach()
+                self._counts[name] += 1
+            else:
+                self._sums[name] = value.detach().to(torch.float64, copy=True)
+                self._counts[name] = 1
+
+    def tick(self, step: int, *, epsilon: float, delta: float, generator: nn.Module) -> Tick:
+        """Close the interval since the last tick: move the averages to the host and start anew. Writes nothing."""
+        names = list(self._sums)
+        sums = torch.stack([self._sums[name] for name in names]).tolist() if names else []
+        seconds = self.seconds
+        speed = (step - self.tick_step) / max(seconds - self._tick_seconds, 1e-9)
+        tick = Tick(
+            step=step,
+            epsilon=epsilon,
+            delta=delta,
+            seconds=seconds,
+            steps_per_second=speed,
+            images_per_second=speed * self.batch_size,
+            stats={name: total / self._counts[name] for name, total in zip(names, sums, strict=True)},
+            generator=generator,
+        )
+        self._sums, self._counts = {}, {}
+        self.tick_step, self._tick_seconds = step, seconds
+        return tick
+
+    def write(self, tick: Tick) -> None:
+        """Append the line of a tick, durably."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(tick.to_json(), allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs, the unfinished averages included: a run may stop between two ticks."""
+        return {
+            "tick_step": self.tick_step,
+            "tick_seconds": self._tick_seconds,
+            "seconds": self.seconds,
+            "sums": dict(self._sums),
+            "counts": dict(self._counts),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue a saved record: take back its averages and clock, and cut off the lines written after it."""
+        self.tick_step = state["tick_step"]
+        self._tick_seconds = state["tick_seconds"]
+        self._seconds_before, self._started = state["seconds"], time.monotonic()
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        self.truncate(self.tick_step)
+
+    def truncate(self, step: int) -> None:
+        """Drop the lines of ticks after `step`, which are run again.
+
+        Raises:
+            InputError: If a line before is damaged.
+        """
+        if self.path.exists():
+            kept = [line for line in read_stats(self.path) if line["step"] <= step]
+            write_text_atomic(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def read_stats(path: Path) -> list[dict[str, Any]]:
+    """Read stats.jsonl; a last line without its line break was cut off by a kill and is left out.
+
+    Returns:
+        One dict per tick, in the order of the file. An infinite epsilon is the string "inf".
+
+    Raises:
+        InputError: If another line is no JSON object with a step.
+    """
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last line break is not whole
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            step = row["step"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path}, line {number} is damaged: {line[:80]!r}. Delete the line, then resume."
+            ) from error
+        if type(step) is not int:
+            raise InputError(f"{path}, line {number} is damaged: step = {step!r}. Delete the line, then resume.")
+        rows.append(row)
+    return rows
+
+
+class TensorBoardScalars:
+    """Tick callback that writes every number of a tick to TensorBoard. Curator only, like stats.jsonl.
+
+    The first tick after a resume purges what an earlier part wrote for that step or later, so curves join.
+
+    Args:
+        folder: The run's tensorboard/ folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, tick: Tick) -> None:
+        """Write one tick."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # a quarter of a second: only where it is used
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=tick.step)
+        numbers = {**tick.to_json(), "epsilon": tick.epsilon}
+        for name, value in numbers.items():
+            if name not in ("step", "delta"):
+                self._writer.add_scalar(name, value, tick.step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,23 @@
+"""A finished run, trained once for all tests of commands."""
+
+import pytest
+
+from idpgan.cli import main
+
+TINY = ["training.steps=20", "training.tick_steps=10", "training.batch_size=16", "model.width=8", "release.samples=10"]
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Settings of a run of a second or two."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """Run folder of a finished non-private run on the embedded digits."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *TINY, "method.name=wgan-gp", "--out", str(path)])
+    assert ended.value.code == 0
+    return path

@@ -1,0 +1,215 @@
+"""The commands as a user meets them: exit codes, one line on bad input, nothing half-written."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import idpgan
+from idpgan.cli import main
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; returns (exit code, stdout, stderr)."""
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return command
+
+
+def refused(result, *words):
+    """Exit code 2, nothing on stdout, one line on stderr with all the words."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("idpgan: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+    return True
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "methods", "verify", "doctor"])
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert "Example: idpgan" in out
+
+
+def test_the_run_folder_is_as_documented(finished_run):
+    names = {path.name for path in finished_run.iterdir()}
+    assert {"config.toml", "environment.json", "stats.jsonl", "log.txt", "samples", "state", "release"} <= names
+    assert {path.name for path in (finished_run / "release").iterdir()} == {
+        "generator.safetensors",
+        "config.json",
+        "privacy.json",
+        "MODEL_CARD.md",
+        "samples.png",
+    }
+
+
+def test_the_release_says_nothing_of_the_curators_machine(finished_run):
+    text = (finished_run / "release" / "config.json").read_text() + (
+        finished_run / "release" / "MODEL_CARD.md"
+    ).read_text()
+    assert str(finished_run.parent) not in text
+    assert "NOT private" in text
+
+
+def test_a_second_run_in_the_same_place_is_refused(run, finished_run, tiny):
+    before = sorted(path.name for path in finished_run.rglob("*"))
+    assert refused(run("train", *tiny, "--out", finished_run), "--resume")
+    assert sorted(path.name for path in finished_run.rglob("*")) == before
+
+
+def test_resuming_a_finished_run_changes_no_weight(run, finished_run, tmp_path):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    code, out, _ = run("train", "--resume", copy, "--json")
+    assert (code, json.loads(out)["step"]) == (0, 20)
+    weights = "release/generator.safetensors"
+    assert (copy / weights).read_bytes() == (finished_run / weights).read_bytes()
+
+
+def test_dry_run_prices_the_run_and_writes_nothing(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("train", "--dry-run", "--json", "method.name=wgan-gp")
+    plan = json.loads(out)["plan"]
+    assert (code, plan["epsilon"], plan["unit"], plan["num_private"]) == (0, "inf", "image", 1295)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["training.stesp=4"], ["training.stesp", "Did you mean 'steps'"]),
+        (["nothing.toml"], ["nothing.toml"]),
+        (["a.toml", "b.toml"], ["one config file at most"]),
+        (["data.name=mnits"], ["mnits", "mnist"]),
+        (["method.name=wgan"], ["wgan-gp"]),
+        (["data.public_share=0.1"], ["confirm_public"]),
+        (["privacy.delta=0.5"], ["below 1/N"]),
+        (["training.steps=0"], ["training.steps"]),
+        (["--resume", "no-such-run"], ["no-such-run"]),
+        (["--resume", "x", "training.steps=3"], ["--resume"]),
+    ],
+)
+def test_bad_training_input_is_one_line_and_no_folder(run, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert refused(
+        run("train", "method.name=wgan-gp" if "--resume" not in arguments else "--no-progress", *arguments), *words
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sample_writes_png_folders_with_manifest_and_card(run, finished_run, tmp_path):
+    code, _, _ = run("sample", finished_run, "--num", 30, "--out", tmp_path / "out", "--seed", 3)
+    assert code == 0
+    files = sorted((tmp_path / "out").rglob("*.png"))
+    assert len(files) == 30
+    with Image.open(files[0]) as image:
+        assert image.size == (8, 8)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["classes"] == {str(digit): 3 for digit in range(10)}
+    assert manifest["privacy"]["private"] is False
+    assert (tmp_path / "out" / "MODEL_CARD.md").is_file()
+    again = load(DataConfig(name="folder", root=tmp_path / "out"))  # an exported folder is a data set
+    assert (again.classes, again.image_shape) == (tuple("0123456789"), (1, 8, 8))
+
+
+def test_sample_writes_npz_reproducibly(run, finished_run, tmp_path):
+    for name in ("a.npz", "b.npz"):
+        assert (
+            run(
+                "sample", finished_run / "release", "--num", 7, "--out", tmp_path / name, "--seed", 1, "--labels", "3,4"
+            )[0]
+            == 0
+        )
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as a, np.load(tmp_path / "b.npz", allow_pickle=False) as b:
+        assert a["images"].shape == (7, 8, 8, 1)
+        assert a["images"].dtype == np.uint8
+        assert a["labels"].tolist() == [3, 4, 3, 4, 3, 4, 3]
+        assert (a["images"] == b["images"]).all()
+    assert (tmp_path / "a.manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--num", "0", "--out", "x"], "--num 0"),
+        (["--num", "1", "--out", "x", "--labels", "10"], "0 .. 9"),
+        (["--num", "1", "--out", "x", "--labels", "a"], "no class number"),
+        (["--num", "1", "--out", "gone/x"], "does not exist"),
+        (["--num", "1", "--out", "."], "exists already"),
+    ],
+)
+def test_bad_sample_input_writes_nothing(run, finished_run, tmp_path, monkeypatch, arguments, word):
+    monkeypatch.chdir(tmp_path)
+    assert refused(run("sample", finished_run, *arguments), word)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_released_generator_loads_without_data_or_run(finished_run, tmp_path):
+    moved = shutil.copytree(finished_run / "release", tmp_path / "release")
+    images = idpgan.load_generator(moved).sample(5, seed=1)
+    assert images.shape == (5, 1, 8, 8)
+
+
+def test_methods_lists_every_method_with_its_three_words(run):
+    code, out, _ = run("methods", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    for row in rows:
+        assert set(row) == {"name", "family", "units", "relation", "sound", "claimed", "proven", "reason"}
+    assert "wgan-gp" in [row["name"] for row in rows]
+
+
+def test_verify_accepts_an_untouched_release(run, finished_run):
+    code, out, _ = run("verify", finished_run, "--json")
+    assert (code, json.loads(out)["verified"]) == (0, True)
+
+
+def _edit(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda r: (r / "samples.png").write_bytes(b"x"), "samples.png was changed"),
+        (lambda r: (r / "MODEL_CARD.md").unlink(), "MODEL_CARD.md is missing"),
+        (lambda r: (r / "stats.jsonl").write_text("loss"), "no epsilon covers it"),
+        (lambda r: _edit(r / "privacy.json", lambda d: d["report"]["proven"].update(epsilon=1.0)), "the events cost"),
+        (lambda r: _edit(r / "privacy.json", lambda d: d["report"]["proven"].update(unit="pixel")), "unit pixel"),
+    ],
+)
+def test_verify_finds_what_was_tampered_with(run, finished_run, tmp_path, damage, word):
+    release = shutil.copytree(finished_run / "release", tmp_path / "release")
+    damage(release)
+    code, out, _ = run("verify", release)
+    assert code == 1
+    assert word in out
+
+
+def test_verify_refuses_foreign_events(run, finished_run, tmp_path):
+    release = shutil.copytree(finished_run / "release", tmp_path / "release")
+    _edit(release / "privacy.json", lambda d: d["events"].append({"kind": "magic", "unit": "image", "relation": "x"}))
+    assert refused(run("verify", release), "relation")
+    assert refused(run("verify", tmp_path.parent), "no release")
+
+
+def test_doctor_is_content_here(run):
+    code, out, _ = run("doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(out)}
+    assert code == 0
+    assert found["accountant"]["found"].startswith("6.768787")
+    assert "operating system" in found["noise"]["found"]

@@ -1,0 +1,103 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idpgan.config import DataError
+from idpgan.data.images import Images, check_labels, to_float, to_uint8, to_unit
+
+LEVELS = torch.arange(256, dtype=torch.uint8)
+
+
+def some_images(num=6):
+    pixels = torch.arange(num * 4, dtype=torch.uint8).view(num, 1, 2, 2)
+    return Images(pixels, torch.arange(num) % 2, ("a", "b"), identities=torch.arange(num) // 2)
+
+
+def test_scales_are_the_documented_ones():
+    assert to_float(LEVELS).dtype == torch.float32
+    assert to_float(LEVELS)[[0, 255]].tolist() == [-1.0, 1.0]
+    assert to_float(LEVELS)[51].item() == pytest.approx(51 / 127.5 - 1, abs=1e-7)
+    assert to_unit(LEVELS)[[0, 51, 255]].tolist() == pytest.approx([0.0, 0.2, 1.0], abs=1e-7)
+
+
+def test_every_grey_level_survives_the_round_trip():
+    assert torch.equal(to_uint8(to_float(LEVELS)), LEVELS)
+    assert torch.equal(to_uint8(to_float(LEVELS).double()), LEVELS)
+    assert not torch.equal(to_uint8(to_float(LEVELS) - 1 / 255), LEVELS)  # half a level off shows
+
+
+@given(st.floats(-2, 2, width=32))
+def test_to_uint8_clamps_and_takes_the_nearest_level(value):
+    level = to_uint8(torch.tensor([value])).item()
+    assert abs(level - min(max((value + 1) * 127.5, 0), 255)) <= 0.5 + 1e-4
+
+
+def test_conversions_leave_their_input_alone_and_refuse_the_wrong_kind():
+    values = torch.tensor([0.3, -0.2])
+    to_uint8(values)
+    assert values.tolist() == pytest.approx([0.3, -0.2])
+    for convert in (to_float, to_unit):
+        with pytest.raises(ValueError, match="uint8"):
+            convert(values)
+    with pytest.raises(ValueError, match="floating"):
+        to_uint8(LEVELS)
+    with pytest.raises(ValueError, match="NaN"):
+        to_uint8(torch.tensor([0.0, torch.nan]))
+
+
+def test_select_takes_everything_along_and_copies():
+    images = some_images()
+    for index in (torch.tensor([4, 1]), torch.tensor([True, False] * 3)):
+        part = images.select(index)
+        assert torch.equal(part.images, images.images[index])
+        assert torch.equal(part.labels, images.labels[index])
+        assert torch.equal(part.identities, images.identities[index])
+        assert part.classes == images.classes
+        assert part.images.data_ptr() != images.images.data_ptr()
+    empty = images.select(torch.tensor([], dtype=torch.int64))
+    assert (len(empty), empty.image_shape) == (0, (1, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (torch.zeros(2, 1, 2, 2),),
+        (torch.zeros(2, 2, 2, dtype=torch.uint8),),
+        (torch.zeros(2, 4, 2, 2, dtype=torch.uint8),),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, ("a",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), ("a",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(2), ("a",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), torch.zeros(3, dtype=torch.int64)),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(arguments):
+    with pytest.raises(DataError):
+        Images(*arguments)
+
+
+def test_check_labels_names_place_and_value():
+    check_labels(torch.tensor([0, 9]), 10, "labels.idx")
+    with pytest.raises(DataError, match=r"labels\.idx: label 10 at position 1 .*\[0, 9\] \(2 of 3"):
+        check_labels(torch.tensor([0, 10, -1]), 10, "labels.idx")
+
+
+def test_digest_sees_every_part():
+    images = some_images()
+    pixels = images.images.clone()
+    pixels[3, 0, 1, 1] += 1
+    different = [
+        images,
+        Images(pixels, images.labels, images.classes, images.identities),
+        Images(images.images, 1 - images.labels, images.classes, images.identities),
+        Images(images.images, images.labels, ("a", "c"), images.identities),
+        Images(images.images, images.labels, images.classes, images.labels),
+        Images(images.images, images.labels, images.classes),
+        Images(images.images),
+        Images(images.images.view(6, 1, 4, 1)),
+        images.select(torch.tensor([1, 0, 2, 3, 4, 5])),
+        images.select(torch.arange(5)),
+    ]
+    assert len({part.digest() for part in different}) == len(different)
+    assert some_images().digest() == images.digest()

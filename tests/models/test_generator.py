@@ -1,0 +1,200 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from idpgan.config import ConfigError, InputError
+from idpgan.models import Critic, Generator, ModelConfig, seeded_init
+from idpgan.models.generator import LATENT_BLOCK
+from idpgan.models.initialise import torch_seed
+
+SIZES = (8, 28, 32, 48, 64)
+
+
+def small(conditional: bool = True, **keys) -> ModelConfig:
+    return ModelConfig(latent_dim=6, width=4, conditional=conditional, **keys)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_family_makes_images_of_its_shape(size, channels, conditional, norm):
+    generator = Generator(small(conditional, generator_norm=norm), (channels, size, size), 3)
+    labels = torch.tensor([0, 2, 1, 1, 0]) if conditional else None
+    images = generator(torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), labels)
+    assert images.shape == (5, channels, size, size)
+    assert images.abs().max() <= 1
+    assert generator.num_classes == (3 if conditional else 0)
+    assert generator.latent_dim == 6
+    images.square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in generator.parameters())
+
+
+@pytest.mark.parametrize("network", [Generator, Critic])
+@pytest.mark.parametrize("shape", [(1, 27, 27), (2, 28, 28), (1, 28, 32), (28, 28), (1, 256, 256)])
+def test_an_unsupported_shape_is_one_error_that_names_the_sizes(network, shape):
+    with pytest.raises(ConfigError, match="8 x 8, 28 x 28, 32 x 32, 48 x 48, 64 x 64 px with 1 or 3 channels"):
+        network(small(), shape, 3)
+
+
+@pytest.mark.parametrize("network", [Generator, Critic])
+def test_classes_need_labelled_data(network):
+    with pytest.raises(ConfigError, match=r"model\.conditional = false"):
+        network(small(), (1, 8, 8), 0)
+    assert network(small(conditional=False), (1, 8, 8), 0).num_classes == 0
+
+
+def test_label_changes_the_image_and_latent_too():
+    generator = Generator(small(), (1, 8, 8), 3).eval()
+    z = torch.zeros(2, 6)
+    first, second = generator(z, torch.tensor([0, 1]))
+    assert not torch.allclose(first, second)
+    first, second = generator(torch.eye(6)[:2], torch.tensor([1, 1]))
+    assert not torch.allclose(first, second)
+
+
+def test_labels_have_to_fit_the_kind_of_generator():
+    with pytest.raises(InputError, match="is conditional"):
+        Generator(small(), (1, 8, 8), 3)(torch.zeros(2, 6))
+    with pytest.raises(InputError, match="is unconditional"):
+        Generator(small(conditional=False), (1, 8, 8), 3)(torch.zeros(2, 6), torch.tensor([0, 1]))
+
+
+# Initial weights
+
+
+@pytest.mark.parametrize("network", [Generator, Critic])
+def test_weights_follow_from_the_seed_alone(network):
+    torch.randn(3)  # moves the caller's state
+    first = network(small(), (1, 28, 28), 3, seed=5).state_dict()
+    torch.randn(7)
+    again = network(small(), (1, 28, 28), 3, seed=5).state_dict()
+    other = network(small(), (1, 28, 28), 3, seed=6).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    drawn = [name for name in first if first[name].is_floating_point() and first[name].ndim > 1]
+    assert drawn
+    assert not any(torch.equal(first[name], other[name]) for name in drawn)
+
+
+def test_building_and_sampling_leave_the_callers_random_state_alone():
+    before = torch.get_rng_state()
+    generator = Generator(small(), (1, 8, 8), 3)
+    Critic(small(), (1, 8, 8), 3)
+    generator.sample(4, seed=1)
+    generator.sample(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    nn.Linear(2, 2)  # negative control: a plain layer does move it
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_state_is_restored_after_an_exception():
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="shapes"), seeded_init(1):
+        torch.randn(3) @ torch.randn(2, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_seeds_beyond_32_bits_differ_although_torch_reads_32():
+    assert torch.equal(  # why seeds are mixed first
+        torch.randn(4, generator=torch.Generator().manual_seed(1)),
+        torch.randn(4, generator=torch.Generator().manual_seed(1 + 2**32)),
+    )
+    assert torch_seed(1) != torch_seed(1 + 2**32)
+    assert torch_seed(1, stream=0) != torch_seed(1, stream=1)
+    assert 0 <= torch_seed(2**200) < 2**32
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "7"])
+def test_impossible_seeds_are_refused(seed):
+    with pytest.raises(InputError, match="seed"):
+        Generator(small(), (1, 8, 8), 3).sample(1, seed=seed)
+
+
+# Sampling
+
+
+@pytest.fixture(scope="module")
+def generator() -> Generator:
+    """Fresh weights give nearly grey images; scaled up, an image says which z and label it was made from."""
+    generator = Generator(small(), (1, 8, 8), 3, seed=1)
+    with torch.no_grad():
+        for weight in generator.parameters():
+            weight.mul_(20)
+    assert generator.sample(50, seed=0).std() > 0.1
+    return generator
+
+
+def test_sample_is_reproducible_and_follows_the_seed(generator):
+    assert torch.equal(generator.sample(9, seed=4), generator.sample(9, seed=4))
+    assert not torch.allclose(generator.sample(9, seed=4), generator.sample(9, seed=5), atol=1e-3)
+    assert not torch.allclose(generator.sample(9), generator.sample(9), atol=1e-3)  # fresh entropy
+
+
+@given(num=st.integers(0, 40), batch_size=st.integers(1, 50), seed=st.integers(0, 2**70))
+@settings(max_examples=30, deadline=None)
+def test_batch_size_does_not_change_the_images(generator, num, batch_size, seed):
+    images = generator.sample(num, seed=seed, batch_size=batch_size)
+    assert images.shape == (num, 1, 8, 8)
+    torch.testing.assert_close(images, generator.sample(num, seed=seed), atol=1e-5, rtol=0)
+    if num > 1:  # negative control: another order is far off
+        assert (images.flip(0) - generator.sample(num, seed=seed)).abs().max() > 1e-2
+
+
+def test_fewer_images_are_the_first_of_more_also_across_latent_blocks(generator):
+    many = generator.sample(LATENT_BLOCK + 20, seed=2, batch_size=700)
+    few = generator.sample(LATENT_BLOCK + 3, seed=2, batch_size=LATENT_BLOCK)
+    torch.testing.assert_close(many[: len(few)], few, atol=1e-5, rtol=0)
+    assert not torch.allclose(many[:20], many[LATENT_BLOCK:], atol=1e-3)  # blocks are not repeated
+
+
+def test_sample_of_a_batchnorm_generator_uses_running_statistics_and_restores_the_modes():
+    generator = Generator(small(), (1, 8, 8), 3)
+    frozen = generator.blocks[0].eval()
+    state = {name: tensor.clone() for name, tensor in generator.state_dict().items()}
+    images = generator.sample(6, seed=0)
+    assert generator.training
+    assert generator.blocks[1].training
+    assert not frozen.training
+    assert not images.requires_grad
+    assert all(torch.equal(state[name], tensor) for name, tensor in generator.state_dict().items())
+
+
+def test_default_labels_cycle_through_the_classes(generator):
+    assert generator.sample_labels(7).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    explicit = generator.sample(7, labels=[0, 1, 2, 0, 1, 2, 0], seed=3)
+    assert torch.equal(generator.sample(7, seed=3), explicit)
+    assert Generator(small(conditional=False), (1, 8, 8), 3).sample_labels(7) is None
+
+
+def test_one_label_stands_for_all(generator):
+    assert torch.equal(generator.sample(4, labels=2, seed=0), generator.sample(4, labels=torch.full((4,), 2), seed=0))
+    assert not torch.equal(generator.sample(4, labels=2, seed=0), generator.sample(4, labels=1, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 3], r"label 3 is not in \[0, 2\]"),
+        ([0, -1, 1], r"label -1 is not in \[0, 2\]"),
+        ([0, 1], "3 images need 3 labels"),
+        ([[0], [1], [2]], "3 images need 3 labels"),
+        ([0.0, 1.0, 2.0], "must be integers"),
+        ([True, False, True], "must be integers"),
+        ([[0], [1, 2]], "integers in a row"),
+        (["a", "b", "c"], "integers in a row"),
+    ],
+)
+def test_wrong_labels_are_refused(generator, labels, message):
+    with pytest.raises(InputError, match=message):
+        generator.sample(3, labels=labels)
+
+
+def test_wrong_counts_are_refused(generator):
+    with pytest.raises(InputError, match="num = -1"):
+        generator.sample(-1)
+    with pytest.raises(InputError, match="batch_size = 0"):
+        generator.sample(3, batch_size=0)
+    with pytest.raises(InputError, match="unconditional"):
+        Generator(small(conditional=False), (1, 8, 8), 3).sample(2, labels=[0, 1])

@@ -1,0 +1,62 @@
+import math
+
+import pytest
+
+from idpgan.config import InputError
+from idpgan.privacy import Event, Relation, Unit
+
+REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ADD_REMOVE)
+
+EVERY_KIND = [
+    Event("laplace", *REPLACE, 2.0, 7),
+    Event("gaussian", *ADD, 1.5),
+    Event("poisson-gaussian", *ADD, 1.5, 2250, sample_rate=0.04),
+    Event("discrete-laplace", *REPLACE, 2.0, sensitivity=255),
+    Event("discrete-gaussian", *ADD, 4.0),
+    Event("randomised-response", *REPLACE, pure_epsilon=1.0, categories=10),
+    Event("exponential", *REPLACE, pure_epsilon=0.5),
+    Event.non_private("trained on raw images"),
+]
+
+
+@pytest.mark.parametrize("event", EVERY_KIND, ids=lambda event: event.kind)
+def test_json_round_trip(event):
+    assert Event.from_json(event.to_json()) == event
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "gauss"},
+        {"surprise": 1},
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.nan},
+        {"count": 0},
+        {"count": 1.5},
+        {"count": True},
+        {"sample_rate": 0.5},
+        {"unit": "photo"},
+        {"relation": "replace-special"},
+    ],
+)
+def test_foreign_or_impossible_events_are_refused(change):
+    with pytest.raises(InputError):
+        Event.from_json(EVERY_KIND[0].to_json() | change)
+
+
+def test_a_missing_parameter_is_refused():
+    with pytest.raises(InputError, match="sample_rate"):
+        Event("poisson-gaussian", *ADD, 1.0)
+    with pytest.raises(InputError, match="sensitivity"):
+        Event("discrete-laplace", *REPLACE, 1.0)
+
+
+def test_relations_that_have_no_proof_are_refused():
+    with pytest.raises(InputError, match="add-or-remove-one only"):
+        Event("poisson-gaussian", *REPLACE, 1.0, sample_rate=0.1)
+    with pytest.raises(InputError, match="replace-one only"):
+        Event("randomised-response", *ADD, pure_epsilon=1.0, categories=2)
+
+
+def test_pure_epsilon_per_kind():
+    assert [event.pure for event in EVERY_KIND] == [0.5, math.inf, math.inf, 0.5, math.inf, 1.0, 0.5, math.inf]

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy.stats import chisquare, kstest, norm, uniform
+
+from idpgan.config import InputError
+from idpgan.privacy import Noise
+from idpgan.privacy.noise import CipherNoise
+
+
+def test_the_stream_is_aes_256_ctr():
+    # NIST SP 800-38A, F.5.5: CTR-AES256 keystream = ciphertext xor plaintext; here checked against the library with
+    # the zero counter that CipherNoise starts from.
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(64))
+    assert CipherNoise(key, private=False).words(8).tobytes() == stream
+
+
+def test_system_noise_never_repeats_and_fixed_noise_does():
+    assert not torch.equal(Noise.system().normal((8,)), Noise.system().normal((8,)))
+    assert torch.equal(Noise.fixed(3).normal((8,)), Noise.fixed(3).normal((8,)))
+    assert not torch.equal(Noise.fixed(3).normal((8,)), Noise.fixed(4).normal((8,)))
+    # The whole seed counts, not its low 32 bits as in torch's CPU generator.
+    assert not torch.equal(Noise.fixed(1).normal((8,)), Noise.fixed(1 + 2**32).normal((8,)))
+
+
+def test_reports_can_tell_the_sources_apart():
+    assert Noise.system().private
+    assert not Noise.fixed(0).private
+    assert "FIXED" in Noise.fixed(0).name
+    with pytest.raises(InputError, match=r"Noise\.system"):
+        Noise.philox("cpu")
+
+
+@pytest.mark.parametrize("drawn_before", [0, 1, 2, 7])
+def test_the_state_continues_the_stream(drawn_before):
+    noise = Noise.fixed(5)
+    noise.uniform((drawn_before,))
+    state = noise.state()
+    expected = noise.normal((5,)), noise.integers(10, (5,))
+    restored = Noise.fixed(99)
+    restored.load_state(state)
+    assert torch.equal(restored.normal((5,)), expected[0])
+    assert torch.equal(restored.integers(10, (5,)), expected[1])
+
+
+def test_a_foreign_state_is_refused():
+    with pytest.raises(InputError, match="philox"):
+        Noise.fixed(1).load_state({"source": "philox"})
+    with pytest.raises(InputError, match="fixed"):
+        Noise.system().load_state(Noise.fixed(1).state())
+
+
+def test_uniform_and_normal_have_their_distributions():
+    noise = Noise.fixed(11)
+    flat, bell = noise.uniform((50_001,)).numpy(), noise.normal((50_001,)).numpy()
+    assert flat.min() > 0
+    assert flat.max() < 1
+    assert kstest(flat, uniform.cdf).pvalue > 1e-3
+    assert kstest(bell, norm.cdf).pvalue > 1e-3
+    for wrong in (norm(scale=0.95), norm(scale=1.05), norm(loc=0.05)):  # must be rejected
+        assert kstest(bell, wrong.cdf).pvalue < 1e-6
+    assert abs(np.corrcoef(bell[:-1], bell[1:])[0, 1]) < 5 / 50_000**0.5
+
+
+@pytest.mark.parametrize("below", [1, 2, 3, 10, 1000])
+def test_integers_are_uniform(below):
+    draws = Noise.fixed(7).integers(below, (20_000,)).numpy()
+    assert set(np.unique(draws)) <= set(range(below))
+    if below > 1:
+        counts = np.bincount(draws, minlength=below)
+        assert chisquare(counts).pvalue > 1e-3
+        skewed = np.concatenate([draws, np.zeros(2000, dtype=int)])  # a biased stream must be rejected
+        assert chisquare(np.bincount(skewed, minlength=below)).pvalue < 1e-6
+
+
+def test_integers_reject_instead_of_folding():
+    # below = 3/16 of 2^64: a plain modulo of 64 bits would favour the lowest third of the values by 6 to 5.
+    below = 3 << 60
+    draws = Noise.fixed(8).integers(below, (20_000,)).double().numpy() / below
+    assert kstest(draws, uniform.cdf).pvalue > 1e-3
+    folded = Noise.fixed(8).words(20_000) % np.uint64(below) / below
+    assert kstest(folded, uniform.cdf).pvalue < 1e-6
+    with pytest.raises(ValueError, match="below"):
+        Noise.fixed(8).integers(0, (1,))
+
+
+@pytest.mark.gpu
+def test_philox_on_the_gpu_is_normal_and_says_what_it_is():
+    noise = Noise.philox("cuda")
+    assert kstest(noise.normal((50_001,)).cpu().numpy(), norm.cdf).pvalue > 1e-6
+    assert "not cryptographic" in noise.name

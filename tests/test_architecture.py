@@ -1,0 +1,73 @@
+"""Imports go down the floors, never up, and never sideways between two rooms of floor 3 (architecture.md)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "idpgan"
+FLOORS = {
+    **dict.fromkeys(["privacy", "data", "config", "run"], 1),
+    **dict.fromkeys(["models", "losses", "training"], 2),
+    **dict.fromkeys(["gan", "publish", "continual", "metrics", "attacks", "audit"], 3),
+    **dict.fromkeys(["jobs", "report"], 4),
+    **dict.fromkeys(["cli", "__main__", "__init__"], 5),
+}
+
+
+def imported_rooms(source):
+    """Names of the rooms that a source text imports, at the top or inside a function; type-checking blocks too."""
+    rooms = set()
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise AssertionError("relative imports hide the floor")
+            names = [node.module] if node.module != "idpgan" else [f"idpgan.{alias.name}" for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("idpgan.")}
+    return rooms
+
+
+def violations(room, source):
+    return [
+        f"{room} imports {other}"
+        for other in sorted(imported_rooms(source))
+        if other != room and (FLOORS[other] > FLOORS[room] or (FLOORS[other] == FLOORS[room] == 3))
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path):
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert room in FLOORS, f"give the room {room} a floor"
+    assert violations(room, path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("privacy", "from idpgan.gan import METHODS"),
+        ("gan", "def f():\n    from idpgan.metrics.utility import evaluate"),
+        ("models", "import idpgan.cli"),
+        ("data", "from idpgan import jobs"),
+    ],
+)
+def test_the_test_can_fail(room, source):
+    assert violations(room, source)
+
+
+def test_no_file_is_too_long():
+    long = {str(path): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: lines for path, lines in long.items() if lines > 500} == {}
+
+
+@pytest.mark.parametrize("module", ["idpgan", "idpgan.config", "idpgan.cli", "idpgan.gan.config", "idpgan.data.config"])
+def test_the_command_line_starts_without_heavy_imports(module):
+    heavy = "{'torch', 'torchvision', 'sklearn', 'scipy', 'dp_accounting', 'opacus', 'matplotlib'}"
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

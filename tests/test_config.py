@@ -1,0 +1,196 @@
+import math
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idpgan.config import (
+    ConfigError,
+    DataError,
+    InputError,
+    Section,
+    apply_overrides,
+    build,
+    digest,
+    dump_toml,
+    load_table,
+    nearest_hint,
+)
+
+
+class Inner(Section):
+    width: int = 8
+    names: tuple[str, ...] = ()
+
+
+class Example(Section):
+    steps: int = pydantic.Field(default=5, ge=1)
+    share: float = pydantic.Field(default=0.5, ge=0, lt=1)
+    kind: Literal["a", "b"] = "a"
+    note: str | None = None
+    root: Path | None = None
+    epsilon: Annotated[float, pydantic.Field(allow_inf_nan=True, gt=0)] = 1.0
+    table: dict[str, float] = pydantic.Field(default_factory=dict)
+    inner: Inner = Inner()
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Example":
+        if self.steps == 13:
+            raise ConfigError("steps = 13 brings bad luck. Take 14.")
+        return self
+
+
+def test_build_fills_defaults_and_the_result_is_frozen():
+    example = build(Example, {"steps": 7, "inner": {"width": 3}}, "[example]")
+    assert (example.steps, example.share, example.inner.width) == (7, 0.5, 3)
+    with pytest.raises(pydantic.ValidationError):
+        example.steps = 8
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ({"stepz": 3}, ["Unknown key 'stepz' in [example]", "Did you mean 'steps'?"]),
+        ({"zzz": 3}, ["Unknown key 'zzz'", "Known: epsilon, inner, kind"]),
+        ({"inner": {"widht": 3}}, ["Unknown key 'inner.widht'", "Did you mean 'width'?"]),
+        ({"inner": 4}, ["inner must be a section", "got 4"]),
+        ({"steps": 0}, ["steps = 0 in [example]", "greater than or equal to 1"]),
+        ({"steps": 2.5}, ["steps = 2.5", "integer"]),
+        ({"share": 1.0}, ["share = 1.0", "less than 1"]),
+        ({"share": math.nan}, ["share = nan", "finite"]),
+        ({"epsilon": math.nan}, ["epsilon = nan", "greater than 0"]),
+        ({"kind": "c"}, ["kind = 'c'", "'a' or 'b'"]),
+        ({"note": "x" * 1000, "kind": "y" * 1000}, ["kind = 'yyy", "..."]),
+        ({"steps": 13}, ["In [example]: steps = 13 brings bad luck."]),
+        ({"steps": 0, "kind": "c"}, ["steps = 0", "kind = 'c'"]),
+        (5, ["[example] must be a section"]),
+    ],
+)
+def test_build_names_key_value_and_limit_in_one_line(table, parts):
+    with pytest.raises(ConfigError) as caught:
+        build(Example, table, "[example]")
+    message = str(caught.value)
+    assert all(part in message for part in parts), message
+    assert "\n" not in message
+    assert "pydantic" not in message
+    assert len(message) < 300
+
+
+def test_a_missing_key_is_named():
+    class Needs(Section):
+        delta: float
+
+    with pytest.raises(ConfigError, match=r"Missing key 'delta' in \[privacy\]"):
+        build(Needs, {}, "[privacy]")
+
+
+def test_a_default_out_of_range_is_found_too():
+    class Wrong(Section):
+        steps: int = pydantic.Field(default=0, ge=1)
+
+    with pytest.raises(ConfigError, match="steps = 0"):
+        build(Wrong, {}, "[wrong]")
+
+
+def test_error_classes():
+    assert issubclass(ConfigError, InputError)
+    assert issubclass(DataError, InputError)
+    assert issubclass(InputError, ValueError)
+
+
+def test_overrides_read_toml_values_and_bare_words():
+    table = {"training": {"steps": 5}, "data": {"name": "digits"}}
+    overrides = ["training.steps=100", "data.name=mnist", "data.root=/a b/c=d", "privacy.delta=1e-5"]
+    overrides += ["a.list=[1, 2]", 'a.text="7"', "a.flag=true", "training.steps = 200", 'a.empty=""', "a.two=1\nb = 2"]
+    assert apply_overrides(table, overrides) == {
+        "training": {"steps": 200},
+        "data": {"name": "mnist", "root": "/a b/c=d"},
+        "privacy": {"delta": 1e-5},
+        "a": {"list": [1, 2], "text": "7", "flag": True, "empty": "", "two": "1\nb = 2"},
+    }
+    assert table == {"training": {"steps": 5}, "data": {"name": "digits"}}  # the input is left as it was
+
+
+@pytest.mark.parametrize(
+    "override", ["steps", "=1", "a..b=1", "a b=1", "a=", "a= ", 'a="x', "a=[1", "a={x=1", "a.b.c=1"]
+)
+def test_overrides_that_cannot_be_meant_are_refused(override):
+    with pytest.raises(ConfigError):
+        apply_overrides({"a": {"b": 1}}, [override])
+
+
+def test_load_table(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[privacy]\ndelta = 1e-5\n")
+    assert load_table(path) == {"privacy": {"delta": 1e-5}}
+
+
+@pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2", b"\xff\xfe", None])
+def test_load_table_names_the_file_it_cannot_read(tmp_path, content):
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"run\.toml"):
+        load_table(path)
+    with pytest.raises(ConfigError, match="Cannot read"):
+        load_table(tmp_path)
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=5)
+
+
+@settings(max_examples=50)
+@given(
+    note=st.none() | texts,
+    share=st.floats(0, 1, exclude_max=True),
+    epsilon=st.floats(min_value=0, exclude_min=True),
+    table=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    names=st.lists(texts, max_size=3),
+)
+def test_toml_reads_back_to_an_equal_section(note, share, epsilon, table, names):
+    inner = {"width": 2, "names": names}
+    example = Example(note=note, share=share, epsilon=epsilon, table=table, inner=inner, root="/x/y")
+    assert build(Example, tomllib.loads(dump_toml(example)), "[example]") == example
+    both = tomllib.loads(dump_toml({"one": example, "two words": Inner()}))
+    assert build(Example, both["one"], "[one]") == example
+    assert build(Inner, both["two words"], "[two]") == Inner()
+
+
+def test_toml_of_a_none_against_the_default_is_refused():
+    class Target(Section):
+        epsilon: float | None = 10.0
+
+    with pytest.raises(ConfigError, match="None"):
+        dump_toml(Target(epsilon=None))
+
+
+def test_toml_is_fit_to_read():
+    expected = '[model]\nwidth = 8\nnames = ["a"]\n'
+    assert dump_toml({"model": Inner(names=("a",))}) == expected
+
+
+def test_digest_depends_on_values_only():
+    assert digest(Example(steps=6)) == digest(build(Example, {"inner": {"width": 8}, "steps": 6}, "[example]"))
+    different = [Example(), Example(steps=6), Example(note=""), Example(epsilon=math.inf), {"a": Example()}, Inner()]
+    assert len({digest(section) for section in different}) == len(different)
+
+
+def test_nearest_hint():
+    assert nearest_hint("mnits", ["mnist", "digits"]) == "Did you mean 'mnist'?"
+    assert nearest_hint("qqq", ["mnist", "digits"]) == "Known: digits, mnist."
+    assert nearest_hint("qqq", []) == "Known: none."
+
+
+def test_config_modules_are_light():
+    code = (
+        "import idpgan.config, idpgan.data.config, sys;"
+        "print([name for name in ('torch', 'numpy', 'torchvision', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,258 @@
+import getpass
+import hashlib
+import json
+import os
+import platform
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idpgan.config import InputError
+from idpgan.run import (
+    RunFolder,
+    describe_environment,
+    open_atomic,
+    sha256_file,
+    write_bytes_atomic,
+    write_text_atomic,
+)
+
+CONFIG = "[training]\nsteps = 3\n"
+ENVIRONMENT = {"python": "3"}
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# Files
+
+
+@given(content=st.binary(max_size=2000))
+def test_written_bytes_are_read_back_and_hashed(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.bin"
+    write_bytes_atomic(path, b"old")
+    write_bytes_atomic(path, content)
+    assert path.read_bytes() == content
+    assert sha256_file(path) == hashlib.sha256(content).hexdigest()
+
+
+def test_text_is_utf8_with_its_own_line_ends(tmp_path):
+    write_text_atomic(tmp_path / "text", "naïve\nε\r\n")
+    assert (tmp_path / "text").read_bytes() == "naïve\nε\r\n".encode()
+
+
+@pytest.mark.parametrize("exception", [OSError, KeyboardInterrupt])
+def test_an_interrupted_write_keeps_the_old_content(tmp_path, exception):
+    path = tmp_path / "state.pt"
+    write_bytes_atomic(path, b"old")
+
+    def fail(file) -> None:
+        file.write(b"half of the n")
+        file.flush()
+        seen.append(path.read_bytes())
+        raise exception
+
+    seen = []
+    with pytest.raises(exception), open_atomic(path) as file:
+        fail(file)
+    assert seen == [b"old"]
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["state.pt"]
+    with pytest.raises(exception), path.open("wb") as file:  # negative control: a plain write loses it
+        fail(file)
+    assert path.read_bytes() != b"old"
+
+
+def test_a_write_that_cannot_be_moved_leaves_nothing(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("disk")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="disk"):
+        write_bytes_atomic(tmp_path / "file", b"new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_content_and_folder_are_flushed_in_the_right_order(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"), fsync(fd))
+    )
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
+    write_bytes_atomic(tmp_path / "ledger.json", b"{}")
+    assert done == ["file", "replace", "folder"]
+
+
+def test_permissions_follow_the_umask_unless_secret(tmp_path):
+    previous = os.umask(0o027)
+    try:
+        write_bytes_atomic(tmp_path / "plain", b"")
+        write_bytes_atomic(tmp_path / "secret", b"", mode=0o600)
+    finally:
+        os.umask(previous)
+    assert mode(tmp_path / "plain") == 0o640
+    assert mode(tmp_path / "secret") == 0o600
+
+
+def test_hash_of_a_known_text_and_of_a_missing_file(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
+    assert sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with pytest.raises(InputError, match="missing cannot be read"):
+        sha256_file(tmp_path / "missing")
+
+
+# Run folders
+
+
+def test_a_new_run_has_its_files_and_a_secret_state_folder(tmp_path):
+    previous = os.umask(0o002)
+    try:
+        run = RunFolder.create(tmp_path / "runs" / "a", CONFIG, ENVIRONMENT)
+    finally:
+        os.umask(previous)
+    assert run.config.read_text() == CONFIG
+    assert json.loads(run.environment.read_text()) == ENVIRONMENT
+    assert mode(run.state_dir) == 0o700
+    assert run.samples.is_dir()
+    assert run.release.is_dir()
+    assert mode(run.release) == 0o775  # negative control: others do follow the umask
+    assert RunFolder.open(run.path) == run
+
+
+def test_paths_are_those_of_the_architecture(tmp_path):
+    run = RunFolder(tmp_path)
+    names = {
+        "config": "config.toml",
+        "environment": "environment.json",
+        "stats": "stats.jsonl",
+        "log": "log.txt",
+        "tensorboard": "tensorboard",
+        "samples": "samples",
+        "state_dir": "state",
+        "state": "state/state.pt",
+        "prepared": "state/prepared.safetensors",
+        "ledger": "state/ledger.json",
+        "release": "release",
+        "evaluation": "evaluation.json",
+        "attack": "attack.json",
+        "audit": "audit.json",
+        "report": "report.html",
+    }
+    assert {name: getattr(run, name).relative_to(tmp_path).as_posix() for name in names} == names
+
+
+def test_an_empty_folder_may_become_a_run(tmp_path):
+    (tmp_path / "empty").mkdir()
+    RunFolder.create(tmp_path / "empty", CONFIG, ENVIRONMENT)
+
+
+def test_a_used_folder_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "thesis.tex").write_text("dear")
+    with pytest.raises(InputError, match=r"is not empty \(thesis\.tex\).*--resume"):
+        RunFolder.create(tmp_path / "used", CONFIG, ENVIRONMENT)
+    assert os.listdir(tmp_path / "used") == ["thesis.tex"]
+
+
+def test_an_existing_run_is_refused_and_left_alone(tmp_path):
+    run = RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
+    with pytest.raises(InputError, match=r"is a run already.*--resume"):
+        RunFolder.create(run.path, "other", ENVIRONMENT)
+    assert run.config.read_text() == CONFIG
+
+
+def test_a_file_in_the_way_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        RunFolder.create(tmp_path / "file", CONFIG, ENVIRONMENT)
+    with pytest.raises(InputError, match="cannot be made"):
+        RunFolder.create(tmp_path / "file" / "below", CONFIG, ENVIRONMENT)
+    with pytest.raises(InputError, match="cannot be made"):
+        RunFolder.create_unique("mnist", "wgan-gp", CONFIG, root=tmp_path / "file", environment=ENVIRONMENT)
+
+
+def test_what_is_no_run_is_not_opened(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is no run folder"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is no run folder"):
+        RunFolder.open(tmp_path / "file")
+
+
+def test_default_names_are_unique_also_in_one_moment(tmp_path):
+    runs = []
+
+    def create() -> None:
+        runs.append(RunFolder.create_unique("my faces/1", "idp-gan", CONFIG, root=tmp_path, environment=ENVIRONMENT))
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = {run.path.name for run in runs}
+    assert len(names) == 8
+    assert all(name.startswith("my-faces-1-idp-gan-2") for name in names)
+    assert all(run.path.parent == tmp_path for run in runs)
+
+
+def test_of_two_processes_that_make_one_run_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("idpgan.run._refuse_used", lambda run: None)  # both found the folder empty
+    RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
+    with pytest.raises(InputError, match="cannot be made"):
+        RunFolder.create(tmp_path / "run", "other", ENVIRONMENT)
+    assert RunFolder.open(tmp_path / "run").config.read_text() == CONFIG
+
+
+# Environment
+
+
+def test_environment_is_json_without_names_of_people_hosts_or_folders():
+    described = describe_environment()
+    text = json.dumps(described)
+    assert described["python"] == platform.python_version()
+    assert described["versions"]["torch"].startswith("2.")
+    assert described["versions"]["idpgan"]
+    assert described["device"] == "cpu"
+    assert described["threads"] >= 1
+    assert os.path.expanduser("~") not in text
+    assert os.getcwd() not in text
+    words = set(text.replace('"', " ").replace(",", " ").split())
+    assert platform.node() not in words
+    assert getpass.getuser() not in words
+
+
+def test_git_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    module = tmp_path / "package" / "run.py"
+    module.parent.mkdir()
+    module.write_text("1")
+    monkeypatch.setattr("idpgan.run.__file__", str(module))
+    assert describe_environment()["git"] is None  # in the folder of a repository, but not part of it
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    assert describe_environment()["git"] == {"commit": git("rev-parse", "HEAD"), "changed": False}
+    module.write_text("2")
+    assert describe_environment()["git"]["changed"] is True
+    monkeypatch.setenv("PATH", "")
+    assert describe_environment()["git"] is None
+
+
+@pytest.mark.parametrize("module", ["idpgan.run", "idpgan.models.config"])
+def test_cheap_modules_do_not_import_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

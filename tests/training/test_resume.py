@@ -1,0 +1,195 @@
+"""A run that is stopped, killed or diverged goes on bit for bit, or not at all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from idpgan.config import InputError
+from idpgan.gan.wgan_gp import WganGp
+from idpgan.run import RunFolder
+from idpgan.training.loop import DivergedError
+from tests.training import toy
+from tests.training.toy import KINDS, NoisyGan, bits, remains, tiny_config, train_on_digits
+
+KILL_CONFIG = tiny_config(steps=80, tick_steps=7)
+
+
+class Stopper:
+    """Makes a method stop itself by SIGTERM in one step."""
+
+    def __init__(self, kind: type[WganGp], step: int) -> None:
+        self.kind, self.step = kind, step
+
+    def __call__(self, *args, **options) -> WganGp:
+        method = self.kind(*args, **options)
+        critic_step = method.critic_step
+
+        def stopping(step):
+            if step == self.step:
+                signal.raise_signal(signal.SIGTERM)
+            return critic_step(step)
+
+        method.critic_step = stopping
+        return method
+
+
+@pytest.mark.parametrize("kind", [WganGp, NoisyGan])
+@pytest.mark.parametrize("stop_at", [10, 13])  # at a tick, and between two
+def test_2n_steps_equal_n_and_a_resume_and_n(tmp_path, kind, stop_at):
+    config = tiny_config(steps=20, tick_steps=5)
+    train_on_digits(tmp_path / "whole", config, kind=kind)
+    outcome, _ = train_on_digits(tmp_path / "parts", config, kind=Stopper(kind, stop_at))
+    assert (outcome.step, outcome.ended) == (stop_at, "interrupted")
+    assert remains(tmp_path / "parts") != remains(tmp_path / "whole")
+    outcome, _ = train_on_digits(tmp_path / "parts", config, kind=kind)
+    assert outcome.ended == "finished"
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("forgotten", ["rng", "critic_optimizer", "generator_optimizer", "ema", "noise"])
+def test_the_comparison_sees_each_forgotten_part(tmp_path, forgotten):
+    class Forgetful(NoisyGan):
+        def load_state(self, state):
+            fresh = self.state()[forgotten]
+            super().load_state({**state, forgotten: {**fresh} if isinstance(fresh, dict) else fresh})
+
+    config = tiny_config(steps=8, tick_steps=2)
+    train_on_digits(tmp_path / "whole", config, kind=NoisyGan)
+    train_on_digits(tmp_path / "parts", config, kind=Stopper(NoisyGan, 4))
+    train_on_digits(tmp_path / "parts", config, kind=Forgetful)
+    assert remains(tmp_path / "parts")["method"] != remains(tmp_path / "whole")["method"]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    config = tiny_config(steps=6, tick_steps=4)
+    train_on_digits(tmp_path / "run", config)
+    before = remains(tmp_path / "run")
+    outcome, _ = train_on_digits(tmp_path / "run", config)
+    assert (outcome.step, outcome.ended) == (6, "finished")
+    assert remains(tmp_path / "run") == before
+
+
+def test_another_config_or_other_data_is_refused(tmp_path, monkeypatch):
+    config = tiny_config(steps=4, tick_steps=2)
+    train_on_digits(tmp_path / "run", config)
+    before = remains(tmp_path / "run")
+    with pytest.raises(InputError, match="another configuration"):  # by the ledger already
+        train_on_digits(tmp_path / "run", tiny_config(steps=8, tick_steps=2))
+    original = toy.digits()
+    images = original.private.images.clone()
+    images[0, 0, 0, 0] ^= 1
+    changed = type(original.private)(images, original.private.labels, original.private.classes)
+    monkeypatch.setattr(
+        toy, "digits", lambda: type(original)(original.public, changed, original.holdout, original.test)
+    )
+    with pytest.raises(InputError, match=r"private data: .* saved, .* now"):
+        train_on_digits(tmp_path / "run", config)
+    assert remains(tmp_path / "run") == before
+
+
+def test_training_leaves_the_global_random_states_alone(tmp_path):
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    train_on_digits(tmp_path / "run", tiny_config(steps=4, tick_steps=2), kind=NoisyGan)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert random.getstate() == before[2]
+
+
+def test_a_learning_rate_of_1e9_ends_in_a_clear_error_and_keeps_the_last_state(tmp_path):
+    config = tiny_config(steps=40, tick_steps=10, learning_rate=1e9)
+    with pytest.raises(
+        DivergedError, match=r"Training diverged: .* step \d+.*kept in .*state\.pt.*lower learning rate"
+    ):
+        train_on_digits(tmp_path / "run", config)
+    run = RunFolder.open(tmp_path / "run")
+    saved = torch.load(run.state, weights_only=True)
+    assert all(tensor.isfinite().all() for tensor in saved["method"]["generator"].values())
+    assert saved["step"] == 0
+    assert not run.stats.exists()
+    with pytest.raises(DivergedError):  # it can be loaded, and takes the same steps again
+        train_on_digits(tmp_path / "run", config)
+    assert bits(torch.load(run.state, weights_only=True)["method"]) == bits(saved["method"])
+
+
+# SIGKILL at a random moment. A fork server has torch and the data loaded, so a child starts in milliseconds. ----------
+
+
+@pytest.fixture(scope="module")
+def children():
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.preloaded"])
+    return context
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def whole(request, children, tmp_path_factory) -> tuple[str, Path, float]:
+    """Kind, folder and seconds of a run that nothing disturbed."""
+    path = tmp_path_factory.mktemp(request.param) / "whole"
+    return request.param, path, run_child(children, path, request.param)
+
+
+def run_child(children, path: Path, kind: str) -> float:
+    """Run to the end in a child; returns the seconds from the first file on."""
+    child = children.Process(target=toy.run_in_child, args=(path, KILL_CONFIG, kind))
+    child.start()
+    wait_for_start(path, child)
+    started = time.monotonic()
+    child.join(60)
+    assert child.exitcode == 0
+    return time.monotonic() - started
+
+
+def wait_for_start(path: Path, child) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() and child.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def kill_and_resume(children, whole: tuple[str, Path, float], path: Path, seed: int) -> int:
+    """Kill a run at a random moment, resume it, compare; returns the step of the state that it was resumed from."""
+    kind, reference, seconds = whole
+    moment = random.Random(seed).uniform(0, seconds)
+    child = children.Process(target=toy.run_in_child, args=(path, KILL_CONFIG, kind))
+    child.start()
+    wait_for_start(path, child)
+    time.sleep(moment)
+    child.kill()
+    child.join(60)
+    assert child.exitcode in (-signal.SIGKILL, 0)  # 0: it was faster this time
+    state = RunFolder(path).state
+    saved_step = torch.load(state, weights_only=True)["step"] if state.exists() else -1
+    if not RunFolder(path).config.exists():  # killed while the folder was made: there is no run yet
+        path.rename(path.with_name("unborn"))
+    run_child(children, path, kind)
+    expected, found = remains(reference), remains(path)
+    if kind == "noisy" and saved_step < 0 and found["ledger"] != expected["ledger"]:
+        assert (
+            found["ledger"].count('"count": 2') == 1
+        )  # prepare() was cut off: its charge stands, and is charged again
+        found["ledger"] = expected["ledger"]
+        for rows in (found["stats"], expected["stats"]):
+            for row in rows:
+                del row["epsilon"]
+    assert found == expected
+    return saved_step
+
+
+@pytest.mark.parametrize("whole", ["noisy"], indirect=True)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sigkill_at_a_random_moment(children, whole, tmp_path, seed):
+    kill_and_resume(children, whole, tmp_path / "run", seed)
+
+
+@pytest.mark.slow
+def test_sigkill_twenty_times(children, whole, tmp_path):
+    steps = [kill_and_resume(children, whole, tmp_path / f"run-{seed}", seed) for seed in range(100, 120)]
+    print(f"{whole[0]}: resumed from the states at steps {steps}")
+    assert len(set(steps)) > 5  # the moments were spread over the run

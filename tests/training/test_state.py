@@ -1,0 +1,220 @@
+"""state.pt: whole or not at all, no code in it, refused when damaged or foreign."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from idpgan.config import InputError
+from idpgan.privacy.guarantee import Unit
+from idpgan.training.state import SavedState, StateStore, code_digest, nonfinite, run_fingerprint
+from tests.training.toy import bits, new_run
+
+FINGERPRINT = {"config": "aaaa", "private data": "bbbb"}
+
+
+def saved(method=None, step=3):
+    return SavedState(step, {"w": torch.arange(500.0)} if method is None else method, 4, {"seconds": 1.5})
+
+
+@pytest.fixture
+def run(tmp_path):
+    return new_run(tmp_path / "run")
+
+
+plain = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
+    st.lists(st.floats(width=32), max_size=4).map(torch.tensor), st.integers(0, 9).map(torch.tensor),
+)  # fmt: skip
+keys = st.text(max_size=3) | st.integers(0, 9)
+nested = st.dictionaries(
+    st.text(max_size=5).filter(lambda key: key != "prepared"),
+    st.recursive(plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)),
+    max_size=4,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(nested)
+def test_what_is_saved_is_loaded(tmp_path_factory, method):
+    run = new_run(tmp_path_factory.mktemp("state") / "run")
+    StateStore(run, FINGERPRINT).save(saved(method))
+    loaded = StateStore(run, FINGERPRINT).load()
+    assert repr(bits(loaded.method)) == repr(bits(method))  # repr: NaN is equal to itself
+    assert (loaded.step, loaded.ledger_position, loaded.recorder) == (3, 4, {"seconds": 1.5})
+
+
+def test_the_file_is_secret_and_needs_no_unpickling(run):
+    StateStore(run, FINGERPRINT).save(saved())
+    assert stat.S_IMODE(run.state.stat().st_mode) == 0o600
+    assert torch.load(run.state, weights_only=True)["fingerprint"] == FINGERPRINT
+
+
+@pytest.mark.parametrize("value", [np.float64(1.0), np.zeros(2), b"", {1, 2}, {(1,): 2}, Unit.IMAGE, object()])
+def test_what_could_not_be_loaded_again_is_not_saved(run, value):
+    StateStore(run, FINGERPRINT).save(saved())
+    before = run.state.read_bytes()
+    with pytest.raises(TypeError, match=r"'method\.a\.1'"):
+        StateStore(run, FINGERPRINT).save(saved({"a": [0, value]}))
+    assert run.state.read_bytes() == before
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_the_previous_state_is_kept_until_the_new_one_is_whole(run, monkeypatch, failing):
+    store = StateStore(run, FINGERPRINT)
+    store.save(saved(step=1))
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, fail)
+        with pytest.raises(OSError, match="No space"):
+            store.save(saved(step=2))
+    assert StateStore(run, FINGERPRINT).load().step == 1
+    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+
+
+def test_what_a_killed_writer_left_is_removed(run):
+    StateStore(run, FINGERPRINT).save(saved())
+    (run.state_dir / ".state.pt.0123.part").write_bytes(b"half")
+    StateStore(run, FINGERPRINT).load()
+    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ({**FINGERPRINT, "config": "cccc"}, "config: aaaa saved, cccc now"),
+        ({**FINGERPRINT, "private data": "cccc"}, "private data: bbbb saved, cccc now"),
+        ({**FINGERPRINT, "code": "cccc"}, "code: nothing saved, cccc now"),
+        ({"config": "aaaa"}, "private data: bbbb saved, nothing now"),
+    ],
+)
+def test_another_fingerprint_is_refused_by_name(run, now, words):
+    StateStore(run, FINGERPRINT).save(saved())
+    with pytest.raises(InputError, match=words) as error:
+        StateStore(run, now).load()
+    assert "start a new run" in str(error.value)
+
+
+def test_a_truncated_file_is_refused(run):
+    StateStore(run, FINGERPRINT).save(saved())
+    whole = run.state.read_bytes()
+    for length in range(0, len(whole), 61):
+        run.state.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"Cannot resume from .*state\.pt"):
+            StateStore(run, FINGERPRINT).load()
+
+
+def test_a_flipped_bit_is_refused_wherever_it_matters(run):
+    StateStore(run, FINGERPRINT).save(saved())
+    whole, refused, unnoticed = run.state.read_bytes(), 0, 0
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] ^= 1 << rng.integers(8)
+        run.state.write_bytes(damaged)
+        unnoticed += torch_alone_reads_something_else(run.state)
+        try:
+            loaded = StateStore(run, FINGERPRINT).load()
+        except InputError:
+            refused += 1
+        else:  # a time stamp or padding
+            assert bits(loaded.method) == bits(saved().method)
+    assert refused > 50
+    assert unnoticed > 30  # negative control: torch.load alone does not look at the checksums
+
+
+def torch_alone_reads_something_else(path):
+    try:
+        return bits(torch.load(path, weights_only=True)["method"]) != bits(saved().method)
+    except Exception:  # noqa: BLE001  # whatever it raises, it noticed
+        return False
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", "state of another program"])
+def test_a_foreign_file_is_refused(run, content):
+    if isinstance(content, bytes):
+        run.state.write_bytes(content)
+    else:
+        torch.save({"model": content}, run.state)
+    with pytest.raises(InputError, match=r"Cannot resume from .*state\.pt"):
+        StateStore(run, FINGERPRINT).load()
+
+
+def test_a_state_of_another_format_is_refused(run):
+    StateStore(run, FINGERPRINT).save(saved())
+    content = torch.load(run.state, weights_only=True)
+    torch.save({**content, "format": 99}, run.state)
+    with pytest.raises(InputError, match="format 99"):
+        StateStore(run, FINGERPRINT).load()
+
+
+def test_what_prepare_released_is_written_once_and_comes_back(run):
+    released = {"sums": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).t()}
+    store = StateStore(run, FINGERPRINT)
+    store.save(saved({"w": torch.ones(1), "prepared": released}))
+    written = run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino
+    store.save(saved({"w": torch.zeros(1), "prepared": released}, step=9))
+    assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
+    assert "prepared" not in torch.load(run.state, weights_only=True)["method"]
+    assert stat.S_IMODE(run.prepared.stat().st_mode) == 0o600
+
+    resumed = StateStore(run, FINGERPRINT)
+    method = resumed.load().method
+    assert torch.equal(method["prepared"]["sums"], released["sums"])
+    resumed.save(saved(method))
+    assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
+    assert StateStore(run, FINGERPRINT).load().method.keys() == {"w", "prepared"}
+
+
+@pytest.mark.parametrize(("damage", "words"), [("missing", "it is missing"), ("changed", "not what the state names")])
+def test_other_prepared_sums_are_refused(run, damage, words):
+    StateStore(run, FINGERPRINT).save(saved({"prepared": {"sums": torch.ones(3)}}))
+    if damage == "missing":
+        run.prepared.unlink()
+    else:
+        content = bytearray(run.prepared.read_bytes())
+        content[-1] ^= 1
+        run.prepared.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        StateStore(run, FINGERPRINT).load()
+
+
+def test_nonfinite_names_the_tensors():
+    state = {
+        "good": torch.ones(2),
+        "rng": torch.zeros(3, dtype=torch.uint8),
+        "nets": {"a": torch.tensor([1.0, float("nan")]), "list": [torch.tensor(float("inf")), torch.ones(1)]},
+        "number": float("nan"),
+        "empty": torch.ones(0),
+    }
+    assert nonfinite(state) == ["nets.a", "nets.list.0"]
+    assert nonfinite({"number": 1}) == []
+
+
+def test_the_fingerprint_names_config_data_code_torch_and_device():
+    fingerprint = run_fingerprint(config="c", private_data="d", device=torch.device("cpu"))
+    assert fingerprint == {
+        "config": "c", "private data": "d", "code": code_digest(), "torch": torch.__version__, "device": "cpu",
+    }  # fmt: skip
+    assert type(fingerprint["torch"]) is str  # torch's own version class could not be loaded with weights_only
+
+
+def test_the_code_digest_sees_every_file(tmp_path, monkeypatch):
+    package = tmp_path / "idpgan"
+    (package / "training").mkdir(parents=True)
+    monkeypatch.setattr("idpgan.training.state.__file__", str(package / "training" / "state.py"))
+    digests = []
+    for name, content in [("a.py", "x = 1"), ("a.py", "x = 2"), ("training/b.py", ""), ("notes.txt", "no code")]:
+        (package / name).write_text(content)
+        digests.append(code_digest())
+    assert len(set(digests)) == 3
+    assert digests[2] == digests[3]

@@ -1,0 +1,121 @@
+"""Averages, stats.jsonl and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idpgan.config import InputError
+from idpgan.training.stats import Recorder, TensorBoardScalars, read_stats
+
+NETWORK = torch.nn.Linear(1, 1)
+
+
+def tick(recorder, step, epsilon=0.5):
+    return recorder.tick(step, epsilon=epsilon, delta=1e-5, generator=NETWORK)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50))
+def test_the_tick_holds_the_mean_in_double_precision(values):
+    recorder = Recorder("unused", 1)
+    for value in values:
+        recorder.add({"loss": torch.tensor(value, dtype=torch.float32)})
+    assert tick(recorder, 1).stats["loss"] == pytest.approx(math.fsum(values) / len(values), rel=1e-12, abs=1e-9)
+
+
+def test_a_missing_value_is_not_counted_and_a_tick_starts_anew():
+    recorder = Recorder("unused", 1)
+    recorder.add({"a": torch.tensor(1.0), "b": torch.tensor(5.0)})
+    recorder.add({"a": torch.tensor(3.0)})
+    assert tick(recorder, 2).stats == {"a": 2.0, "b": 5.0}
+    assert tick(recorder, 3).stats == {}
+
+
+def test_a_statistic_that_is_changed_afterwards_keeps_its_value():
+    recorder, value = Recorder("unused", 1), torch.tensor(1.0, dtype=torch.float64)
+    recorder.add({"a": value})
+    value += 10
+    assert tick(recorder, 1).stats == {"a": 1.0}
+
+
+@pytest.mark.parametrize("value", [1.0, torch.ones(1)])
+def test_only_scalars_on_the_device_are_taken(value):
+    with pytest.raises(TypeError, match="0-d tensor"):
+        Recorder("unused", 1).add({"loss": value})
+
+
+def test_speed_counts_steps_and_real_images_since_the_last_tick(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("idpgan.training.stats.time.monotonic", lambda: now[0])
+    recorder = Recorder("unused", 64)
+    now[0] += 5
+    assert tick(recorder, 10).steps_per_second == 2
+    now[0] += 10
+    second = tick(recorder, 50)
+    assert (second.seconds, second.steps_per_second, second.images_per_second) == (15, 4, 256)
+
+
+def test_a_line_holds_every_number_and_infinity_is_text(tmp_path):
+    recorder = Recorder(tmp_path / "stats.jsonl", 2)
+    recorder.add({"loss": torch.tensor(0.25)})
+    recorder.write(tick(recorder, 7, epsilon=math.inf))
+    (row,) = read_stats(recorder.path)
+    assert row.keys() == {
+        "step", "seconds", "steps_per_second", "images_per_second", "epsilon", "delta", "loss",
+    }  # fmt: skip
+    assert (row["step"], row["epsilon"], row["delta"], row["loss"]) == (7, "inf", 1e-5, 0.25)
+
+
+def test_a_resumed_record_goes_on_with_its_averages_and_its_clock(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("idpgan.training.stats.time.monotonic", lambda: now[0])
+    first = Recorder(tmp_path / "stats.jsonl", 1)
+    first.write(tick(first, 4))
+    first.add({"loss": torch.tensor(1.0)})
+    now[0] = 3.0
+    state = first.state()
+    first.write(tick(first, 8))  # of the steps that are lost
+
+    now[0] = 1000.0
+    second = Recorder(tmp_path / "stats.jsonl", 1)
+    second.load_state(state)
+    assert [row["step"] for row in read_stats(second.path)] == [4]
+    second.add({"loss": torch.tensor(2.0)})
+    now[0] = 1001.0
+    assert tick(second, 8).stats == {"loss": 1.5}
+    assert second.seconds == 4
+
+
+def test_truncation_keeps_the_bytes_of_what_stays_and_drops_half_a_line(tmp_path):
+    path = tmp_path / "stats.jsonl"
+    lines = [json.dumps({"step": step, "loss": 0.1 + step / 3}) + "\n" for step in (5, 10, 15)]
+    path.write_text("".join(lines) + '{"step": 20, "lo')
+    Recorder(path, 1).truncate(10)
+    assert path.read_text() == "".join(lines[:2])
+
+
+@pytest.mark.parametrize("damage", ["not json", "[1]", '{"loss": 1}', '{"step": "5"}'])
+def test_a_damaged_line_is_named(tmp_path, damage):
+    path = tmp_path / "stats.jsonl"
+    path.write_text(f'{{"step": 1}}\n{damage}\n{{"step": 3}}\n')
+    with pytest.raises(InputError, match="line 2 is damaged"):
+        read_stats(path)
+
+
+def test_tensorboard_curves_join_after_a_resume(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for steps in [(5, 10, 15), (10, 15)]:  # a run killed after 15, its state at 5
+        scalars, recorder = TensorBoardScalars(tmp_path), Recorder("unused", 1)
+        for step in steps:
+            recorder.add({"loss": torch.tensor(float(step + 100 * len(steps)))})
+            scalars(tick(recorder, step))
+        scalars.close()
+        scalars.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 305), (10, 210), (15, 215)]

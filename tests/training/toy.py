@@ -1,0 +1,187 @@
+"""Small runs for the tests of the loop: a method without networks, a noisy WGAN-GP, and a whole run on digits."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan.data.config import DataConfig
+from idpgan.data.load import Split, load
+from idpgan.gan.wgan_gp import Config, WganGp
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.ledger import Budget, Ledger
+from idpgan.privacy.noise import Noise
+from idpgan.run import RunFolder
+from idpgan.training.config import TrainingConfig
+from idpgan.training.loop import Outcome, train
+from idpgan.training.state import run_fingerprint
+from idpgan.training.stats import read_stats
+
+DELTA = 1e-5
+CPU = torch.device("cpu")
+
+
+def gaussian(noise_multiplier: float = 4.0) -> Event:
+    """One Gaussian read."""
+    return Event("gaussian", Unit.IMAGE, Relation.REPLACE_ONE, noise_multiplier=noise_multiplier)
+
+
+class FakeMethod:
+    """A method whose "network" is one number; it writes down the order of all that happens."""
+
+    def __init__(self, ledger: Ledger, event: Event | None = None, *, fail_at: int = 0, nan_at: int = 0) -> None:
+        self.generator = torch.nn.Linear(1, 1)
+        self.ledger, self.event, self.fail_at, self.nan_at = ledger, event, fail_at, nan_at
+        self.calls: list[str] = []
+        self.weight = torch.zeros(())
+
+    def prepare(self) -> None:
+        self.calls.append("prepare")
+
+    def step_event(self) -> Event | None:
+        return self.event
+
+    def critic_step(self, step: int) -> dict[str, torch.Tensor]:
+        self.calls.append(f"critic {step}, charged {self.ledger.position}")
+        if step == self.fail_at:
+            raise RuntimeError("out of memory")
+        self.weight = self.weight + 1
+        return {"loss": torch.tensor(float("nan") if step == self.nan_at else float(step))}
+
+    def wants_generator_step(self, step: int) -> bool:
+        return step % 2 == 0
+
+    def generator_step(self, step: int) -> dict[str, torch.Tensor]:
+        self.calls.append(f"generator {step}")
+        return {"generator_loss": torch.tensor(1.0)}
+
+    def state(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.weight = state["weight"]
+
+
+def new_run(path: Path) -> RunFolder:
+    """Make an empty run folder without asking git and the machine."""
+    return RunFolder.create(path, "# a test\n", {})
+
+
+def fake_ledger(run: RunFolder, epsilon: float | None = None) -> Ledger:
+    """Make a durable ledger for `gaussian` events."""
+    target = None if epsilon is None else Budget(epsilon, DELTA)
+    return Ledger(Unit.IMAGE, Relation.REPLACE_ONE, target, run.ledger, "test")
+
+
+def fake_train(method: FakeMethod, run: RunFolder, steps: int = 10, tick_steps: int = 4, **options: Any) -> Outcome:
+    """Train a `FakeMethod`."""
+    config = TrainingConfig(steps=steps, tick_steps=tick_steps, batch_size=8)
+    return train(
+        method, config=config, ledger=method.ledger, run=run, fingerprint={"config": "a"}, delta=DELTA, **options
+    )
+
+
+class NoisyGan(WganGp):
+    """WGAN-GP that pretends to be private: a charged one-time read, a charged and noised critic, a released mean."""
+
+    def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
+        super().__init__(config, split, ledger=ledger, device=device)
+        self.ledger = ledger
+        self.noise = Noise.fixed(1)
+        self.mean = torch.zeros(split.image_shape)
+
+    def prepare(self) -> None:
+        self.ledger.charge(gaussian(20.0))
+        self.mean = self._images.images.double().mean(0) + self.noise.normal(self.mean.shape)
+
+    def step_event(self) -> Event:
+        return gaussian(100.0)
+
+    def critic_step(self, step: int) -> dict[str, torch.Tensor]:
+        stats = super().critic_step(step)
+        with torch.no_grad():
+            for parameter in self.critic.parameters():
+                parameter += 1e-4 * self.noise.normal(parameter.shape).float()
+        return {**stats, "mean": self.mean.mean()}
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "noise": self.noise.state(), "prepared": {"mean": self.mean}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self.noise.load_state(state["noise"])
+        self.mean = state["prepared"]["mean"]
+
+
+@functools.cache
+def digits() -> Split:
+    """Return the embedded digits: 8 x 8, 1,295 private images."""
+    return load(DataConfig(name="digits"))
+
+
+def tiny_config(*, steps: int = 20, tick_steps: int = 5, **method: Any) -> Config:
+    """Return a run of a few milliseconds per step."""
+    table = {
+        "model": {"width": 4, "latent_dim": 4},
+        "method": {"critic_steps_per_generator_step": 2, **method},
+        "training": {"steps": steps, "tick_steps": tick_steps, "batch_size": 8, "device": "cpu"},
+    }
+    return Config.model_validate(table)
+
+
+def train_on_digits(
+    path: Path, config: Config, *, kind: type[WganGp] = WganGp, **options: Any
+) -> tuple[Outcome, WganGp]:
+    """Begin a run at `path`, or continue the one that is there."""
+    terms = config.ledger_terms()
+    if path.exists():
+        run = RunFolder.open(path)
+        ledger = Ledger.open(run.ledger, config.identity()) if run.ledger.exists() else None
+    else:
+        run, ledger = new_run(path), None
+    ledger = ledger or Ledger(*terms, run.ledger, config.identity())
+    method = kind(config, digits(), ledger=ledger, device=CPU)
+    fingerprint = run_fingerprint(config=config.identity(), private_data=digits().digest, device=CPU)
+    fingerprint["code"] = "as it is"  # a file that is edited while the tests run is no matter here
+    outcome = train(
+        method, config=config.training, ledger=ledger, run=run, fingerprint=fingerprint, delta=DELTA, **options
+    )
+    return outcome, method
+
+
+KINDS: dict[str, type[WganGp]] = {"plain": WganGp, "noisy": NoisyGan}
+
+
+def run_in_child(path: Path, config: Config, kind: str) -> None:
+    """Begin or continue a run; the target of a process that may be killed."""
+    torch.set_num_threads(1)
+    train_on_digits(path, config, kind=KINDS[kind])
+
+
+def bits(value: Any) -> Any:
+    """Return a nested state with the bytes of its tensors, so that == compares bit for bit, NaN and -0 included."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: bits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [bits(item) for item in value]
+    return value
+
+
+def remains(path: Path) -> dict[str, Any]:
+    """Return all that two equal runs have in common on the disk: everything but the clock."""
+    run = RunFolder.open(path)
+    saved = torch.load(run.state, weights_only=True)
+    clock = ("seconds", "steps_per_second", "images_per_second")
+    return {
+        "step": saved["step"],
+        "method": bits(saved["method"]),
+        "prepared": saved["prepared"],
+        "stats": [{name: row[name] for name in row if name not in clock} for row in read_stats(run.stats)],
+        "ledger": run.ledger.read_text(),
+    }
