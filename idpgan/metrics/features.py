@@ -82,7 +82,10 @@ def fit_feature_classifier(
 
     def compute() -> dict[str, Tensor]:
         model, fitted = fit_named(_NAME, images, seed=seed, device=device, progress=progress, what="feature classifier")
-        return {**model.cpu().state_dict(), _ACCURACY: torch.tensor(fitted.best.held_back_accuracy).double()}
+        return {
+            **model.cpu().state_dict(),
+            _ACCURACY: torch.tensor(fitted.best.held_back_accuracy, dtype=torch.float64),
+        }
 
     config = recipe(_NAME, len(images), seed).model_dump(mode="json")
     key = {"protocol": PROTOCOL, "network": _NAME, "config": config, "images": images.digest()}

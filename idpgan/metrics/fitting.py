@@ -18,14 +18,26 @@ RECIPES = {
     "resnet": FitConfig(epochs=6, learning_rate=1e-2),
     "logistic": FitConfig(epochs=20, learning_rate=5e-3, weight_decay=0.0),
 }
-MIN_STEPS = 600  # small sets get more epochs
+MIN_BATCH, BATCHES_PER_EPOCH = 32, 40  # small sets get smaller batches,
+MIN_STEPS_PER_EPOCH = 100  # and each epoch of the recipe becomes several
 
 
 def recipe(name: str, num_images: int, seed: int) -> FitConfig:
     """Return how the classifier of that name is fitted to so many images."""
     chosen = RECIPES[name]
-    steps = math.ceil(num_images * (1 - chosen.held_back_share) / chosen.batch_size)
-    return chosen.model_copy(update={"epochs": max(chosen.epochs, math.ceil(MIN_STEPS / steps)), "seed": seed})
+    num_train = num_images * (1 - chosen.held_back_share)
+    batch_size = min(chosen.batch_size, max(MIN_BATCH, int(num_train / BATCHES_PER_EPOCH)))
+    epochs = chosen.epochs * max(1, math.ceil(MIN_STEPS_PER_EPOCH / math.ceil(num_train / batch_size)))
+    learning_rate = chosen.learning_rate * math.sqrt(batch_size / chosen.batch_size)  # as Adam wants it
+    return FitConfig(
+        **{
+            **chosen.model_dump(),
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "seed": seed,
+        }
+    )
 
 
 def fit_named(

@@ -124,7 +124,7 @@ def measure_utility(
         correct = predict(model, test.images).argmax(dim=1).eq(truth)  # the only use of the real test images
         return {
             "accuracy": correct.double().mean().cpu(),
-            "held_back_accuracy": torch.tensor(fitted.best.held_back_accuracy).double(),
+            "held_back_accuracy": torch.tensor(fitted.best.held_back_accuracy, dtype=torch.float64),
             "num_parameters": torch.tensor(sum(parameter.numel() for parameter in model.parameters())),
         }
 

@@ -137,7 +137,8 @@ def test_sample_is_reproducible_and_follows_the_seed(generator):
 def test_batch_size_does_not_change_the_images(generator, num, batch_size, seed):
     images = generator.sample(num, seed=seed, batch_size=batch_size)
     assert images.shape == (num, 1, 8, 8)
-    torch.testing.assert_close(images, generator.sample(num, seed=seed), atol=1e-5, rtol=0)
+    # Weights scaled by 20 in five layers amplify the rounding of another batch size to some 1e-4.
+    torch.testing.assert_close(images, generator.sample(num, seed=seed), atol=1e-3, rtol=0)
     if num > 1:  # negative control: another order is far off
         assert (images.flip(0) - generator.sample(num, seed=seed)).abs().max() > 1e-2
 

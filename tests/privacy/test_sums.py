@@ -91,14 +91,16 @@ def test_a_person_with_many_images_moves_the_sums_no_further_than_one(law):
 
 
 def test_the_sums_are_right_and_the_noise_has_its_size():
-    sums = CellSums(2, 3, "gaussian", 2.0, Unit.IMAGE, Relation.ADD_REMOVE)
-    vectors = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.25, 0.0], [0.0, 0.0, 1.0]])
-    expected = torch.tensor([[0.5, 0.0, 1.0], [0.0, 0.25, 0.0]], dtype=torch.float64)
-    batches = [(vectors[:2], torch.tensor([0, 1]), None), (vectors[2:], torch.tensor([0]), None)]
-    noise = Noise.fixed(1)
-    errors = torch.stack([sums(batches, noise) - expected for _ in range(4000)])
-    assert errors.mean().abs() < 5 * sums.noise_std / errors.numel() ** 0.5
-    assert errors.std().item() == pytest.approx(sums.noise_std, rel=0.03)
+    sums = CellSums(200, 300, "gaussian", 2.0, Unit.IMAGE, Relation.ADD_REMOVE)
+    vectors = torch.zeros(3, 300)
+    vectors[0, 7], vectors[1, 8], vectors[2, 9] = 0.5, 0.25, 1.0
+    expected = torch.zeros(200, 300, dtype=torch.float64)
+    expected[0, 7], expected[199, 8], expected[0, 9] = 0.5, 0.25, 1.0
+    batches = [(vectors[:2], torch.tensor([0, 199]), None), (vectors[2:], torch.tensor([0]), None)]
+    assert (sums.grid.value(sum(sums._exact_sum(*batch) for batch in batches)) - expected).abs().max() <= sums.grid.step
+    errors = (sums(batches, Noise.fixed(1)) - expected).flatten()
+    assert errors.mean().abs() < 5 * sums.noise_std / len(errors) ** 0.5
+    assert errors.std().item() == pytest.approx(sums.noise_std, rel=0.02)  # 60,000 numbers: 7 standard errors
     assert sums.noise_std == pytest.approx(2.0, rel=0.003)  # sensitivity 1, noise multiplier 2, the grid's 0.2 %
 
 

@@ -1,8 +1,15 @@
-"""Imported once by the fork server of test_resume.py, so that each child process starts in milliseconds."""
+"""Imported once by the fork server of test_resume.py, so that each child process starts in milliseconds.
+
+It imports what a run imports lazily (torch's optimisers import its compiler) but does no work that starts threads:
+they would not survive the fork.
+"""
 
 import torch
 
-from tests.training.toy import digits
+from idpgan.privacy.accounting import compose_epsilon
+from tests.training.toy import DELTA, digits, gaussian
 
-torch.set_num_threads(1)  # a thread pool would not survive the fork
+torch.set_num_threads(1)
+torch.optim.Adam([torch.zeros(1)])
+compose_epsilon([gaussian()], DELTA)
 digits()

@@ -105,19 +105,17 @@ def test_steps_replayed_after_a_kill_are_charged_once(tmp_path):
 
 
 def test_a_kill_between_the_line_and_the_state_writes_the_line_once(tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
     def save(store, saved):
         if saved.step == 8:
-            raise Killed
+            raise RuntimeError("killed")
         original(store, saved)
 
     original = StateStore.save
     run = new_run(tmp_path / "run")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(StateStore, "save", save)
-        fake_train(FakeMethod(fake_ledger(run), gaussian()), run)
+        with pytest.raises(RuntimeError, match="killed"):
+            fake_train(FakeMethod(fake_ledger(run), gaussian()), run)
     assert [row["step"] for row in read_stats(run.stats)] == [4, 8]
     fake_train(FakeMethod(Ledger.open(run.ledger, "test"), gaussian()), run)
     assert [(row["step"], row["loss"]) for row in read_stats(run.stats)] == [(4, 2.5), (8, 6.5), (10, 9.5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def tiny_config(*, steps: int = 20, tick_steps: int = 5, **method: Any) -> Confi
 
 
 def train_on_digits(
-    path: Path, config: Config, *, kind: type[WganGp] = WganGp, **options: Any
+    path: Path, config: Config, *, kind: Callable[..., WganGp] = WganGp, **options: Any
 ) -> tuple[Outcome, WganGp]:
     """Begin a run at `path`, or continue the one that is there."""
     terms = config.ledger_terms()
@@ -143,7 +144,9 @@ def train_on_digits(
         ledger = Ledger.open(run.ledger, config.identity()) if run.ledger.exists() else None
     else:
         run, ledger = new_run(path), None
-    ledger = ledger or Ledger(*terms, run.ledger, config.identity())
+    if ledger is None:
+        ledger = Ledger(*terms, run.ledger, config.identity())
+        ledger.flush()
     method = kind(config, digits(), ledger=ledger, device=CPU)
     fingerprint = run_fingerprint(config=config.identity(), private_data=digits().digest, device=CPU)
     fingerprint["code"] = "as it is"  # a file that is edited while the tests run is no matter here
@@ -156,10 +159,22 @@ def train_on_digits(
 KINDS: dict[str, type[WganGp]] = {"plain": WganGp, "noisy": NoisyGan}
 
 
-def run_in_child(path: Path, config: Config, kind: str) -> None:
-    """Begin or continue a run; the target of a process that may be killed."""
+def run_in_child(path: Path, config: Config, kind: str, step_done: Any) -> None:
+    """Begin or continue a run; the target of a process that may be killed. `step_done` is shared with the parent."""
     torch.set_num_threads(1)
-    train_on_digits(path, config, kind=KINDS[kind])
+
+    def watched(*args: Any, **options: Any) -> WganGp:
+        method = KINDS[kind](*args, **options)
+        wants = method.wants_generator_step
+
+        def wants_generator_step(step: int) -> bool:
+            step_done.value = step
+            return wants(step)
+
+        method.wants_generator_step = wants_generator_step  # type: ignore[method-assign]
+        return method
+
+    train_on_digits(path, config, kind=watched)
 
 
 def bits(value: Any) -> Any:

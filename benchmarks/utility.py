@@ -1,0 +1,64 @@
+"""Time utility and inception score of 60,000 real MNIST images, the ceiling of both; one JSON line.
+
+python benchmarks/utility.py --data-root DIR [--device cpu] [--threads 2] [--seeds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
+from idpgan.metrics import fit_feature_classifier, full_training_set, measure_inception, measure_utility
+from idpgan.run import describe_environment
+
+LIMITS = {"utility": 600, "feature_classifier": 300, "inception": 180}  # seconds on two CPU cores
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", type=Path, help="where the files of MNIST lie")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    load_before = os.getloadavg()[0]
+    split = load(DataConfig(name="mnist", root=arguments.data_root)).to(arguments.device)
+    images = full_training_set(split)
+
+    seconds = {}
+    started = time.perf_counter()
+    classifier = fit_feature_classifier(images, device=arguments.device)
+    seconds["feature_classifier"] = time.perf_counter() - started
+    started = time.perf_counter()
+    inception = measure_inception(images, classifier)
+    seconds["inception"] = time.perf_counter() - started
+    started = time.perf_counter()
+    utility = measure_utility(images, split.test, seeds=range(arguments.seeds), device=arguments.device)
+    seconds["utility"] = time.perf_counter() - started
+
+    result = {
+        "benchmark": "utility",
+        "num_images": len(images),
+        "seeds": arguments.seeds,
+        "seconds": {name: round(value, 2) for name, value in seconds.items()},
+        "within_limits": all(seconds[name] <= limit for name, limit in LIMITS.items()),
+        "accuracies": {score.name: score.accuracies for score in utility.scores},
+        "inception_score": [inception.mean, inception.std],
+        "classifier_sha256": classifier.sha256,
+        "classifier_held_back_accuracy": classifier.held_back_accuracy,
+        "load_average": [load_before, os.getloadavg()[0]],
+        "environment": describe_environment(arguments.device),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+r"""The noisy first layer of seed 004 (eq. 6-8): what noise the paper asks for, what it costs, and what is proven.
+
+``x~ = x + Lap(b0 / beta)``, ``b~ = b + Lap(b0)``, ``b0 = D0 / (eps1 |L|)``: every pixel of every image gets its own
+noise, and the layer ``h = x~ W^T + b~`` and all behind it see x~ only. Hence everything that is computed from x~ is
+post-processing of n Laplace releases per image, and W plays no part in the guarantee.
+
+Formal guarantee, unit image, replace-one: pixels lie in a public range R, so replacing an image moves each of its n
+numbers by at most R, and number j has noise of scale ``b0 / beta_j``. One access is therefore n independent Laplace
+releases of noise multiplier ``b0 / (R beta_j)``: pure epsilon ``n R / b0`` (as sum beta = n), and the n-fold Laplace
+PLD. `once` is one access however long the training; `per_step` is one access each time an image is drawn. `per_batch`
+adds one draw to all images of a batch: differences within the batch carry no noise, so nothing is proven.
+
+The paper's D0 is a constant of the *layer* and is divided by the batch size. Neither is a sensitivity of what is
+released here; that is why claimed and proven differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.config import ConfigError, InputError
+from idpgan.models.config import ModelConfig, family_of
+from idpgan.models.critic import SLOPE
+from idpgan.models.initialise import group_norm, seeded_init
+from idpgan.models.relevance import bin_allocation
+from idpgan.privacy import Event, Guarantee, Laplace, Noise, Relation, Unit, compose_epsilon
+
+Draw = Literal["once", "per_step", "per_batch"]
+ImageShape = tuple[int, int, int]
+PIXEL_RANGE = 2.0  # R: networks see [-1, 1]
+SHARED_NOISE = "one draw of noise is shared by all images of a batch, so their differences carry no noise"
+_PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
+
+
+def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, pooling: int = 1) -> int:
+    """Return D0 of the paper, ``2 * sum of d over the neurons of h0`` (below eq. 7), d a neuron's fan-in.
+
+    Linear: ``2 * out_features * in_features``. Convolution: the neurons of *one* feature map, ``2 H_out W_out C_in k_h
+    k_w``, as the public code of the mechanism's origin counts (Phan et al. 2017).
+
+    Args:
+        layer: The first layer.
+        image_shape: (C, H, W).
+        pooling: Side of a pooling window right behind a convolution, which divides H_out and W_out.
+
+    Raises:
+        InputError: If the layer is of another kind, or does not fit the image.
+
+    Example:
+        >>> paper_sensitivity(nn.Conv2d(1, 64, 5, stride=2, padding=2), (1, 28, 28))  # 2 * 14 * 14 * 25
+        9800
+    """
+    channels, height, width = image_shape
+    if isinstance(layer, nn.Linear):
+        if layer.in_features != channels * height * width:
+            raise InputError(f"a linear layer of {layer.in_features} inputs does not fit images of {image_shape}.")
+        return 2 * layer.out_features * layer.in_features
+    if not isinstance(layer, nn.Conv2d):
+        raise InputError(f"the first layer must be Linear or Conv2d, affine in the pixels, got {type(layer).__name__}.")
+    if layer.in_channels != channels:
+        raise InputError(f"a convolution of {layer.in_channels} channels does not fit images of {image_shape}.")
+    with torch.device("meta"):
+        probe = nn.Conv2d(
+            1, 1, layer.kernel_size, layer.stride, layer.padding, layer.dilation, padding_mode=layer.padding_mode
+        )  # type: ignore[arg-type]  # torch types these as tuples of any length
+        out_height, out_width = probe(torch.empty(1, 1, height, width)).shape[2:]
+    fan_in = channels // layer.groups * layer.kernel_size[0] * layer.kernel_size[1]
+    return 2 * (out_height // pooling) * (out_width // pooling) * fan_in
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelNoise:
+    """Laplace noise on the pixels of images: known price before anything is read.
+
+    Attributes:
+        image_shape: (C, H, W), n = C H W.
+        scale: b0, in the scale of networks [-1, 1].
+        draw: "once", "per_step" or "per_batch"; see the module.
+        allocation: beta_j > 0 with sum n, for all pixels in the order of ``flatten()``; None is 1 everywhere.
+
+    Raises:
+        InputError: If the scale is not positive and finite, or the allocation is not one.
+    """
+
+    image_shape: ImageShape
+    scale: float
+    draw: Draw
+    allocation: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise InputError(f"the noise scale b0 = {self.scale} must be positive and finite.")
+        if self.allocation is not None:
+            total = math.fsum(self.allocation)
+            if len(self.allocation) != self.num_pixels or not math.isclose(total, self.num_pixels, rel_tol=1e-9):
+                raise InputError(f"an allocation holds {self.num_pixels} numbers that sum to it, got sum {total:g}.")
+
+    @property
+    def num_pixels(self) -> int:
+        """Numbers per image, n."""
+        return math.prod(self.image_shape)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """``n R / b0``: pure epsilon of one access with independent noise."""
+        return self.num_pixels * PIXEL_RANGE / self.scale
+
+    def events(self, accesses: int = 1) -> tuple[Event, ...]:
+        """Return what any one image pays: for one access if noise is drawn `once`, else for the most it may have."""
+        if self.draw == "per_batch":
+            return (Event.non_private(SHARED_NOISE, *_PAIR),)
+        repeats = 1 if self.draw == "once" else accesses
+        bins = [(1.0, self.num_pixels)] if self.allocation is None else bin_allocation(self.allocation)
+        return tuple(Event("laplace", *_PAIR, self.scale / (PIXEL_RANGE * b), count * repeats) for b, count in bins)
+
+    def proven(self, delta: float, accesses: int = 1) -> Guarantee:
+        """Return the proven guarantee of the images' pixels."""
+        epsilon = compose_epsilon(self.events(accesses), delta)
+        basis = f"{self.num_pixels} Laplace releases per access, range {PIXEL_RANGE:g}, scale {self.scale:.4g}"
+        return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *_PAIR, basis)
+
+    def __call__(self, images: Tensor, noise: Noise) -> Tensor:
+        """Perturb private images, clamped to [-1, 1] first.
+
+        Args:
+            images: (B, C, H, W) float.
+            noise: The secret source.
+
+        Returns:
+            Same shape, dtype and device; not clamped.
+        """
+        beta = self._divisors(images)
+        mechanism = Laplace(PIXEL_RANGE, self.scale / PIXEL_RANGE, *_PAIR)
+        scaled = images.clamp(-1, 1) * beta  # noise of scale b0 here is b0 / beta in the images
+        if self.draw == "per_batch":
+            return (scaled + mechanism(torch.zeros_like(scaled[:1]), noise)) / beta
+        return mechanism(scaled, noise) / beta
+
+    def perturb_public(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Perturb generated images in the same way. This noise protects nothing, so it need not be secret."""
+        drawn = images[:1] if self.draw == "per_batch" else images
+        return images + public_laplace(drawn.shape, rng, images.device) * self.scale / self._divisors(images)
+
+    def _divisors(self, images: Tensor) -> Tensor:
+        """Return beta, to be broadcast over a batch."""
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise InputError(f"this noise is for images of shape {self.image_shape}, got {tuple(images.shape[1:])}.")
+        if self.allocation is None:
+            return torch.ones((), dtype=images.dtype, device=images.device)
+        return torch.tensor(self.allocation, dtype=images.dtype, device=images.device).view(self.image_shape)
+
+
+def public_laplace(shape: torch.Size, rng: torch.Generator, device: torch.device) -> Tensor:
+    """Draw Laplace(1) numbers from torch's generator, float32: for generated images and public constants only."""
+    uniform = torch.rand((2, *shape), generator=rng, device=device).clamp_(min=1e-30).log_()
+    return uniform[0] - uniform[1]
+
+
+class PerturbedAffine(nn.Module):
+    """The affine layer h0 with noise on its input features and its bias.
+
+    Args:
+        layer: `nn.Linear` on flattened images, or `nn.Conv2d`.
+        image_shape: (C, H, W).
+        epsilon: eps1 of the paper.
+        batch_size: |L|, by which the paper divides the noise.
+        draw: When noise is drawn.
+        sensitivity: Overrides D0; None is `paper_sensitivity`.
+        pooling: See `paper_sensitivity`.
+        allocation: See `PixelNoise`.
+
+    Attributes:
+        sensitivity: D0.
+        pixel_noise: What x~ is made with. Its ``events`` and ``proven`` are the layer's.
+        bias_noise: What is added to the bias, (out,). The bias is no private datum: this noise costs and protects
+            nothing.
+
+    Raises:
+        InputError: If the layer does not fit the images, or a number is not positive and finite.
+    """
+
+    bias_noise: Tensor
+
+    def __init__(
+        self,
+        layer: nn.Linear | nn.Conv2d,
+        image_shape: ImageShape,
+        *,
+        epsilon: float,
+        batch_size: int,
+        draw: Draw,
+        sensitivity: float | None = None,
+        pooling: int = 1,
+        allocation: tuple[float, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        if not (0 < epsilon < math.inf and batch_size >= 1):
+            raise InputError(f"eps1 = {epsilon} must be positive and finite, the batch size {batch_size} at least 1.")
+        self.layer = layer
+        formula = paper_sensitivity(layer, image_shape, pooling=pooling)
+        self.sensitivity = float(formula if sensitivity is None else sensitivity)
+        self.pixel_noise = PixelNoise(image_shape, self.sensitivity / (epsilon * batch_size), draw, allocation)
+        width = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+        self.register_buffer("bias_noise", torch.zeros(width))
+
+    def draw_bias_noise(self, rng: torch.Generator) -> None:
+        """Draw the noise of the bias anew."""
+        self.bias_noise = public_laplace(self.bias_noise.shape, rng, self.bias_noise.device) * self.pixel_noise.scale
+
+    def forward(self, perturbed: Tensor) -> Tensor:
+        """Apply the layer to perturbed images (B, C, H, W): (B, out) or (B, out, H_out, W_out)."""
+        if isinstance(self.layer, nn.Linear):
+            linear: Tensor = self.layer(perturbed.flatten(1)) + self.bias_noise
+            return linear
+        convolved: Tensor = self.layer(perturbed) + self.bias_noise.view(-1, 1, 1)
+        return convolved
+
+
+class PerturbedCritic(nn.Module):
+    """A noisy first layer, hidden layers behind normalisation, bounded last features, M linear outputs without bias.
+
+    ``z_il = h_i . w_l`` with h in [-1, 1]^d: half of a layer norm (over one record), clamped (eq. 9). Output 0 says
+    real or fake; outputs 1 .. K are the classes.
+
+    Args:
+        first: The noisy layer.
+        hidden: Maps its output to (B, d).
+        num_features: d = |h_k|.
+        num_outputs: M.
+        label_classes: Where labels are an input too, their number; else 0.
+
+    Attributes:
+        weight: (M, d).
+    """
+
+    def __init__(
+        self,
+        first: PerturbedAffine,
+        hidden: nn.Module,
+        num_features: int,
+        num_outputs: int,
+        label_classes: int = 0,
+    ) -> None:
+        super().__init__()
+        self.first, self.hidden, self.num_features = first, hidden, num_features
+        self.label_embedding = nn.Embedding(label_classes, num_features) if label_classes else None
+        self.bound = nn.LayerNorm(num_features, elementwise_affine=False)
+        self.weight = nn.Parameter(torch.randn(num_outputs, num_features) / num_features**0.5)
+
+    def features(self, perturbed: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Map perturbed images to the last hidden features (B, d), all in [-1, 1]."""
+        hidden: Tensor = self.hidden(self.first(perturbed))
+        if self.label_embedding is not None:
+            hidden = hidden + self.label_embedding(labels)
+        return (self.bound(hidden) / 2).clamp(-1, 1)
+
+    def forward(self, perturbed: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Map perturbed images to the outputs z (B, M)."""
+        return self.features(perturbed, labels) @ self.weight.T
+
+
+def first_layer(kind: str, config: ModelConfig, image_shape: ImageShape) -> nn.Linear | nn.Conv2d:
+    """Build the affine layer h0: a 5 x 5 convolution of stride 2, which halves the side, or one dense layer."""
+    if kind == "linear":
+        return nn.Linear(math.prod(image_shape), config.width)
+    return nn.Conv2d(image_shape[0], config.width, 5, stride=2, padding=2)
+
+
+def build_critic(
+    config: ModelConfig,
+    image_shape: ImageShape,
+    *,
+    kind: str,
+    num_features: int,
+    num_outputs: int,
+    label_classes: int = 0,
+    seed: int = 0,
+    perturb: Callable[[nn.Linear | nn.Conv2d], PerturbedAffine],
+) -> PerturbedCritic:
+    """Build the critic for an image size.
+
+    Args:
+        config: The [model] section; width is the number of neurons or feature maps of h0.
+        image_shape: (C, H, W).
+        kind: "conv" or "linear", of h0.
+        num_features: d.
+        num_outputs: M.
+        label_classes: See `PerturbedCritic`.
+        seed: Of the initial weights.
+        perturb: Puts the noise around h0.
+
+    Raises:
+        ConfigError: If no network is built for such images.
+    """
+    family = family_of(image_shape)
+    with seeded_init(seed, stream=1):
+        first = perturb(first_layer(kind, config, image_shape))
+        if kind == "linear":
+            hidden = nn.Sequential(
+                nn.LayerNorm(config.width), nn.LeakyReLU(SLOPE), nn.Linear(config.width, num_features)
+            )
+        else:
+            hidden = nn.Sequential(*_hidden(config.width, family.doublings, family.start, num_features))
+        return PerturbedCritic(first, hidden, num_features, num_outputs, label_classes)
+
+
+def _hidden(channels: int, halvings: int, side: int, num_features: int) -> Iterator[nn.Module]:
+    """Yield what follows a convolutional h0: normalisation before every activation (section 2.2.1)."""
+    yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
+    for _ in range(halvings - 1):
+        yield nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1)
+        channels *= 2
+        yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
+    yield from (nn.Flatten(), nn.Linear(channels * side**2, num_features))
+
+
+def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num_labels: int = 0) -> None:
+    """Refuse a critic whose last features leave [-1, 1]: DF would be no sensitivity.
+
+    Tried on ordinary and on very loud images, with all labels; not proven.
+
+    Raises:
+        ConfigError: With the largest value that was seen.
+    """
+    rng = torch.Generator().manual_seed(0)
+    device = critic.weight.device
+    labels = torch.arange(16, device=device) % num_labels if num_labels else None
+    with torch.no_grad():
+        probes = [torch.randn(16, *image_shape, generator=rng).to(device) * loudness for loudness in (1.0, 1e2, 1e4)]
+        largest = max(critic.features(probe, labels).abs().max().item() for probe in probes)
+    if not largest <= 1:
+        raise ConfigError(
+            f"The critic's last features reach {largest:.4g}, but the noise of the loss (seed 004, eq. 11) is sized for "
+            "features in [-1, 1]. End the hidden layers with a normalisation that acts within one record, and a clamp."
+        )
