@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
+from idpgan.training.stats import TensorBoardScalars
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -145,22 +147,23 @@ def _train(
     config: RunConfig, split: Split, run: RunFolder, ledger: Ledger, delta: float, progress: Progress | None
 ) -> Finished:
     device = resolve_device(config.training.device)
-    method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
-    outcome = train(
-        method,
-        config=config.training,
-        ledger=ledger,
-        run=run,
-        fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
-        delta=delta,
-        on_tick=[SampleGrid(run.samples, num=config.release.samples)],
-        progress=progress,
-    )
-    released = outcome.ended != "interrupted"
-    if released:
-        write_release(run, config, method, ledger, delta=delta, split=split)
-    with run.log.open("a", encoding="utf-8") as log:
-        log.write(outcome.message + "\n")
+    with run.locked(), contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+        method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+        outcome = train(
+            method,
+            config=config.training,
+            ledger=ledger,
+            run=run,
+            fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
+            delta=delta,
+            on_tick=[SampleGrid(run.samples, num=config.release.samples), tensorboard],
+            progress=progress,
+        )
+        released = outcome.ended != "interrupted"
+        if released:
+            write_release(run, config, method, ledger, delta=delta, split=split)
+        with run.log.open("a", encoding="utf-8") as log:
+            log.write(outcome.message + "\n")
     return Finished(run, outcome, released)
 
 

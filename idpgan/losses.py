@@ -53,8 +53,7 @@ def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     r"""Return the cross-entropy of M sigmoid outputs, expanded to order 2 at z = 0, per record.
 
     ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of seed 004 with their sign slips mended, from
-    ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. It has no lower bound in y outside [0, 1], else its minimum lies at
-    ``z = 4 (y - 1/2)``.
+    ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. Its minimum lies at ``z = 4 (y - 1/2)``.
 
     Args:
         outputs: z, (B, M).

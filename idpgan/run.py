@@ -111,6 +111,26 @@ class RunFolder:
         """All of the above as one page."""
         return self.path / "report.html"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from training this run: two continuations of one state would reuse its noise.
+
+        The lock goes with the process, however it ends.
+
+        Raises:
+            InputError: If another process holds it.
+        """
+        import fcntl
+
+        with open(self.state_dir / "lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"Another process is training {self.path}. Wait for it, or stop it before you resume."
+                ) from error
+            yield
+
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], config_toml: str, environment: Mapping[str, Any] | None = None

@@ -58,19 +58,49 @@ _ROWS = (
         proven="inf",
         reason="wgan-gp trains on the raw images without noise",
     ),
+    MethodInfo(
+        name="idp-gan-aggregate",
+        family="gan",
+        units=("image", "person"),
+        relation="add-or-remove-one or replace-one",
+        sound=True,
+        claimed="privacy.epsilon",
+        proven="privacy.epsilon",
+        reason="one release of noisy sums of features of bounded norm; training on them costs nothing",
+    ),
+    MethodInfo(
+        name="idp-gan-published",
+        family="gan",
+        units=("image",),
+        relation="replace-one",
+        sound=False,
+        claimed="eps1 + eps2",
+        proven="n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
+        reason="the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training",
+    ),
+    MethodInfo(
+        name="idp-gan-local",
+        family="gan",
+        units=("image",),
+        relation="replace-one",
+        sound=True,
+        claimed=None,
+        proven="privacy.epsilon",
+        reason="each image and its label are perturbed by themselves, once; all else is computed from the result",
+    ),
 )
 METHODS: Mapping[str, MethodInfo] = {row.name: row for row in _ROWS}
 
 
 def load_method(name: str) -> ModuleType:
-    """Import the module of a method; ``wgan-gp`` lies in ``wgan_gp.py``.
+    """Import the module of a method; ``wgan-gp`` lies in ``wgan_gp.py``, ``idp-gan-x`` in ``idp_x.py``.
 
     Raises:
         ConfigError: If there is none of that name; the message names the nearest one.
     """
     if name not in METHODS:
         raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, METHODS)}")
-    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    return importlib.import_module(f"{__name__}.{name.replace('idp-gan-', 'idp-').replace('-', '_')}")
 
 
 def build_config(table: Mapping[str, Any], where: str) -> RunConfig:

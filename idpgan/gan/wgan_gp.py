@@ -2,7 +2,7 @@
 
 `Gulrajani et al. (2017) <https://arxiv.org/abs/1704.00028>`_, as the base of seed 004. Deviations from that paper:
 
-1. Learning rate 2e-4 instead of 5e-5, so that minutes on a CPU are enough.
+1. Learning rate 5e-4 instead of 5e-5: on MNIST it is where 1,500 critic steps come furthest (class means, one seed).
 2. The generator that is released is an exponential moving average.
 3. A conditional critic gets the label of each image by projection (Miyato and Koyama 2018); in a critic step the fakes
    have the labels of the reals, so an interpolate has one label. The generator step draws labels uniformly.
@@ -25,6 +25,7 @@ from idpgan.gan.config import MethodConfig, RunConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.models.critic import Critic
 from idpgan.models.ema import Ema
+from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.privacy.event import Event
@@ -54,7 +55,7 @@ class WganGpConfig(MethodConfig):
     name: Literal["wgan-gp"] = "wgan-gp"
     critic_steps_per_generator_step: int = Field(5, ge=1)
     gradient_penalty: float = Field(10.0, ge=0)
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
     beta1: float = Field(0.0, ge=0, lt=1)
     beta2: float = Field(0.9, ge=0, lt=1)
     l2: float = Field(1e-5, ge=0)
@@ -99,7 +100,7 @@ class WganGp:
         self.device = device
         self._images = place(split.private, device)
         seed, classes = config.training.seed, split.classes
-        self.newest = Generator(config.model, split.image_shape, len(classes), seed=seed).to(device)
+        self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
         self.critic = Critic(config.model, split.image_shape, len(classes), seed=seed).to(device)
         self.ema = Ema(self.newest, self.config.ema_decay)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,23 +50,29 @@ class Cache:
             Named tensors, on the CPU.
 
         Raises:
-            InputError: If the folder cannot be written.
+            InputError: If the folder cannot be read or written.
         """
         if self.folder is None:
             return compute()
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{kind}-{name[:32]}.safetensors"
-        try:
-            return load(path.read_bytes())
-        except (FileNotFoundError, SafetensorError):
-            pass
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
-        try:
+        with self._naming_folder():  # before computing: a folder that cannot be used is found out at once
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            content = path.read_bytes() if path.is_file() else b""
+        with contextlib.suppress(SafetensorError):
+            return load(content)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
+        with self._naming_folder():
             write_bytes_atomic(path, save(tensors), mode=0o600)
+        return tensors
+
+    @contextlib.contextmanager
+    def _naming_folder(self) -> Iterator[None]:
+        """Turn what the system says of the folder into one error that names it."""
+        try:
+            yield
         except OSError as error:
             raise InputError(
-                f"Cannot write to the cache folder {self.folder} ({error.strerror}). "
+                f"Cannot use the cache folder {self.folder} ({error.strerror}). "
                 "Name another one with --cache, or set IDPGAN_CACHE."
             ) from error
-        return tensors

@@ -80,7 +80,7 @@ def evaluate_images(
         classifier = fit_feature_classifier(real, cache=cache, device=device, progress=progress)
         inception = measure_inception(images, classifier, splits=splits, cache=cache, progress=progress)
 
-    trained_on = {"utility": images, "ceiling": place(split.private, device), "floor": place(split.public, device)}
+    trained_on = {"utility": images, "ceiling": split.private, "floor": split.public}
     notes = [CURATOR_NOTE]
     utilities: dict[str, UtilityResult | None] = dict.fromkeys(trained_on)
     for metric, part in trained_on.items():
@@ -90,7 +90,7 @@ def evaluate_images(
             notes.append(f"{metric} is not measured: there are no labels to train with")
             continue
         utilities[metric] = measure_utility(
-            part,
+            place(part, device),
             place(split.test, device),
             seeds=range(num_seeds),
             cache=cache,
@@ -113,4 +113,6 @@ def _check(images: Images, split: Split, metrics: Collection[str], splits: int) 
     if "inception" in metrics and split.private.labels is None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
     if "floor" in metrics and len(split.public) == 0:
-        raise InputError("The floor needs public images, and there are none. Set --public-share or --public-root.")
+        raise InputError(
+            "The floor needs public images, and there are none. Set data.public_share or data.public_root."
+        )

@@ -131,13 +131,9 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
 def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Read the arrays that matter, as plain numbers only."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is a single array, not an npz file. Save it with numpy.savez.")
-            return {name: file[name] for name in _ARRAYS if name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in _ARRAYS if name in arrays.files}
+    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as an npz file of plain arrays ({error}). Pickled objects are refused, because "
             "loading them runs code: save numbers with numpy.savez."

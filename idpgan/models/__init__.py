@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from idpgan.models.config import ModelConfig
     from idpgan.models.critic import Critic
     from idpgan.models.ema import Ema
+    from idpgan.models.families import build_generator
     from idpgan.models.generator import Generator
     from idpgan.models.initialise import seeded_init
     from idpgan.models.validate import validate_private_critic
@@ -22,6 +23,7 @@ __all__ = [
     "Ema",
     "Generator",
     "ModelConfig",
+    "build_generator",
     "load_generator",
     "save_generator",
     "seeded_init",
@@ -33,6 +35,7 @@ _MODULES = {
     "Ema": "ema",
     "Generator": "generator",
     "ModelConfig": "config",
+    "build_generator": "families",
     "load_generator": "checkpoint",
     "save_generator": "checkpoint",
     "seeded_init": "initialise",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from idpgan.config import ConfigError, InputError, build
 from idpgan.models.config import ModelConfig
+from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
 from idpgan.run import write_bytes_atomic, write_text_atomic
 
@@ -137,7 +138,7 @@ def _build(described: dict[str, Any], path: Path) -> Generator:
     try:
         config = build(ModelConfig, model, "generator.model")
         with torch.device("meta"):
-            generator = Generator(config, shape, len(classes))
+            generator = build_generator(config, shape, len(classes))
     except ConfigError as error:
         raise InputError(f"{path}: {error}") from error
     if len(classes) != generator.num_classes:

@@ -1,4 +1,4 @@
-"""DCGAN generators for 8, 28, 32, 48 and 64 px, conditional or not."""
+"""What every generator has in common: classes, labels and reproducible sampling."""
 
 from __future__ import annotations
 
@@ -9,49 +9,36 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.config import InputError
-from idpgan.models.config import ModelConfig, classes_of, family_of, labels_error
-from idpgan.models.initialise import group_norm, seeded_init, torch_seed
+from idpgan.models.config import ModelConfig, classes_of, labels_error
+from idpgan.models.initialise import torch_seed
 
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 
 
 class Generator(nn.Module):
-    """Map latent vectors, and classes if conditional, to images in [-1, 1].
-
-    The layout is that of DCGAN (`Radford et al. 2016 <https://arxiv.org/abs/1511.06434>`_): a start map from z (and
-    a learned class embedding beside it), transposed convolutions of 4 x 4 and stride 2, normalisation, ReLU, tanh.
-    Normalisation may be BatchNorm: a generator sees no private record.
+    """Map latent vectors, and classes if conditional, to images in [-1, 1]. Families build on it; see `families.py`.
 
     Args:
         config: The [model] section.
-        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        image_shape: (C, H, W) in px.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
-        seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
+        latent_dim: Standard normal numbers per image.
 
     Attributes:
         num_classes: Classes that the generator is conditioned on, 0 for none.
         classes: Their names, "0", "1", ... until a loaded checkpoint or the caller names them.
 
     Raises:
-        ConfigError: If the shape is not supported, or classes are asked for and there are none.
+        ConfigError: If classes are asked for and there are none.
     """
 
-    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, latent_dim: int) -> None:
         super().__init__()
-        family = family_of(image_shape)
         self.config = config
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
-        self.latent_dim = config.latent_dim
+        self.latent_dim = latent_dim
         self.num_classes = classes_of(config, num_classes)
         self.classes: tuple[str, ...] = tuple(map(str, range(self.num_classes)))
-        channels = config.width * 2 ** (family.doublings - 1)
-        self.start_shape = (channels, family.start, family.start)
-        with seeded_init(seed):
-            self.embedding = nn.Embedding(self.num_classes, config.latent_dim) if self.num_classes else None
-            inputs = config.latent_dim * (2 if self.num_classes else 1)
-            self.project = nn.Linear(inputs, channels * family.start**2, bias=False)
-            self.blocks = nn.Sequential(*_blocks(config, channels, family.doublings, self.image_shape[0]))
-            self.apply(_initialise)
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate one image per latent vector.
@@ -66,11 +53,13 @@ class Generator(nn.Module):
         Raises:
             InputError: If labels are missing, or given to an unconditional generator.
         """
-        if (labels is None) == (self.embedding is not None):
+        if (labels is None) == bool(self.num_classes):
             raise labels_error("generator", self.num_classes)
-        if self.embedding is not None:
-            z = torch.cat([z, self.embedding(labels)], dim=1)  # (B, 2 * latent_dim)
-        return torch.tanh(self.blocks(self.project(z).view(-1, *self.start_shape)))  # (B, C, H, W)
+        return self.images(z, labels)
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Do what `forward` says; the arguments are checked."""
+        raise NotImplementedError
 
     def sample_labels(self, num: int) -> Tensor | None:
         """Return ``num`` labels that cycle through the classes, or None for an unconditional generator.
@@ -112,7 +101,7 @@ class Generator(nn.Module):
         if batch_size < 1:
             raise InputError(f"batch_size = {batch_size} must be at least 1, for example 500.")
         chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
-        device = self.project.weight.device
+        device = next(self.parameters()).device
         images = torch.empty(_checked_num(num), *self.image_shape)
         done = 0
         with _eval_mode(self), torch.no_grad():
@@ -149,29 +138,6 @@ class Generator(nn.Module):
                 f"{self.num_classes} classes ({known})."
             )
         return given
-
-
-def _blocks(config: ModelConfig, channels: int, doublings: int, image_channels: int) -> Iterator[nn.Module]:
-    """Yield the layers from start map to image; every transposed convolution doubles the side."""
-    yield from (_norm(config, channels), nn.ReLU())
-    for _ in range(doublings - 1):
-        yield nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1, bias=False)
-        channels //= 2
-        yield from (_norm(config, channels), nn.ReLU())
-    yield nn.ConvTranspose2d(channels, image_channels, 4, stride=2, padding=1)
-
-
-def _norm(config: ModelConfig, channels: int) -> nn.Module:
-    """Build the generator's normalisation layer."""
-    return nn.BatchNorm2d(channels) if config.generator_norm == "batch" else group_norm(channels)
-
-
-def _initialise(module: nn.Module) -> None:
-    """Set DCGAN's initial weights: N(0, 0.02^2) for (transposed) convolutions, the start map included."""
-    if isinstance(module, nn.ConvTranspose2d | nn.Linear):
-        nn.init.normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def _latents(num: int, latent_dim: int, seed: int | None) -> Iterator[Tensor]:

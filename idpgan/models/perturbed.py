@@ -16,6 +16,7 @@ released here; that is why claimed and proven differ.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -65,11 +66,8 @@ def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, 
         raise InputError(f"the first layer must be Linear or Conv2d, affine in the pixels, got {type(layer).__name__}.")
     if layer.in_channels != channels:
         raise InputError(f"a convolution of {layer.in_channels} channels does not fit images of {image_shape}.")
-    with torch.device("meta"):
-        probe = nn.Conv2d(
-            1, 1, layer.kernel_size, layer.stride, layer.padding, layer.dilation, padding_mode=layer.padding_mode
-        )  # type: ignore[arg-type]  # torch types these as tuples of any length
-        out_height, out_width = probe(torch.empty(1, 1, height, width)).shape[2:]
+    probe = copy.deepcopy(layer).to("meta")
+    out_height, out_width = probe(torch.empty(1, channels, height, width, device="meta")).shape[2:]
     fan_in = channels // layer.groups * layer.kernel_size[0] * layer.kernel_size[1]
     return 2 * (out_height // pooling) * (out_width // pooling) * fan_in
 
@@ -336,6 +334,6 @@ def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num
         largest = max(critic.features(probe, labels).abs().max().item() for probe in probes)
     if not largest <= 1:
         raise ConfigError(
-            f"The critic's last features reach {largest:.4g}, but the noise of the loss (seed 004, eq. 11) is sized for "
-            "features in [-1, 1]. End the hidden layers with a normalisation that acts within one record, and a clamp."
+            f"The critic's last features reach {largest:.4g}, but the noise of the loss (seed 004, eq. 11) is sized "
+            "for features in [-1, 1]. End the hidden layers with a normalisation within each record, and a clamp."
         )

@@ -75,7 +75,6 @@ def train(
         method, config, ledger, StateStore(run, fingerprint), Recorder(run.stats, config.batch_size), delta
     )
     step = upkeep.resume_or_prepare()
-    allowance = _Allowance(ledger)
 
     progress.start(step, config.steps, ledger.epsilon(delta))
     try:
@@ -84,7 +83,7 @@ def train(
                 # Critic: the only lines that may read private images.
                 event = method.step_event()
                 if event is not None:
-                    if not allowance.covers(event, step):
+                    if not _affordable(ledger, event, step):
                         break
                     ledger.charge(event)  # before the step: a failure over-counts, never under-counts
                 step += 1
@@ -180,30 +179,20 @@ class _Upkeep:
         )
 
 
-class _Allowance:
-    """Tells whether the budget covers one more step, before it is charged."""
+def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
+    """Whether one more such step after `step` stays within the target.
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._paid = sum(event.count for event in ledger.events) - ledger.position  # charges to be met again
-
-    def covers(self, event: Event, step: int) -> bool:
-        """Whether one more such step after `step` stays within the target; a replayed one is paid for already.
-
-        Raises:
-            BudgetError: If it does not and no step has been done: such a run is a mistake, not an end.
-        """
-        if self._paid > 0:
-            self._paid -= event.count
-            return True
-        enough = self._ledger.affordable(event) >= event.count
-        if not enough and step == 0:
-            why = f": {event.reason}" if event.reason else ""
-            raise BudgetError(
-                f"The budget does not cover a single critic step ({_target(self._ledger)}, one step is "
-                f"{event.kind}{why}). Raise the target or lower the cost of a step."
-            )
-        return enough
+    Raises:
+        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end.
+    """
+    enough = ledger.affordable(event) >= event.count
+    if not enough and step == 0:
+        why = f": {event.reason}" if event.reason else ""
+        raise BudgetError(
+            f"The budget does not cover a single critic step ({_target(ledger)}, one step is {event.kind}{why}). "
+            "Raise the target or lower the cost of a step."
+        )
+    return enough
 
 
 def _target(ledger: Ledger) -> str:

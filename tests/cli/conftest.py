@@ -1,10 +1,20 @@
 """A finished run, trained once for all tests of commands."""
 
+from pathlib import Path
+
 import pytest
 
 from idpgan.cli import main
 
-TINY = ["training.steps=20", "training.tick_steps=10", "training.batch_size=16", "model.width=8", "release.samples=10"]
+WGAN_GP = str(Path(__file__).parents[2] / "configs" / "digits-wgan-gp.toml")
+TINY = [
+    WGAN_GP,
+    "training.steps=20",
+    "training.tick_steps=10",
+    "training.batch_size=16",
+    "model.width=8",
+    "release.samples=10",
+]
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +28,6 @@ def finished_run(tmp_path_factory):
     """Run folder of a finished non-private run on the embedded digits."""
     path = tmp_path_factory.mktemp("cli") / "run"
     with pytest.raises(SystemExit) as ended:
-        main(["train", *TINY, "method.name=wgan-gp", "--out", str(path)])
+        main(["train", *TINY, "--out", str(path)])
     assert ended.value.code == 0
     return path

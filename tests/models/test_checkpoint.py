@@ -9,11 +9,12 @@ from safetensors.torch import load_file, save_file
 
 from idpgan.config import InputError
 from idpgan.models import Generator, ModelConfig, load_generator, save_generator
+from idpgan.models.families import build_generator
 
 
 @pytest.fixture
 def generator() -> Generator:
-    generator = Generator(ModelConfig(latent_dim=4, width=4), (1, 8, 8), 3, seed=3)
+    generator = build_generator(ModelConfig(latent_dim=4, width=4), (1, 8, 8), 3, seed=3)
     generator(torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3)  # moves BatchNorm
     return generator
 
@@ -53,7 +54,7 @@ def test_round_trip_from_run_release_and_file(release, generator, tail):
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 48, 48), (1, 64, 64)])
 def test_round_trip_of_every_family(tmp_path, shape, conditional, norm):
     config = ModelConfig(latent_dim=4, width=4, conditional=conditional, generator_norm=norm)
-    generator = Generator(config, shape, 2, seed=1)
+    generator = build_generator(config, shape, 2, seed=1)
     save_generator(tmp_path, generator)
     assert torch.equal(load_generator(tmp_path).sample(3, seed=1), generator.sample(3, seed=1))
 

@@ -49,5 +49,5 @@ def test_weights_depend_on_the_seed_alone():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match="no classifier 'resnt'. Did you mean 'resnet'"):
+    with pytest.raises(InputError, match=r"no classifier 'resnt'. Did you mean 'resnet'"):
         build_classifier("resnt", (1, 8, 8), 10)

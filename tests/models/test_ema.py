@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from idpgan.config import ConfigError, InputError
-from idpgan.models import Ema, Generator, ModelConfig
+from idpgan.models import Ema, ModelConfig
+from idpgan.models.families import build_generator
 
 
 def linear(weight: float) -> nn.Linear:
@@ -39,10 +40,10 @@ def test_buffers_are_averaged_and_counters_copied():
 
 
 def test_average_is_a_copy_without_gradients_in_eval_mode():
-    generator = Generator(ModelConfig(latent_dim=4, width=4), (1, 8, 8), 2)
+    generator = build_generator(ModelConfig(latent_dim=4, width=4), (1, 8, 8), 2)
     ema = Ema(generator, decay=0.5)
     before = {name: tensor.clone() for name, tensor in generator.state_dict().items()}
-    ema.update(Generator(generator.config, (1, 8, 8), 2, seed=9))
+    ema.update(build_generator(generator.config, (1, 8, 8), 2, seed=9))
     assert all(torch.equal(before[name], tensor) for name, tensor in generator.state_dict().items())
     assert not any(weight.requires_grad for weight in ema.module.parameters())
     assert not ema.module.training

@@ -130,7 +130,7 @@ def test_progress_hears_of_every_epoch():
 
 
 @settings(max_examples=25, deadline=None)
-@given(num=st.integers(3, 40), batch_size=st.integers(2, 50), epochs=st.integers(1, 3))
+@given(num=st.integers(3, 40), batch_size=st.integers(3, 50), epochs=st.integers(1, 3))
 def test_small_sets_are_fitted_too(num, batch_size, epochs):
     images = torch.rand(num, 1, 8, 8, generator=torch.Generator().manual_seed(num))
     config = FitConfig(epochs=epochs, batch_size=batch_size)
@@ -164,11 +164,11 @@ def test_a_bad_validation_part_is_named():
 
 def test_a_loss_that_is_no_number_stops_the_fit():
     images, labels = blobs()
-    with pytest.raises(FitError, match="epoch 1 .* diverged. Lower learning_rate"):
+    with pytest.raises(FitError, match=r"epoch 1 .* diverged. Lower learning_rate"):
         fit_classifier(linear(), images * 1e30, labels, config=FAST.model_copy(update={"learning_rate": 1e30}))
 
 
-@pytest.mark.parametrize("table", [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0}, {"schedule": "stepwise"}])
+@pytest.mark.parametrize("table", [{"epochs": 0}, {"batch_size": 2}, {"learning_rate": 0}, {"schedule": "stepwise"}])
 def test_config_refuses_what_cannot_train(table):
     with pytest.raises(ConfigError, match=next(iter(table))):
         build(FitConfig, table, "[fit]")

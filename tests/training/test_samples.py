@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from idpgan.models.config import ModelConfig
-from idpgan.models.generator import Generator
+from idpgan.models.families import build_generator
 from idpgan.training.method import Tick
 from idpgan.training.samples import SampleGrid, make_grid, png_bytes
 
@@ -44,7 +44,7 @@ def test_a_png_holds_the_pixels(channels, mode):
 def test_every_tick_shows_the_same_latents_and_labels(tmp_path, classes, size):
     model = MODEL.model_copy(update={"conditional": classes > 0})
     callback = SampleGrid(tmp_path, num=49, seed=3)
-    first, other = (Generator(model, (1, 8, 8), classes, seed=seed) for seed in (0, 1))
+    first, other = (build_generator(model, (1, 8, 8), classes, seed=seed) for seed in (0, 1))
     for step, generator in [(5, first), (10, first), (1_000_000, other)]:
         callback(tick(generator, step))
     files = [tmp_path / name for name in ("step_000005.png", "step_000010.png", "step_1000000.png")]

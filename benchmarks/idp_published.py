@@ -1,0 +1,140 @@
+"""IDP-GAN as published on MNIST, epsilon x |L|: noise scale, claimed, proven, inception score, utility.
+
+One JSON line per cell. Cells are named by the hash of their config: finished ones are read back, interrupted ones
+continue. Everything measured here is for the curator (real images judge it); no epsilon covers it.
+
+python benchmarks/idp_published.py --accounting                       # scale and proven only: no training, no images
+python benchmarks/idp_published.py --data-root DIR --out runs/idp --steps 20000 [--local] [--device cuda]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan import jobs, load_generator
+from idpgan.data.images import Images, to_uint8
+from idpgan.data.load import describe, load
+from idpgan.gan import idp_terms
+from idpgan.gan.config import RunConfig
+from idpgan.metrics import Cache, evaluate_images
+from idpgan.privacy import compose_epsilon
+from idpgan.privacy.guarantee import number_to_json
+from idpgan.run import describe_environment, write_text_atomic
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+EPSILONS = (0.3, 1.0, 3.0, 11.0)  # split evenly between first layer and loss
+BATCH_SIZES = (64, 256, 2048)
+PIXEL_STD = 0.62  # of MNIST in [-1, 1], a constant of this page: how loud the noise is beside an image
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, help="where the files of MNIST lie")
+    parser.add_argument("--out", type=Path, default=Path("runs/idp-published"), help="runs, cache and results")
+    parser.add_argument("--steps", type=int, default=20_000, help="critic steps")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES)
+    parser.add_argument("--samples", type=int, default=10_000, help="generated images that are judged")
+    parser.add_argument("--seeds", type=int, default=1, help="classifiers of each kind for utility")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--local", action="store_true", help="idp-gan-local at epsilon 10, with and without projection")
+    parser.add_argument("--accounting", action="store_true", help="noise scale and proven only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    for config in cells(arguments):
+        row = account(config) if isinstance(config, idp_terms.Config) else {"method": config.method.name}
+        if not arguments.accounting:
+            row |= measured(config, arguments)
+        print(json.dumps(row), flush=True)
+
+
+def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
+    """Yield the config of every cell."""
+    common = [f"training.steps={arguments.steps}", f"training.device={arguments.device}"]
+    if arguments.data_root is not None:
+        common.append(f"data.root={json.dumps(str(arguments.data_root))}")
+    if arguments.local:
+        for projected in (["method.projection=dct"], ["method={name='idp-gan-local',projection='pixels'}"]):
+            yield jobs.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*common, *projected, "privacy.epsilon=10"])
+        return
+    for epsilon in arguments.epsilons:
+        for batch_size in arguments.batch_sizes:
+            halves = [f"privacy.epsilon1={epsilon / 2}", f"privacy.epsilon2={epsilon / 2}"]
+            overrides = [*common, *halves, f"training.batch_size={batch_size}"]
+            yield jobs.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
+
+
+def account(config: idp_terms.Config) -> dict[str, Any]:
+    """Return what the formula gives and what is proven for it, by when noise is drawn."""
+    shape, classes = idp_terms.known_shape(config.data)
+    found = describe(config.data)
+    num_private = found.num_private if found else 1
+    pixels, delta = idp_terms.pixel_noise(config, shape), config.privacy.delta or 0.0
+    accesses = idp_terms.most_accesses(config, num_private)
+    per_step = [event.repeated(event.count * accesses) for event in pixels.events()]
+    return {
+        "claimed": config.privacy.epsilon1 + config.privacy.epsilon2,
+        "batch_size": config.training.batch_size,
+        "steps": config.training.steps,
+        "scale": round(pixels.scale, 4),
+        "noise_to_signal": round(pixels.scale * math.sqrt(2) / PIXEL_STD, 2),
+        "delta": delta,
+        "proven_once": round(pixels.proven(delta).epsilon, 4),
+        "proven_once_pure": round(pixels.pure_epsilon, 2),
+        "accesses": accesses,
+        "proven_per_step": number_to_json(round(compose_epsilon(per_step, delta), 2)),
+        "proven_once_with_labels": round(
+            compose_epsilon(idp_terms.planned(config, shape, classes, num_private), delta), 2
+        ),
+        "coefficient_scale": round(idp_terms.coefficient_scale(config, classes), 3),
+    }
+
+
+def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and judge a cell, or read what an earlier call found."""
+    name = config.identity()[:16]
+    result, run = arguments.out / f"{name}.json", arguments.out / name
+    if not result.exists():
+        if (run / "state" / "state.pt").exists():
+            jobs.resume(run, arguments.data_root)
+        else:
+            jobs.start(config, run)
+        write_text_atomic(result, json.dumps(judge(config, run, arguments)) + "\n")
+    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return {"run": str(run), **found}
+
+
+def judge(config: RunConfig, run: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers of a finished run."""
+    generator = load_generator(run)
+    labels = generator.sample_labels(arguments.samples)
+    images = Images(to_uint8(generator.sample(arguments.samples, labels, seed=0)), labels, generator.classes)
+    cuda = arguments.device != "cpu" and torch.cuda.is_available()
+    evaluation = evaluate_images(
+        images,
+        load(config.data),
+        num_seeds=arguments.seeds,
+        cache=Cache(arguments.out / "cache"),
+        device="cuda" if cuda else "cpu",
+    )
+    report = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["report"]
+    return {
+        "report": {name: report[name] for name in ("claimed", "proven", "private")},
+        "inception_score": evaluation.inception and [evaluation.inception.mean, evaluation.inception.std],
+        "utility": evaluation.utility and evaluation.utility.chosen.mean,
+        "classifier": evaluation.utility and evaluation.utility.chosen.name,
+        "samples_png": str(run / "release" / "samples.png"),
+        "environment": describe_environment("cuda" if cuda else "cpu"),
+    }
+
+
+if __name__ == "__main__":
+    main()

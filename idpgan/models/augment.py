@@ -1,0 +1,72 @@
+"""Smooth random motions of images: rotation, scale, shear, shift, and a bend through 5 x 5 nodes."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+NODES = 5  # the displacement field is a smooth surface through NODES x NODES nodes
+MOVES = 6 + 2 * NODES**2  # numbers that describe one motion
+# Largest rotation (radians), log scale x and y, shear, shift x and y (half image sides) of `augment` at strength 1.
+_LIMITS = (15 * math.pi / 180, 0.12, 0.12, 0.2, 0.1, 0.1)
+_BEND = 0.09  # standard deviation of a node's displacement, half image sides
+
+
+def move(images: Tensor, moves: Tensor) -> Tensor:
+    """Move each image by its own motion; pixels from outside repeat the border.
+
+    Args:
+        images: (B, C, H, W) floating point, H = W.
+        moves: (B, MOVES): rotation (radians), log scale x and y, shear, shift x and y (half image sides), then the
+            x and the y displacements of the nodes (half image sides). Zero leaves the image as it is.
+
+    Returns:
+        (B, C, H, W), differentiable in both arguments.
+    """
+    side = images.shape[2]
+    angle, log_x, log_y, shear, shift_x, shift_y = moves[:, :6].unbind(1)
+    cos, sin, scale_x, scale_y = angle.cos(), angle.sin(), log_x.exp(), log_y.exp()
+    rows = [cos * scale_x, (shear - sin) * scale_y, shift_x, sin * scale_x, cos * scale_y, shift_y]
+    grid = functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
+    surface = _surface(side).to(moves)  # (NODES^2, side^2)
+    bend = (moves[:, 6:].view(-1, 2, NODES**2) @ surface).transpose(1, 2).view(-1, side, side, 2)
+    return functional.grid_sample(images, grid + bend, padding_mode="border", align_corners=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _surface(side: int) -> Tensor:
+    """Return the smooth surface of each node alone, (NODES^2, side^2)."""
+    nodes = torch.eye(NODES**2).view(-1, 1, NODES, NODES)
+    return functional.interpolate(nodes, size=side, mode="bicubic", align_corners=True).view(NODES**2, -1)
+
+
+def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:
+    """Turn coins into motions.
+
+    Args:
+        uniform: (B, 6) in (0, 1).
+        normal: (B, 2 * NODES^2), standard normal.
+        strength: 1 is that of handwriting, 0 none.
+
+    Returns:
+        (B, MOVES).
+    """
+    limits = torch.tensor(_LIMITS, dtype=uniform.dtype, device=uniform.device)
+    return strength * torch.cat([(2 * uniform - 1) * limits, _BEND * normal], dim=1)
+
+
+def augment(images: Tensor, rng: torch.Generator, strength: float = 1.0) -> Tensor:
+    """Move each image at random.
+
+    Args:
+        images: (B, C, H, W) floating point, on the device of ``rng``.
+        rng: Gives the coins.
+        strength: 1 is that of handwriting, 0 none.
+    """
+    uniform = torch.rand(len(images), 6, generator=rng, device=images.device)
+    normal = torch.randn(len(images), 2 * NODES**2, generator=rng, device=images.device)
+    return move(images, moves_of(uniform, normal, strength))

@@ -1,0 +1,328 @@
+"""Feature maps phi for `idp-gan-aggregate`: fixed before any private image is read, of norm at most 1 by construction.
+
+A map is a list of blocks, each brought to norm 1 (L2 or L1), times public weights whose squares (L2) or values (L1) add
+up to 1 together with the constant coordinate that carries the count. Blocks may be second moments ``h h^T`` or products
+``e h^T`` of two short vectors: a sum over records then is a matrix product, and no record's product is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from idpgan.data.images import to_float
+from idpgan.models.augment import augment
+from idpgan.models.initialise import seeded_init, torch_seed
+
+_COUNT = 0.5  # weight of the count coordinate, relative to a block's
+_LEAST_NORM = 1e-6
+_HIDDEN = 64
+_CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
+
+
+class Block(NamedTuple):
+    """One block of a batch: the vectors ``left`` (B, m), or the products ``left right^T`` of two of them."""
+
+    left: Tensor
+    right: Tensor | None = None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it is the second moment of one vector: its upper triangle then says everything."""
+        return self.right is self.left
+
+
+class FeatureMap(nn.Module):
+    """Base of the maps.
+
+    Args:
+        norm: 2 for Gaussian, 1 for Laplace noise.
+
+    Attributes:
+        dimensions: Length of a vector, the count coordinate (the last one) included.
+        count: Value of the count coordinate, the same for every image.
+    """
+
+    norm: int
+    dimensions: int
+    count: float
+    _scale: float
+
+    def __init__(self, norm: int) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
+        """Return the blocks of float images in [-1, 1]; every row of a vector has norm at most 1."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1], with their labels (B,) or None, to (B, dimensions), norm <= 1."""
+        parts = [self._each(block) for block in self.blocks(images, labels)]
+        constant = images.new_full((len(images), 1), self.count)
+        return torch.cat([*(self._scale * part for part in parts), constant], dim=1)
+
+    def means(self, images: Tensor, labels: Tensor | None, groups: int, members: Tensor | None = None) -> Tensor:
+        """Return the mean vector of each of ``groups`` equal runs of consecutive images, without the count coordinate.
+
+        Args:
+            images: (B, C, H, W) in [-1, 1], B a multiple of ``groups``.
+            labels: (B,) or None.
+            groups: Number of runs.
+            members: (B, P) weights that split each mean into P summands; None = one.
+
+        Returns:
+            (groups, P, dimensions - 1), differentiable in the images.
+        """
+        blocks = self.blocks(images, labels)
+        columns = [None] if members is None else list(members.unbind(1))
+        means = [torch.cat([self._mean(block, groups, column) for block in blocks], dim=1) for column in columns]
+        return self._scale * torch.stack(means, dim=1)
+
+    def _finish(self, image_shape: Sequence[int], num_classes: int) -> None:
+        """Set scale, count and dimensions, once the blocks are known."""
+        zeros = torch.zeros(1, *image_shape)
+        labels = torch.zeros(1, dtype=torch.int64) if num_classes else None
+        with torch.no_grad():
+            blocks = self.blocks(zeros, labels)
+            # num blocks * scale^p + (count * scale)^p = 1
+            self._scale = (len(blocks) + _COUNT**self.norm) ** (-1 / self.norm)
+            self.count = _COUNT * self._scale
+            self.dimensions = 1 + sum(self._each(block).shape[1] for block in blocks)
+
+    def _unit(self, vectors: Tensor) -> Tensor:
+        """Bring rows to norm 1, or 0 where they are 0."""
+        norms = torch.linalg.vector_norm(vectors, ord=self.norm, dim=1, keepdim=True)
+        return vectors / norms.clamp(min=_LEAST_NORM)
+
+    def _triangle(self, size: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows, columns and weights of an upper triangle that has the norm of the whole symmetric matrix."""
+        rows, columns = torch.triu_indices(size, size, device=like.device)
+        return rows, columns, torch.where(rows == columns, 1.0, 2 ** (1 / self.norm)).to(like.dtype)
+
+    def _each(self, block: Block) -> Tensor:
+        """Return the block of every image, (B, block dimensions)."""
+        left, right = block
+        if right is None:
+            return left
+        if block.symmetric:
+            rows, columns, weights = self._triangle(left.shape[1], left)
+            return left[:, rows] * left[:, columns] * weights
+        return (left[:, :, None] * right[:, None]).flatten(1)
+
+    def _mean(self, block: Block, groups: int, weights: Tensor | None) -> Tensor:
+        """Return the block's weighted mean over each group, (groups, block dimensions), by matrix products."""
+        left = block.left if weights is None else block.left * weights[:, None]
+        left = left.view(groups, -1, left.shape[1])  # (groups, B / groups, m)
+        if block.right is None:
+            return left.mean(1)
+        right = block.right.view(groups, -1, block.right.shape[1])
+        products = left.transpose(1, 2) @ right / left.shape[1]  # (groups, m, n)
+        if block.symmetric:
+            rows, columns, weights = self._triangle(left.shape[2], left)
+            return products[:, rows, columns] * weights
+        return products.flatten(1)
+
+    def _fourier(self, vectors: Tensor, directions: Tensor, phases: Tensor) -> Tensor:
+        """Return random Fourier features (Rahimi and Recht 2007), norm at most 1."""
+        return torch.cos(vectors @ directions + phases) * directions.shape[1] ** (-1 / self.norm)
+
+
+class EmbeddingNet(nn.Module):
+    """A strided CNN with smooth activations, cheap to differentiate through; fitted to *public* images only.
+
+    Args:
+        image_shape: (C, H, W) in px.
+        num_classes: Number of logits.
+        seed: Seed of the initial weights.
+    """
+
+    def __init__(self, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+        super().__init__()
+        channels, side = image_shape[0], image_shape[1]
+        layers: list[nn.Module] = []
+        with seeded_init(seed, 3):
+            for width in (16, 32, 32, 32):
+                if side <= 4:
+                    break
+                layers += [nn.Conv2d(channels, width, 5, stride=2, padding=2), nn.GELU()]
+                channels, side = width, (side + 1) // 2
+            self.convolutions = nn.Sequential(*layers)
+            self.hidden = nn.Linear(channels * side * side, _HIDDEN)
+            self.head = nn.Linear(_HIDDEN, num_classes)
+
+    def activations(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last convolution, flat, (B, F), and the hidden layer, (B, 64)."""
+        last = self.convolutions(images).flatten(1)
+        return last, functional.gelu(self.hidden(last))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B, K) of float images in [-1, 1]."""
+        logits: Tensor = self.head(self.activations(images)[1])
+        return logits
+
+
+class PublicFeatures(FeatureMap):
+    """Features learned on public images: CNN embedding, PCA, random Fourier features.
+
+    Blocks: second moments of the embedding; (softmax - one-hot) times embedding, the gradient of the classifier's loss,
+    where there are classes; the last convolution; second moments of the public principal components; random Fourier
+    features of them.
+
+    Args:
+        network: Fitted to public images; frozen here.
+        public: uint8 (N, C, H, W), the public images.
+        num_classes: Classes of the labels, 0 for none.
+        norm: 2 or 1.
+        seed: Seed of augmentation and random features.
+        components: Principal components, as far as there are so many.
+        fourier: Random Fourier features.
+    """
+
+    center: Tensor
+    components: Tensor
+    pixel_length: Tensor
+    hidden_length: Tensor
+    directions: Tensor
+    phases: Tensor
+
+    def __init__(
+        self,
+        network: EmbeddingNet,
+        public: Tensor,
+        num_classes: int,
+        *,
+        norm: int = 2,
+        seed: int = 0,
+        components: int = 40,
+        fourier: int = 1000,
+    ) -> None:
+        super().__init__(norm)
+        self.network = network.eval().requires_grad_(False)
+        self.num_classes = num_classes
+        rng = torch.Generator().manual_seed(torch_seed(seed, 4))
+        images = to_float(public.cpu())
+        images = torch.cat([images, *(augment(images, rng) for _ in range(4))])
+        flat = images.flatten(1)
+        self.register_buffer("center", flat.mean(0))
+        axes = torch.linalg.svd(flat - self.center, full_matrices=False).Vh[:components]
+        self.register_buffer("components", axes.T.contiguous())  # (C H W, q)
+        coefficients = (flat - self.center) @ self.components
+        # Typical lengths on public images: constants by the time that a private image is read.
+        self.register_buffer("pixel_length", coefficients.norm(dim=1).mean())
+        with torch.no_grad():
+            self.register_buffer("hidden_length", network.activations(images)[1].norm(dim=1).mean())
+        self.register_buffer("directions", torch.randn(len(axes), fourier, generator=rng) / 0.7)
+        self.register_buffer("phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
+        self._finish(public.shape[1:], num_classes)
+
+    def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
+        """See `FeatureMap.blocks`."""
+        constant = images.new_full((len(images), 1), _CONSTANT)
+        last, hidden = self.network.activations(images)
+        embedding = self._unit(torch.cat([hidden / self.hidden_length, constant], dim=1))
+        pixels = (images.flatten(1) - self.center) @ self.components / self.pixel_length
+        found = [
+            Block(embedding, embedding),
+            Block(self._unit(last)),
+            Block(*[self._unit(torch.cat([pixels, constant], dim=1))] * 2),
+            Block(self._fourier(pixels, self.directions, self.phases)),
+        ]
+        if labels is not None:
+            # |softmax - one-hot| is at most 2 in L1 and sqrt(2) in L2.
+            error = self.network.head(hidden).softmax(1) - functional.one_hot(labels, self.num_classes)
+            found.append(Block(error / 2 ** (1 / self.norm), embedding))
+        return found
+
+
+class RandomFeatures(FeatureMap):
+    """Features without any data: low DCT frequencies, wavelet moduli, random Fourier features.
+
+    Blocks: second moments of low DCT coefficients; second moments of random projections of the pooled Gabor moduli
+    (first-order scattering, Mallat 2012); the moduli; random Fourier features of both.
+
+    Args:
+        image_shape: (C, H, W) in px.
+        norm: 2 or 1.
+        seed: Seed of the random directions.
+        dimensions: DCT coefficients, and random projections of the moduli, in the second moments.
+        fourier: Random Fourier features of each kind.
+    """
+
+    dct: Tensor
+    gabor: Tensor
+    projection: Tensor
+    dct_directions: Tensor
+    moduli_directions: Tensor
+    dct_phases: Tensor
+    moduli_phases: Tensor
+
+    def __init__(
+        self, image_shape: Sequence[int], *, norm: int = 2, seed: int = 0, dimensions: int = 48, fourier: int = 500
+    ) -> None:
+        super().__init__(norm)
+        self.channels, self.side = image_shape[0], image_shape[1]
+        rng = torch.Generator().manual_seed(torch_seed(seed, 4))
+        self.register_buffer("dct", _dct(self.side, dimensions))  # (H W, q)
+        self.register_buffer("gabor", _gabor())  # (32, 1, 9, 9)
+        moduli, frequencies = self.channels * 16 * 16, self.channels * dimensions
+        self.register_buffer("projection", torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
+        self.register_buffer("dct_directions", torch.randn(frequencies, fourier, generator=rng) / 0.35)
+        self.register_buffer("moduli_directions", torch.randn(moduli, fourier, generator=rng) / 0.3)
+        self.register_buffer("dct_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
+        self.register_buffer("moduli_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
+        self._finish(image_shape, 0)
+
+    def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
+        """See `FeatureMap.blocks`; labels are not used."""
+        light = (images + 1) / 2  # [0, 1]
+        constant = light.new_ones(len(light), 1)
+        spectrum = ((light - 0.1).flatten(2) @ self.dct).flatten(1)  # (B, C q)
+        waves = functional.conv2d(
+            light.flatten(0, 1)[:, None], self.gabor, stride=2 if self.side > 16 else 1, padding=4
+        )
+        moduli = (waves[:, ::2].square() + waves[:, 1::2].square() + 1e-4).sqrt()  # (B C, 16, h, w)
+        pooled = self._unit(functional.adaptive_avg_pool2d(moduli, 4).view(len(light), -1))  # (B, C 16 16)
+        low = self._unit(torch.cat([spectrum / (self.side / 4), 0.7 * constant], dim=1))
+        projected = self._unit(torch.cat([4 * pooled @ self.projection * self._lift(), 0.3 * constant], dim=1))
+        return [
+            Block(low, low),
+            Block(projected, projected),
+            Block(pooled),
+            Block(self._fourier(self._unit(spectrum), self.dct_directions, self.dct_phases)),
+            Block(self._fourier(pooled, self.moduli_directions, self.moduli_phases)),
+        ]
+
+    def _lift(self) -> float:
+        """Undo that vectors of L1 norm 1 are shorter than those of L2 norm 1."""
+        return 1.0 if self.norm == 2 else math.sqrt(self.channels * 16 * 16)
+
+
+def _dct(side: int, count: int) -> Tensor:
+    """Return the ``count`` lowest orthonormal 2-D cosine functions, (side * side, count)."""
+    k = torch.arange(side, dtype=torch.float64)
+    basis = torch.cos(math.pi * (k[:, None] + 0.5) * k[None] / side) * math.sqrt(2 / side)
+    basis[:, 0] /= math.sqrt(2)
+    low = sorted((i * i + j * j, i, j) for i in range(side) for j in range(side))[:count]
+    return torch.stack([torch.outer(basis[:, i], basis[:, j]).flatten() for _, i, j in low], dim=1).float()
+
+
+def _gabor(side: int = 9) -> Tensor:
+    """Return 8 orientations x 2 scales, real and imaginary parts in turn, of unit energy: (32, 1, side, side)."""
+    line = torch.arange(side).float() - side // 2
+    y, x = torch.meshgrid(line, line, indexing="ij")
+    filters = []
+    for width, frequency in ((1.2, 2.0), (2.2, 1.1)):
+        envelope = torch.exp(-(x**2 + y**2) / (2 * width**2))
+        for step in range(8):
+            along = x * math.cos(math.pi * step / 8) + y * math.sin(math.pi * step / 8)
+            real, imaginary = envelope * torch.cos(frequency * along), envelope * torch.sin(frequency * along)
+            real = real - envelope * real.sum() / envelope.sum()
+            energy = (real.square() + imaginary.square()).sum().sqrt()
+            filters += [real / energy, imaginary / energy]
+    return torch.stack(filters)[:, None]

@@ -1,0 +1,101 @@
+"""A generator that carries augmentation in itself: codes, a small decoder, and a random smooth warp of its output.
+
+A public image (or a random point, where nothing is public) becomes a *code* with a spread; an image is one code of its
+class plus spread, decoded by a perceptron, and then moved by a random affine map and a random smooth displacement. So
+a few hundred codes give the diversity of handwriting, and matching the private sums has little left to learn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from idpgan.models.augment import MOVES, NODES, move
+from idpgan.models.config import ModelConfig, family_of
+from idpgan.models.generator import Generator
+from idpgan.models.initialise import seeded_init
+
+_HIDDEN = 8  # hidden units per unit of model.width
+_LEAST_SPREAD = 1e-3
+# Standard deviations of the warp at model.warp = 1: rotation (radians), log scale x and y, shear, shift x and y (half
+# image sides), displacement of a node (half image sides). Those of handwriting, chosen on public images.
+_AFFINE_STD = (8 * math.pi / 180, 0.07, 0.07, 0.11, 0.055, 0.055)
+_NODE_STD = 0.06
+
+
+class WarpGenerator(Generator):
+    """Codes, decoder, warp.
+
+    A latent vector holds the spread around the code, the warp, and one number whose normal distribution function
+    chooses the code, so that the images are a function of z and the class.
+
+    Args:
+        config: The [model] section: ``latent_dim`` numbers in a code, ``codes`` codes per class, ``warp`` strength.
+        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        num_classes: Classes of the data; ignored unless ``config.conditional``.
+        seed: Seed of the initial weights and codes, >= 0. The caller's random state is neither read nor changed.
+
+    Attributes:
+        means: Codes, (max(num_classes, 1), codes, config.latent_dim).
+        log_spread: Logarithm of the standard deviation around each, same shape.
+
+    Raises:
+        ConfigError: If the shape is not supported, or classes are asked for and there are none.
+    """
+
+    std: Tensor
+
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+        family_of(image_shape)  # refuses sizes that no critic is built for
+        super().__init__(config, image_shape, num_classes, config.latent_dim + MOVES + 1)
+        groups, hidden = max(self.num_classes, 1), _HIDDEN * config.width
+        inputs = config.latent_dim + self.num_classes
+        with seeded_init(seed):
+            self.first = nn.Linear(inputs, hidden, bias=False)
+            self.first_norm = nn.BatchNorm1d(hidden)
+            self.second = nn.Linear(hidden + self.num_classes, hidden, bias=False)
+            self.second_norm = nn.BatchNorm1d(hidden)
+            self.last = nn.Linear(hidden, math.prod(self.image_shape))
+            self.means = nn.Parameter(torch.randn(groups, config.codes, config.latent_dim))
+            self.log_spread = nn.Parameter(torch.full_like(self.means, math.log(0.3)))
+            nn.init.constant_(self.last.bias, -1.0)  # dark at first
+        std = torch.tensor([*_AFFINE_STD, *[_NODE_STD] * (2 * NODES**2)])
+        self.register_buffer("std", std * config.warp)
+
+    def set_codes(self, means: Tensor, spread: Tensor, labels: Tensor | None) -> None:
+        """Make codes of the posteriors of images; a class with fewer than ``config.codes`` images repeats them.
+
+        Args:
+            means: (N, config.latent_dim).
+            spread: Standard deviations, same shape.
+            labels: (N,) int64, or None for an unconditional generator.
+        """
+        for group in range(len(self.means)):
+            index = torch.arange(len(means)) if labels is None else torch.nonzero(labels == group)[:, 0].cpu()
+            chosen = index[torch.arange(self.config.codes) % len(index)]
+            self.means.data[group] = means[chosen]
+            self.log_spread.data[group] = spread[chosen].clamp(min=_LEAST_SPREAD).log()
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """See `Generator.forward`."""
+        spread, warp, choice = z.split([self.config.latent_dim, len(self.std), 1], dim=1)
+        group = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
+        uniform = torch.special.ndtr(choice[:, 0])
+        code = (uniform * self.config.codes).long().clamp(max=self.config.codes - 1)  # (B,)
+        point = self.means[group, code] + spread * self.log_spread[group, code].exp()
+        return 2 * self.warped(self.decode(point, labels), warp) - 1
+
+    def decode(self, points: Tensor, labels: Tensor | None) -> Tensor:
+        """Decode points of the code space, (B, config.latent_dim), to unwarped images in [0, 1], (B, C, H, W)."""
+        one_hot = points[:, :0] if labels is None else functional.one_hot(labels, self.num_classes).to(points.dtype)
+        hidden = functional.relu(self.first_norm(self.first(torch.cat([points, one_hot], dim=1))))
+        hidden = functional.relu(self.second_norm(self.second(torch.cat([hidden, one_hot], dim=1))))
+        return torch.sigmoid(self.last(hidden)).view(-1, *self.image_shape)
+
+    def warped(self, images: Tensor, warp: Tensor) -> Tensor:
+        """Move images (B, C, H, W) by standard normal numbers (B, MOVES); strength 0 leaves them as they are."""
+        return move(images, warp * self.std)

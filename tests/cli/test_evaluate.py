@@ -1,0 +1,172 @@
+"""`idpgan evaluate` as a user meets it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import typer
+
+from idpgan.cli import main
+from idpgan.cli.evaluate import evaluate
+from idpgan.config import InputError
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
+from idpgan.metrics import fitting
+
+app = typer.Typer()
+app.command()(evaluate)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_epoch():
+    """Fits that take no time; what they come to is tested in tests/metrics."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "MIN_STEPS_PER_EPOCH", 1)
+        for name, config in fitting.RECIPES.items():
+            patch.setitem(fitting.RECIPES, name, config.model_copy(update={"epochs": 1}))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """One cache folder for all tests of this file."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IDPGAN_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command; returns stdout. Bad input raises, as it does for the program's own `main`."""
+
+    def command(*arguments):
+        app([str(argument) for argument in arguments], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Real digits, as anybody might save theirs."""
+    part = load(DataConfig()).private
+    return {"images": part.images.numpy(), "labels": part.labels.numpy()}
+
+
+@pytest.fixture
+def npz(tmp_path, images):
+    np.savez(tmp_path / "images.npz", **images)
+    return tmp_path / "images.npz"
+
+
+def test_all_of_it_as_json(run, npz, images):
+    options = ("--data", "digits", "data.public_share=0.2", "data.confirm_public=true", "--ceiling", "--floor")
+    told = json.loads(run(npz, *options, "--seeds", 1, "--splits", 5, "--json"))
+    assert told["kind"] == "npz"
+    assert told["num_images"] == len(images["labels"])
+    for name, num_images in (("utility", len(images["labels"])), ("ceiling", 1008), ("floor", 287)):
+        assert told[name]["num_images"] == num_images
+        assert [score["name"] for score in told[name]["scores"]] == ["cnn", "resnet", "logistic"]
+        assert told[name]["seeds"] == [0]
+    assert 1 < told["inception"]["mean"] <= 10
+    assert len(told["inception"]["classifier_sha256"]) == 64
+    assert "curator only" in told["notes"][0]
+    assert told["data"]["public_share"] == 0.2
+    assert {path.name for path in npz.parent.iterdir()} == {"images.npz"}
+
+
+def test_a_table_for_people(run, npz):
+    text = run(npz, "--data", "digits", "--seeds", 1, "--splits", 5, "--no-progress")
+    for word in ("cnn", "resnet", "logistic", "these images", "inception score", "sha256", "curator only"):
+        assert word in text
+    assert "ceiling" not in text
+
+
+def test_a_run_is_measured_against_its_own_data_and_keeps_the_result(run, finished_run, tmp_path):
+    path = shutil.copytree(finished_run, tmp_path / "run")
+    before = {file.name for file in (path / "release").iterdir()}
+    told = json.loads(run(path, "--only", "inception", "--num", 60, "--json"))
+    assert told == json.loads((path / "evaluation.json").read_text())
+    assert (told["kind"], told["num_images"], told["data"]["name"]) == ("generator", 60, "digits")
+    assert told["utility"] is None
+    assert 1 <= told["inception"]["mean"] <= 10
+    assert {file.name for file in (path / "release").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic.npz"])
+def test_what_sample_exports_is_read_back(run, finished_run, tmp_path, name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["sample", str(finished_run), "--num", "60", "--out", str(tmp_path / name), "--seed", "0"])
+    assert ended.value.code == 0
+    capsys.readouterr()
+    options = ("--data", "digits", "--only", "inception", "--splits", 1, "--json")
+    drawn = json.loads(run(finished_run / "release", *options, "--num", 60))
+    told = json.loads(run(tmp_path / name, *options))
+    assert told["num_images"] == drawn["num_images"] == 60
+    # A folder comes sorted by class, but one split does not mind the order.
+    assert told["inception"]["mean"] == pytest.approx(drawn["inception"]["mean"])
+
+
+def test_unlabelled_images_have_a_score_but_no_utility(run, tmp_path, images):
+    np.savez(tmp_path / "images.npz", images=images["images"])
+    told = json.loads(run(tmp_path / "images.npz", "--data", "digits", "--json"))
+    assert told["utility"] is None
+    assert told["inception"]["mean"] > 1
+    assert "utility is not measured" in told["notes"][1]
+
+
+def test_the_second_time_everything_is_known(run, npz, monkeypatch):
+    options = (npz, "--data", "digits", "--seeds", 1, "--json")
+    first = json.loads(run(*options))
+    monkeypatch.setattr("idpgan.metrics.fitting.fit_classifier", None)  # calling it again would fail
+    again = json.loads(run(*options))
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+
+
+def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp_path):
+    options = (npz, "--data", "digits", "--only", "inception")
+    run(*options, "--out", tmp_path / "scores.json")
+    assert json.loads((tmp_path / "scores.json").read_text())["inception"]
+    with pytest.raises(InputError, match="must not be given away"):
+        run(*options, "--out", finished_run / "release" / "scores.json")
+    assert not (finished_run / "release" / "scores.json").exists()
+    with pytest.raises(InputError, match="missing does not exist"):
+        run(*options, "--out", tmp_path / "missing" / "scores.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "--data is missing"),
+        (["--data", "digit"], "Did you mean 'digits'"),
+        (["--data", "digits", "--only", "inceptoin"], "Did you mean 'inception'"),
+        (["--data", "digits", "--range", "0-1"], "pixel range '0-1' is unknown"),
+        (["--data", "digits", "--device", "tpu"], "--device tpu is unknown"),
+        (["--data", "digits", "--seeds", "0"], "--seeds 0"),
+        (["--data", "digits", "--splits", "0"], "splits = 0"),
+        (["--data", "digits", "--splits", "5000"], "splits = 5000"),
+        (["--data", "digits", "--num", "5"], "--num 5 is for generators"),
+        (["--data", "digits", "--floor"], "floor needs public images"),
+        (["--data", "digits", "data.holdout=0.2"], "Did you mean 'holdout_share'"),
+        (["--data", "digits", "training.steps=5"], "is not for evaluate"),
+        (["--data", "mnist", "--data-root", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(run, npz, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        run(npz, *options)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_images_are_refused_before_anything_is_fitted(run, npz, images, monkeypatch, tmp_path):
+    monkeypatch.setattr("idpgan.metrics.fitting.fit_classifier", None)
+    np.savez(tmp_path / "bad.npz", images=images["images"], labels=images["labels"][1:])
+    with pytest.raises(InputError, match="labels are int64 of the shape"):
+        run(tmp_path / "bad.npz", "--data", "digits")
+    with pytest.raises(InputError, match="does not exist"):
+        run(tmp_path / "missing", "--data", "digits")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no images"):
+        run(tmp_path / "empty", "--data", "digits")

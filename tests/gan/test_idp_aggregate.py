@@ -1,0 +1,267 @@
+"""IDP-GAN, aggregate form: one charged read, then nothing private; and what is refused before it."""
+
+import dataclasses
+import gc
+import math
+import weakref
+
+import pytest
+import torch
+
+from idpgan.config import ConfigError
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
+from idpgan.gan import build_config
+from idpgan.gan.aggregate_cells import Cells, private_vectors, shares
+from idpgan.gan.idp_aggregate import IdpAggregate
+from idpgan.privacy import BudgetError, Ledger, Noise, Relation, Unit, compose_epsilon
+
+CPU = torch.device("cpu")
+
+
+def config_of(*, public=False, privacy=None, training=None, model=None, **method):
+    data = {"name": "digits"} | ({"public_share": 0.1, "confirm_public": True} if public else {})
+    table = {
+        "data": data,
+        "model": {"generator": "warp", "width": 4, "latent_dim": 4, "codes": 5} | (model or {}),
+        "method": {
+            "name": "idp-gan-aggregate",
+            "moments": 6,
+            "fourier": 20,
+            "embedding_steps": 40,
+            "pretrain_steps": 20,
+        }
+        | {"metric_steps": [2]}
+        | method,
+        "privacy": {"epsilon": 2.0, "delta": 1e-5} | (privacy or {}),
+        "training": {"steps": 20, "batch_size": 50} | (training or {}),
+    }
+    return build_config(table, "test")
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return {public: load(config_of(public=public).data) for public in (False, True)}
+
+
+def method_of(config, split, seed=1):
+    ledger = Ledger(*config.ledger_terms())
+    return IdpAggregate(config, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed))
+
+
+def run(method, first, last):
+    stats = {}
+    for step in range(first, last + 1):
+        stats = {**method.critic_step(step), **method.generator_step(step)}
+    return {name: value.item() for name, value in stats.items()}
+
+
+def weights(method):
+    return torch.cat([weight.flatten() for weight in method.newest.state_dict().values()])
+
+
+VARIANTS = {
+    "random": {},
+    "laplace": {"law": "laplace", "privacy": {"delta": 0.0}},
+    "public": {"public": True, "features": "public", "metric": "public"},
+    "clusters": {"public": True, "features": "public", "metric": "none", "clusters": 3},
+    "deep": {"critic": "deep", "groups": 4},
+    "replace-one": {"privacy": {"relation": "replace-one"}},
+    "dcgan": {"model": {"generator": "dcgan"}},
+    "unconditional": {"model": {"conditional": False}},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_variant_trains_and_proves_what_was_asked_for(variant, splits):
+    config = config_of(**variant)
+    method = method_of(config, splits[variant.get("public", False)])
+    method.prepare()
+    before = weights(method)
+    stats = run(method, 1, 3)
+    assert all(math.isfinite(value) for value in stats.values())
+    assert not torch.equal(before, weights(method))
+    assert method.generator.sample(4, seed=1).shape == (4, 1, 8, 8)
+    report = method.privacy()
+    assert len(method.ledger.events) == 1
+    assert 0.98 * 2.0 <= report.proven.epsilon <= 2.0
+    assert (report.proven.unit, report.proven.relation) == (config.privacy.unit, config.privacy.relation)
+    assert not report.private  # a fixed noise seed
+
+
+def test_training_longer_costs_nothing(splits):
+    method = method_of(config_of(), splits[False])
+    method.prepare()
+    spent = method.ledger.epsilon(1e-5)
+    run(method, 1, 20)
+    assert method.step_event() is None
+    assert method.ledger.epsilon(1e-5) == spent
+
+
+def test_the_charge_stands_before_the_first_private_image_is_read(splits):
+    class Poisoned(type(splits[False].private)):
+        def select(self, index):
+            raise RuntimeError("read")
+
+    private = splits[False].private
+    poisoned = Poisoned(private.images, private.labels, private.classes)
+    method = method_of(config_of(), dataclasses.replace(splits[False], private=poisoned))
+    assert method.ledger.events == ()
+    with pytest.raises(RuntimeError, match="read"):
+        method.prepare()
+    assert method.ledger.events == (method.sums.event,)
+
+
+def test_private_images_are_gone_after_prepare(splits):
+    results = []
+    for poison in (False, True):
+        private = splits[False].private
+        copy = dataclasses.replace(private, images=private.images.clone(), labels=private.labels.clone())
+        method = method_of(config_of(), dataclasses.replace(splits[False], private=copy))
+        method.prepare()
+        if poison:
+            copy.images.zero_()
+            copy.labels.zero_()
+        run(method, 1, 5)
+        results.append(weights(method))
+        alive = weakref.ref(copy)
+        del copy
+        gc.collect()
+        assert alive() is None  # true counts and images are unreachable from the method
+    assert torch.equal(*results)
+
+
+def test_a_second_prepare_has_nothing_to_read(splits):
+    method = method_of(config_of(), splits[False])
+    method.prepare()
+    with pytest.raises(BudgetError, match="exceed"):
+        method.prepare()
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
+    """Whole data sets that differ in one image, coins held equal: the released query moves within its sensitivity."""
+    config = config_of(law=law, privacy={"relation": relation, "delta": 1e-5 if law == "gaussian" else 0.0})
+    method = method_of(config, splits[False])
+    base = splits[False].private.select(torch.arange(6))
+    extremes = torch.stack([torch.zeros(1, 8, 8), torch.full((1, 8, 8), 255), torch.rand(1, 8, 8) * 255]).byte()
+
+    def query(images):
+        vectors = private_vectors(images, method.features, method.cells, Noise.fixed(3), motion=0.0, cap=None)
+        return sum(method.sums._exact_sum(*batch) for batch in vectors)
+
+    def with_last(image, label):
+        images = torch.cat([base.images, image[None]])
+        return query(dataclasses.replace(base, images=images, labels=torch.cat([base.labels, torch.tensor([label])])))
+
+    neighbours = [with_last(image, label) for image in extremes for label in (0, 9)]  # with and without a new label
+    others = [query(base)] if relation is Relation.ADD_REMOVE else neighbours
+    order = 2 if law == "gaussian" else 1
+    worst = max((a - b).flatten().norm(p=order).item() for a in neighbours for b in others)
+    assert worst <= method.sums.mechanism.sensitivity
+    assert worst > 0.5 * method.sums.mechanism.sensitivity  # the bound is of the right size
+    assert compose_epsilon([method.sums.event], config.privacy.delta) <= 2.0
+
+
+def test_resumed_training_is_the_same_training(splits):
+    config = config_of(public=True, features="public")
+    whole, half = (method_of(config, splits[True]) for _ in range(2))
+    for method in (whole, half):
+        method.prepare()
+    run(whole, 1, 6)
+    run(half, 1, 3)
+    resumed = method_of(config, splits[True], seed=2)
+    resumed.load_state(half.state())
+    run(resumed, 4, 6)
+    assert torch.equal(weights(whole), weights(resumed))
+    assert resumed.ledger.events == ()  # nothing is read again
+    with pytest.raises(RuntimeError, match="dropped"):
+        resumed.prepare()
+
+
+def test_matching_brings_the_means_together_and_noise_limits_it(splits):
+    config = config_of(privacy={"epsilon": 50.0}, metric="none", training={"steps": 150, "batch_size": 100})
+    method = method_of(config, splits[False])
+    method.prepare()
+    first = run(method, 1, 10)["distance"]
+    last = run(method, 11, 150)["distance"]
+    assert last < 0.5 * first
+    noisy = method_of(
+        config_of(privacy={"epsilon": 0.05}, metric="none", training={"steps": 150, "batch_size": 100}), splits[False]
+    )
+    noisy.prepare()
+    assert run(noisy, 1, 30)["distance"] > 10 * last  # control: nothing can match noise
+
+
+def test_a_person_counts_once_and_the_cap_is_kept():
+    private = load(DataConfig(name="digits")).private.select(torch.arange(10))
+    people = torch.tensor([4, 4, 4, 4, 9, 9, 7, 4, 9, 4])
+    kept, weights_of = shares(dataclasses.replace(private, identities=people), cap=3)
+    assert kept.tolist() == [0, 1, 2, 4, 5, 6, 8]
+    total = torch.zeros(10, dtype=torch.float64).index_add_(0, people[kept], weights_of[kept])
+    assert torch.allclose(total[[4, 7, 9]], torch.ones(3, dtype=torch.float64))
+
+
+def test_unit_person_is_proven_for_persons(splits):
+    split = splits[False]
+    people = torch.arange(len(split.private)) // 5
+    split = dataclasses.replace(split, private=dataclasses.replace(split.private, identities=people))
+    config = config_of(privacy={"unit": "person", "most_per_person": 5})
+    method = method_of(config, split)
+    method.prepare()
+    run(method, 1, 2)
+    assert method.privacy().proven.unit is Unit.PERSON
+    assert method.privacy().proven.epsilon <= 2.0
+
+
+def test_groups_are_coins_and_clusters_follow_the_image():
+    noise, cells = Noise.fixed(1), Cells(2, 1, 4)
+    rows = torch.arange(4000) % 2
+    index = cells.index(torch.zeros(4000, 1, 8, 8), rows, noise)
+    assert torch.equal(index // 4, rows)
+    counts = torch.bincount(index, minlength=8)
+    assert (counts - 500).abs().max() < 5 * (4000 * 0.125 * 0.875) ** 0.5
+    assert not torch.equal(index, cells.index(torch.zeros(4000, 1, 8, 8), rows, noise))
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ({"features": "public"}, "needs public images"),
+        ({"metric": "public"}, "needs public images"),
+        ({"public": True, "clusters": 2}, "features"),
+        ({"groups": 1000}, "cells"),
+        ({"critic": "deep"}, "groups"),
+        ({"privacy": {"unit": "person"}}, "names no identities"),
+        ({"training": {"batch_size": 51}}, "multiple"),
+    ],
+)
+def test_what_the_data_cannot_give_is_refused_before_a_read(variant, words, splits):
+    with pytest.raises(ConfigError, match=words):
+        method_of(config_of(**variant), splits[variant.get("public", False)])
+
+
+@pytest.mark.parametrize(
+    "privacy", [{"epsilon": 0.0}, {"epsilon": -1.0}, {"delta": 1.0}, {"unit": "pixel"}, {"epsilon": None}]
+)
+def test_impossible_budgets_are_refused(privacy):
+    with pytest.raises(ConfigError):
+        config_of(privacy=privacy)
+
+
+def test_the_budget_has_no_defaults():
+    with pytest.raises(ConfigError, match="privacy"):
+        build_config({"method": {"name": "idp-gan-aggregate"}}, "test")
+
+
+def test_gaussian_noise_is_refused_at_delta_zero(splits):
+    config = config_of(privacy={"delta": 0.0})
+    with pytest.raises(ConfigError, match="no pure guarantee"):
+        config.planned_events(1000)
+
+
+def test_the_plan_costs_what_was_asked_for():
+    for law, delta in (("gaussian", 1e-5), ("laplace", 0.0)):
+        config = config_of(law=law, privacy={"delta": delta})
+        assert 1.99 <= compose_epsilon(config.planned_events(1000), delta) <= 2.0

@@ -1,0 +1,123 @@
+"""The contract of a feature map: norm at most 1 for every image, and means that equal the mean of vectors."""
+
+import pytest
+import torch
+
+from idpgan.models.augment import MOVES, augment, move
+from idpgan.models.features import EmbeddingNet, PublicFeatures, RandomFeatures
+
+CLASSES = 3
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def public_features(shape, norm, num_classes=CLASSES):
+    public = torch.randint(0, 256, (12, *shape), generator=rng(1), dtype=torch.uint8)
+    return PublicFeatures(EmbeddingNet(shape, CLASSES, seed=2), public, num_classes, norm=norm)
+
+
+def random_features(shape, norm):
+    return RandomFeatures(shape, norm=norm, dimensions=10, fourier=40)
+
+
+def extreme_images(shape):
+    """Black, white, checkerboard, one bright pixel, noise: far from anything that the map was fitted to."""
+    _, height, width = shape
+    board = (torch.arange(height)[:, None] + torch.arange(width)) % 2 * 2.0 - 1
+    pixel = -torch.ones(shape)
+    pixel[0, 0, 0] = 1
+    flat = [torch.full(shape, value) for value in (-1.0, 0.0, 1.0)]
+    noise = torch.rand(20, *shape, generator=rng(3)) * 2 - 1
+    return torch.cat([torch.stack([*flat, board.expand(shape), pixel]), noise, noise.sign()])
+
+
+MAPS = [public_features, random_features]
+
+
+@pytest.mark.parametrize("build", MAPS)
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 48, 48)])
+def test_no_image_has_a_norm_above_one(build, norm, shape):
+    features = build(shape, norm)
+    images = extreme_images(shape)
+    labels = torch.arange(len(images)) % CLASSES
+    vectors = features(images, labels).detach()
+    norms = torch.linalg.vector_norm(vectors.double(), ord=norm, dim=1)
+    assert vectors.shape == (len(images), features.dimensions)
+    assert vectors.isfinite().all()
+    assert norms.max() <= 1 + 1e-5
+    assert norms.max() > 0.5  # the bound is used, not wasted
+    assert torch.equal(vectors[:, -1], torch.full((len(images),), features.count))
+
+
+@pytest.mark.parametrize("build", MAPS)
+@pytest.mark.parametrize("norm", [1, 2])
+def test_means_are_the_means_of_the_vectors(build, norm):
+    features = build((1, 8, 8), norm)
+    images = extreme_images((1, 8, 8))[:24]
+    labels = torch.arange(3).repeat_interleave(8)
+    expected = features(images, labels).view(3, 8, -1).mean(1)[:, :-1]
+    found = features.means(images, labels, 3)[:, 0]
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert not torch.allclose(found.roll(1, 0), expected, atol=1e-3)
+
+
+def test_means_can_be_split_by_members():
+    features = public_features((1, 8, 8), 2)
+    images = extreme_images((1, 8, 8))[:24]
+    labels = torch.zeros(24, dtype=torch.int64)
+    members = torch.nn.functional.one_hot(torch.arange(24) % 2, 2).float()
+    found = features.means(images, labels, 2, members)
+    assert torch.allclose(found.sum(1), features.means(images, labels, 2)[:, 0], atol=1e-6)
+    vectors = features(images, labels)[:, :-1]
+    assert torch.allclose(found[1, 0], vectors[12::2].sum(0) / 12, atol=1e-6)
+
+
+def test_the_random_map_needs_no_data_and_follows_its_seed():
+    images = extreme_images((1, 8, 8))
+    same = [random_features((1, 8, 8), 2)(images, None) for _ in range(2)]
+    assert torch.equal(*same)
+    other = RandomFeatures((1, 8, 8), seed=1, dimensions=10, fourier=40)(images, None)
+    assert not torch.allclose(same[0], other, atol=1e-3)
+
+
+def test_unlabelled_images_have_no_gradient_block():
+    with_labels = public_features((1, 8, 8), 2)
+    without = public_features((1, 8, 8), 2, num_classes=0)
+    assert without.dimensions == with_labels.dimensions - CLASSES * 65
+    assert without(extreme_images((1, 8, 8)), None).shape[1] == without.dimensions
+
+
+def test_features_are_restored_from_their_state():
+    features, again = public_features((1, 8, 8), 2), public_features((1, 8, 8), 2)
+    for weight in again.state_dict().values():
+        weight.zero_()
+    again.load_state_dict(features.state_dict())
+    images = extreme_images((1, 8, 8))
+    labels = torch.zeros(len(images), dtype=torch.int64)
+    assert torch.equal(features(images, labels), again(images, labels))
+
+
+def test_gradients_reach_the_images_and_not_the_network():
+    features = public_features((1, 8, 8), 2)
+    images = extreme_images((1, 8, 8)).requires_grad_()
+    features.means(images, torch.zeros(len(images), dtype=torch.int64), 1).square().sum().backward()
+    assert images.grad.abs().sum() > 0
+    assert all(weight.grad is None for weight in features.network.parameters())
+
+
+def test_no_motion_leaves_images_as_they_are_and_a_shift_shifts():
+    images = torch.rand(2, 1, 8, 8, generator=rng())
+    assert torch.allclose(move(images, torch.zeros(2, MOVES)), images, atol=1e-5)
+    shift = torch.zeros(2, MOVES)
+    shift[:, 4] = 0.25  # one of eight pixels to the left
+    assert torch.allclose(move(images, shift)[..., :-1], images[..., 1:], atol=1e-5)
+
+
+def test_augmentation_follows_its_generator_and_its_strength():
+    images = torch.rand(4, 1, 28, 28, generator=rng())
+    assert torch.equal(augment(images, rng(1)), augment(images, rng(1)))
+    assert not torch.allclose(augment(images, rng(1)), augment(images, rng(2)), atol=1e-2)
+    assert torch.allclose(augment(images, rng(1), 0.0), images, atol=1e-4)
