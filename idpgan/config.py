@@ -1,8 +1,6 @@
 """Strict configuration: TOML tables become frozen, checked sections, and every refusal is one clear line.
 
-This module imports nothing of the package and nothing heavy: the command line loads it before anything else.
-Here live also the error classes that all rooms share. An `InputError` is the user's to mend: the command line prints
-its message as one line and ends with exit code 2; anything else is a defect of the program.
+Nothing heavy is imported here but pydantic.
 """
 
 from __future__ import annotations
@@ -22,21 +20,11 @@ from typing import Any, TypeVar
 import pydantic
 from pydantic_core import ErrorDetails
 
+from idpgan.errors import ConfigError
+
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-class InputError(ValueError):
-    """Bad input by the user: the message names what is wrong, its value, the limit and the way out."""
-
-
-class ConfigError(InputError):
-    """A config file, key or value that cannot be used."""
-
-
-class DataError(InputError):
-    """A data file or folder that cannot be used."""
 
 
 class Section(pydantic.BaseModel):

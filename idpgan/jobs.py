@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from idpgan import gan
-from idpgan.config import ConfigError, apply_overrides, dump_toml, load_table
+from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, describe, load
+from idpgan.errors import ConfigError
 from idpgan.gan.config import RunConfig
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event

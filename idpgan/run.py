@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 SECRET_FOLDER = 0o700  # state/ holds the noise state and prepared private sums
 

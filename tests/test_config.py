@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan.config import (
-    ConfigError,
-    DataError,
-    InputError,
-    Section,
-    apply_overrides,
-    build,
-    digest,
-    dump_toml,
-    load_table,
-    nearest_hint,
-)
+from idpgan.config import Section, apply_overrides, build, digest, dump_toml, load_table, nearest_hint
+from idpgan.errors import ConfigError, DataError, InputError
 
 
 class Inner(Section):

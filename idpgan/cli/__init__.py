@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import typer
 
 from idpgan.cli.doctor import doctor
+from idpgan.cli.evaluate import evaluate
 from idpgan.cli.methods import methods
 from idpgan.cli.sample import sample
 from idpgan.cli.train import train
 from idpgan.cli.verify import verify
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 app = typer.Typer(
     name="idpgan",
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sample, methods, verify, doctor):
+for command in (train, sample, evaluate, methods, verify, doctor):
     app.command()(command)
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.config import ConfigError, InputError, apply_overrides, build, load_table, nearest_hint
-from idpgan.data.config import DataConfig
+from idpgan.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from idpgan.data.config import DataConfig
     from idpgan.metrics import Evaluation, Progress
 
 
@@ -111,11 +111,14 @@ def evaluate(
 def _check_choice(option: str, value: str, allowed: Sequence[str]) -> None:
     """Refuse what is none of the allowed words."""
     if value not in allowed:
-        raise InputError(f"{option} {value} is unknown. {nearest_hint(value, allowed)}")
+        raise InputError(f"{option} {value} is unknown. Known: {', '.join(allowed)}.")
 
 
 def _data_config(source: Path, data: str | None, data_root: Path | None, settings: list[str]) -> DataConfig:
     """Return the [data] section: that of the run, if it is one, with what the options say put in."""
+    from idpgan.config import apply_overrides, build, load_table
+    from idpgan.data.config import DataConfig
+
     wrong = [setting for setting in settings if not setting.startswith("data.")]
     if wrong:
         raise ConfigError(f"the setting '{wrong[0]}' is not for evaluate: write data.key=value.")
@@ -171,7 +174,7 @@ def _print(evaluation: Evaluation, title: str) -> None:
     results = {name: result for name in columns if (result := getattr(evaluation, name)) is not None}
     headings = {"utility": "these images", "ceiling": "real private (ceiling)", "floor": "public (floor)"}
     if results:
-        table = Table("trained on", *(headings[name] for name in results), title=title)
+        table = Table("classifier, trained on", *(headings[name] for name in results), title=title)
         for scores in zip(*(result.scores for result in results.values()), strict=True):
             spread = [f" +- {score.std:.2%}" if score.std is not None else "" for score in scores]
             table.add_row(scores[0].name, *(f"{s.mean:.2%}{text}" for s, text in zip(scores, spread, strict=True)))

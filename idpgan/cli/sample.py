@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 
 def sample(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 
 if TYPE_CHECKING:
     from idpgan.jobs import Finished, Plan

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.config import ConfigError, Section
+from idpgan.config import Section
+from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from idpgan.config import ConfigError, DataError
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.source import Found, Progress
+from idpgan.errors import ConfigError, DataError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")

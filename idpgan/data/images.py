@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from idpgan.config import DataError
+from idpgan.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)

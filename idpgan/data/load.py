@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
-from idpgan.config import ConfigError, DataError, nearest_hint
+from idpgan.config import nearest_hint
 from idpgan.data import digits, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.source import Progress, Source
 from idpgan.data.split import Sizes, split_indices, split_sizes
+from idpgan.errors import ConfigError, DataError
 
 SOURCES: Mapping[str, Source] = {
     "digits": digits,

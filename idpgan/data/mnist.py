@@ -21,10 +21,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from idpgan.config import DataError
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, check_labels
 from idpgan.data.source import Found, Progress
+from idpgan.errors import DataError
 
 CLASSES = tuple("0123456789")
 SIDE = 28  # px

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.config import DataError
 from idpgan.data.config import DataConfig
+from idpgan.errors import DataError
 
 SPLIT_SEED = 20_240_117  # a constant of the package: another number is another split, and other members for attacks
 TEST_SHARE = 0.2  # of a set that brings no test images of its own

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from idpgan.config import ConfigError, build, nearest_hint
+from idpgan.config import build, nearest_hint
+from idpgan.errors import ConfigError
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from idpgan.config import ConfigError
 from idpgan.data.images import Images, to_float
+from idpgan.errors import ConfigError
 from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.features import FeatureMap
 from idpgan.privacy.noise import Noise

@@ -24,8 +24,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from idpgan.config import ConfigError
 from idpgan.data.images import Images, to_float
+from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import DiscreteGaussian, DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, Unit
 from idpgan.privacy.accounting import calibrate

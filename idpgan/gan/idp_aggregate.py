@@ -30,9 +30,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from idpgan.config import ConfigError
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
+from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.aggregate_cells import Cells, private_vectors
 from idpgan.gan.aggregate_critic import DeepCritic, LinearCritic

@@ -29,9 +29,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.config import ConfigError
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, describe
+from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
 from idpgan.gan.config import PrivacyConfig, RunConfig

@@ -40,9 +40,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from idpgan.config import ConfigError
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
+from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.idp_terms import (
     PAIR,
@@ -135,7 +135,8 @@ class IdpPublished:
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
-        self._labels = None if split.private.labels is None else split.private.labels.clone()
+        labels = split.private.labels
+        self._labels = None if labels is None else labels.clone().to(device)
         self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
 
         self.newest = build_generator(config.model, shape, len(classes), seed=seed).to(device)
@@ -165,7 +166,7 @@ class IdpPublished:
         self.critic.first.draw_bias_noise(self._rng)
         if self.newest.num_classes and self._run.privacy.label_epsilon is not None and self._labels is not None:
             response = RandomisedResponse(self.newest.num_classes, self._run.privacy.label_epsilon, *PAIR)
-            self._labels = response(self._labels.cpu(), self.noise)
+            self._labels = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
             perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
             self._images = torch.cat(perturbed).to(self.device)
@@ -187,7 +188,7 @@ class IdpPublished:
             real = self.critic.first.pixel_noise(raw, self.noise)
         if not self.newest.num_classes or self._labels is None:
             return real, None
-        return real, self._labels[index.to(self._labels.device)].to(self.device)
+        return real, self._labels[index]
 
     def _next_index(self) -> Tensor:
         """Return |L| positions of the stream of shuffled epochs: each image comes once per epoch."""
@@ -383,7 +384,8 @@ class IdpPublished:
         prepared = state.get("prepared", {})
         if "allocation" in prepared:
             self._allocate(tuple(prepared["allocation"].tolist()))
-        self._labels = prepared.get("labels", self._labels)
+        if "labels" in prepared:
+            self._labels = prepared["labels"].to(self.device)
         if "images" in prepared:
             self._images, self._raw = prepared["images"].to(self.device), None
 

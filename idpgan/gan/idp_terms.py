@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from pydantic import Field, model_validator
 
-from idpgan.config import ConfigError
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
+from idpgan.errors import ConfigError
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.losses import taylor_sensitivity
 from idpgan.models.config import classes_of

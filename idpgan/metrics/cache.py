@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.run import write_bytes_atomic
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from idpgan.config import InputError, nearest_hint
+from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
+from idpgan.errors import InputError
 from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import fit_feature_classifier, full_training_set

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from idpgan.config import InputError
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.errors import InputError
 from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.fitting import fit_named, recipe

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from idpgan.config import InputError
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 from idpgan.metrics import Progress
 from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.training.fit import Epoch, FitConfig, Fitted, fit_classifier

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.config import InputError
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, class_probabilities, extract_features

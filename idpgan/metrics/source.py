@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.config import DataError, InputError, nearest_hint
+from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Progress
+from idpgan.errors import DataError, InputError
 from idpgan.models.checkpoint import WEIGHTS, load_generator
 
 Kind = Literal["generator", "folder", "npz"]

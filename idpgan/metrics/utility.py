@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.config import InputError, nearest_hint
+from idpgan.config import nearest_hint
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.fitting import RECIPES, fit_named, recipe

@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from idpgan.config import ConfigError, InputError, build
+from idpgan.config import build
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import InputError, nearest_hint
+from idpgan.config import nearest_hint
+from idpgan.errors import InputError
 from idpgan.models.initialise import seeded_init
 
 _BODY_PX = 16  # the stem brings the longer side down to at most this

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from idpgan.config import ConfigError, InputError, Section
+from idpgan.config import Section
+from idpgan.errors import ConfigError, InputError
 
 
 class Family(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig, classes_of, family_of, labels_error
 from idpgan.models.initialise import group_norm, seeded_init
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import ConfigError, InputError
+from idpgan.errors import ConfigError, InputError
 
 
 class Ema:

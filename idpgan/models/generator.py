@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.initialise import torch_seed
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 GROUPS = 8  # channels are split in at most so many groups
 

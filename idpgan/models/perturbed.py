@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import ConfigError, InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, family_of
 from idpgan.models.critic import SLOPE
 from idpgan.models.initialise import group_norm, seeded_init

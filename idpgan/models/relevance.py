@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 MOST_BINS = 32
 _STABILISER = 1e-6  # of the epsilon rule, relative to the largest activation

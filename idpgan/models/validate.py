@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 from idpgan.models.initialise import seeded_init
 
 PROBE_RECORDS = 8  # records in a probing batch: enough for layers that mix groups of 2, 4 or 8

@@ -17,7 +17,7 @@ from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 
 FINEST_DELTA = (

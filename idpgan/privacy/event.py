@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit, parse_relation, parse_unit
 
 # Per kind, the fields that it must have beside unit, relation and count. Anything else is unknown and refused.

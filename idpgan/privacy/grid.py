@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 _MAX_STEPS = 1 << 53  # beyond this float64 skips integers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 
 class Unit(StrEnum):

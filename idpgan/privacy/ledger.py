@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.accounting import affordable, compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import (

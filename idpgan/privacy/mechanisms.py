@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.discrete import discrete_gaussian, discrete_laplace
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit

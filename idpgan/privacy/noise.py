@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _MAX_INTEGER = 1 << 62

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid

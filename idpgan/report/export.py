@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from idpgan.config import InputError
 from idpgan.data.images import to_uint8
+from idpgan.errors import InputError
 from idpgan.models.checkpoint import load_generator
 from idpgan.models.generator import Generator
 from idpgan.report.release import CARD, PRIVACY

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from packaging.requirements import Requirement
 
-from idpgan.config import InputError
 from idpgan.data.config import DataConfig
 from idpgan.data.load import SOURCES, describe
+from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
 from idpgan.models.validate import validate_private_critic

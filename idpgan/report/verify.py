@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json, parse_relation, parse_unit

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from idpgan.config import InputError, Section
+from idpgan.config import Section
 from idpgan.data.images import to_float
+from idpgan.errors import InputError
 from idpgan.models.initialise import torch_seed
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch

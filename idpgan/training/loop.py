@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
 from idpgan.run import RunFolder

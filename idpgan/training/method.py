@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 

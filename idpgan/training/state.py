@@ -23,7 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.run import RunFolder, sha256_file, write_bytes_atomic
 
 FORMAT = 1  # of state.pt

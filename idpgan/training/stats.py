@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.run import write_text_atomic
 from idpgan.training.method import Stats, Tick
 

@@ -9,9 +9,9 @@ import typer
 
 from idpgan.cli import main
 from idpgan.cli.evaluate import evaluate
-from idpgan.config import InputError
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
+from idpgan.errors import InputError
 from idpgan.metrics import fitting
 
 app = typer.Typer()
@@ -141,7 +141,7 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
     [
         ([], "--data is missing"),
         (["--data", "digit"], "Did you mean 'digits'"),
-        (["--data", "digits", "--only", "inceptoin"], "Did you mean 'inception'"),
+        (["--data", "digits", "--only", "inceptoin"], "Known: utility, inception"),
         (["--data", "digits", "--range", "0-1"], "pixel range '0-1' is unknown"),
         (["--data", "digits", "--device", "tpu"], "--device tpu is unknown"),
         (["--data", "digits", "--seeds", "0"], "--seeds 0"),
@@ -151,7 +151,7 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
         (["--data", "digits", "--floor"], "floor needs public images"),
         (["--data", "digits", "data.holdout=0.2"], "Did you mean 'holdout_share'"),
         (["--data", "digits", "training.steps=5"], "is not for evaluate"),
-        (["--data", "mnist", "--data-root", "/nowhere"], "/nowhere"),
+        (["--data", "folder", "--data-root", "/nowhere"], "/nowhere"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(run, npz, options, message):

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from idpgan.config import ConfigError, DataError
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.errors import ConfigError, DataError
 
 
 def picture(seed, mode="L", size=(5, 4)):

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import DataError
 from idpgan.data.images import Images, check_labels, to_float, to_uint8, to_unit
+from idpgan.errors import DataError
 
 LEVELS = torch.arange(256, dtype=torch.uint8)
 

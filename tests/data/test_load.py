@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan.config import ConfigError, DataError
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.load import SOURCES, Split, describe, load, place
+from idpgan.errors import ConfigError, DataError
 
 
 def fill(root, num=20, classes=("a", "b"), size=(3, 3), shift=0):

@@ -6,10 +6,10 @@ import struct
 import pytest
 import torch
 
-from idpgan.config import DataError
 from idpgan.data import mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.errors import DataError
 
 NUM_TRAIN, NUM_TEST = 40, 8
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

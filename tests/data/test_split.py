@@ -3,9 +3,10 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from idpgan.config import ConfigError, DataError, build
+from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.split import split_indices, split_sizes
+from idpgan.errors import ConfigError, DataError
 
 
 def config(**keys):

@@ -8,9 +8,9 @@ import weakref
 import pytest
 import torch
 
-from idpgan.config import ConfigError
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
+from idpgan.errors import ConfigError
 from idpgan.gan import build_config
 from idpgan.gan.aggregate_cells import Cells, private_vectors, shares
 from idpgan.gan.idp_aggregate import IdpAggregate

@@ -9,10 +9,11 @@ import torch
 from scipy.stats import kstest, laplace, norm
 
 from idpgan import jobs
-from idpgan.config import ConfigError, build
+from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
+from idpgan.errors import ConfigError
 from idpgan.gan.channel import Terms, build_channel, dct_basis, solve
 from idpgan.gan.idp_local import Config, IdpLocal
 from idpgan.privacy import BudgetError, Ledger, Noise, compose_epsilon
@@ -338,4 +339,4 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(change, message)
 
 def test_epsilon_has_no_default():
     with pytest.raises(ConfigError, match=r"privacy\.epsilon"):
-        jobs.load_config(None, ["method={name='idp-gan-local'}", "privacy.label_epsilon=1"])
+        jobs.load_config(None, ["method={name='idp-gan-local'}", "privacy={label_epsilon=1}"])

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from idpgan import jobs
-from idpgan.config import ConfigError, build
+from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
+from idpgan.errors import ConfigError
 from idpgan.gan.idp_published import Config, IdpPublished
 from idpgan.models.perturbed import PerturbedAffine, build_critic
 from idpgan.privacy import BudgetError, Ledger, Noise, compose_epsilon
@@ -431,7 +432,7 @@ def test_a_critic_with_unbounded_last_features_is_refused():
 
 def test_privacy_keys_have_no_defaults_and_the_method_needs_accept_unsound():
     with pytest.raises(ConfigError, match=r"privacy\.epsilon1"):
-        jobs.load_config(None, ["method={name='idp-gan-published'}", "privacy.epsilon2=1", "privacy.noise=once"])
+        jobs.load_config(None, ["method={name='idp-gan-published'}", "privacy={epsilon2=1,noise='once'}"])
     overrides = ["method={name='idp-gan-published'}", "privacy={epsilon1=1,epsilon2=1,noise='once'}"]
     with pytest.raises(ConfigError, match="is unsound"):
         jobs.start(jobs.load_config(None, overrides))

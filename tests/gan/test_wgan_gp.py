@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan.config import ConfigError, dump_toml
+from idpgan.config import dump_toml
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
+from idpgan.errors import ConfigError
 from idpgan.gan import METHODS, build_config, load_method
 from idpgan.gan.wgan_gp import Config, WganGp
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate

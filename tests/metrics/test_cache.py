@@ -3,7 +3,7 @@ import stat
 import pytest
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.metrics import Cache
 from idpgan.metrics.cache import default_folder
 

@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.special import rel_entr
 from torchmetrics.image.inception import InceptionScore
 
-from idpgan.config import InputError
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 from idpgan.metrics import (
     Cache,
     class_probabilities,

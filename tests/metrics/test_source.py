@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.metrics import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 from idpgan.metrics import Cache, fitting, measure_utility
 from idpgan.metrics import utility as utility_module
 from idpgan.metrics.fitting import RECIPES

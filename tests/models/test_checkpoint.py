@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models import Generator, ModelConfig, load_generator, save_generator
 from idpgan.models.families import build_generator
 

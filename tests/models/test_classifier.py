@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models.classifier import CLASSIFIERS, build_classifier
 
 

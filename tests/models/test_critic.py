@@ -3,7 +3,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.models import Critic, ModelConfig
 
 SIZES = (8, 28, 32, 48, 64)

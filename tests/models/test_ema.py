@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from idpgan.config import ConfigError, InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models import Ema, ModelConfig
 from idpgan.models.families import build_generator
 

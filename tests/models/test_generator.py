@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from idpgan.config import ConfigError, InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models import Critic, Generator, ModelConfig, seeded_init
 from idpgan.models.families import build_generator
 from idpgan.models.generator import LATENT_BLOCK

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, laplace, norm
 from torch import nn
 
-from idpgan.config import ConfigError, InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialise import seeded_init
 from idpgan.models.perturbed import (

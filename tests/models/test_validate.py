@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 from idpgan.models import Critic, ModelConfig, validate_private_critic
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
 
 

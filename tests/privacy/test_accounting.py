@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit, calibrate, compose_epsilon
 from idpgan.privacy.accounting import _discrete_laplace_delta, _interval, _zcdp_delta, affordable, event_pld
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit
 
 REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ADD_REMOVE)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Grid
 
 VALUES = st.floats(-50, 50, allow_nan=False)

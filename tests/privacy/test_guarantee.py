@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 
 IMAGE = Guarantee(1.0, 1e-6, Unit.IMAGE, Relation.ADD_REMOVE, "test")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Event, Ledger, Relation, Unit
 
 ADD = (Unit.IMAGE, Relation.ADD_REMOVE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest, laplace, norm
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import (
     DiscreteGaussian,
     DiscreteLaplace,

@@ -4,7 +4,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chisquare, kstest, norm, uniform
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Noise
 from idpgan.privacy.noise import CipherNoise
 

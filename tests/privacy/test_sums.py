@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit, compose_epsilon
 from idpgan.privacy.sums import CellSums
 

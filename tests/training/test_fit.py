@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from idpgan.config import ConfigError, InputError, build
+from idpgan.config import build
 from idpgan.data.images import to_float
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.classifier import build_classifier
 from idpgan.models.initialise import seeded_init
 from idpgan.training.fit import FitConfig, FitError, fit_classifier, predict

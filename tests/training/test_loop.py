@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from idpgan.config import ConfigError
+from idpgan.errors import ConfigError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.gan.wgan_gp import WganGp
 from idpgan.run import RunFolder
 from idpgan.training.loop import DivergedError

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Unit
 from idpgan.training.state import SavedState, StateStore, code_digest, nonfinite, run_fingerprint
 from tests.training.toy import bits, new_run

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.config import InputError
+from idpgan.errors import InputError
 from idpgan.training.stats import Recorder, TensorBoardScalars, read_stats
 
 NETWORK = torch.nn.Linear(1, 1)
