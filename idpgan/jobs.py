@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, describe, load
@@ -115,15 +117,16 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     device = resolve_device(config.training.device)
     split = load(config.data)
     delta = _delta(config, split.num_private)
-    environment = describe_environment(str(device))
-    toml = dump_toml(config)
+    ledger = Ledger(*config.ledger_terms(), owner=config.identity())
+    method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
+    environment, toml = describe_environment(str(device)), dump_toml(config)
     if out is None:
         run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment)
     else:
         run = RunFolder.create(out, toml, environment)
-    ledger = Ledger(*config.ledger_terms(), path=run.ledger, owner=config.identity())
+    ledger.path = run.ledger  # from the first charge on it is kept on the disk
     ledger.flush()
-    return _train(config, split, run, ledger, delta, progress)
+    return _train(config, split, method, run, ledger, delta, progress)
 
 
 def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
@@ -141,15 +144,26 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
     config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
     split = load(config.data)
     ledger = Ledger.open(run.ledger, config.identity())
-    return _train(config, split, run, ledger, _delta(config, split.num_private), progress)
+    method = _method(config, split, ledger, resolve_device(config.training.device))
+    return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+
+
+def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
+    method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    return method
 
 
 def _train(
-    config: RunConfig, split: Split, run: RunFolder, ledger: Ledger, delta: float, progress: Progress | None
+    config: RunConfig,
+    split: Split,
+    method: Method,
+    run: RunFolder,
+    ledger: Ledger,
+    delta: float,
+    progress: Progress | None,
 ) -> Finished:
     device = resolve_device(config.training.device)
     with run.locked(), contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
-        method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
         outcome = train(
             method,
             config=config.training,

@@ -6,12 +6,9 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import typer
-
-if TYPE_CHECKING:
-    from idpgan.training.progress import Progress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
@@ -27,13 +24,6 @@ class CountProgress(Protocol):
 def print_json(value: Any) -> None:
     """Print one JSON value on stdout."""
     print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def training_progress(off: bool) -> Progress:
-    """Return the bar of a training run; nothing where it is turned off or nobody watches."""
-    from idpgan.training.progress import BarProgress, Progress
-
-    return Progress() if off or not sys.stderr.isatty() else BarProgress()
 
 
 @contextmanager

@@ -58,9 +58,9 @@ def train(
             print(_describe(planned))
         return
 
-    from idpgan.cli.output import training_progress
+    from idpgan.training.progress import make_progress
 
-    progress = training_progress(quiet or as_json)
+    progress = make_progress(False if quiet or as_json else None)
     if resume is not None:
         finished = jobs.resume(resume, data_root, progress)
     else:

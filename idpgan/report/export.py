@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def export_samples(
         raise InputError(f"the folder {out.parent} does not exist. Make it first.")
     generator = load_generator(source)
     chosen = _labels(generator, num, labels)
-    seed = torch.seed() % (1 << 63) if seed is None else seed
+    seed = secrets.randbits(63) if seed is None else seed
     manifest = _manifest(source, generator, num, chosen, seed)
     drawn = generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress)
     write = _write_npz if out.suffix == ".npz" else _write_folder

@@ -74,7 +74,7 @@ def train(
     upkeep = _Upkeep(
         method, config, ledger, StateStore(run, fingerprint), Recorder(run.stats, config.batch_size), delta
     )
-    step = upkeep.resume_or_prepare()
+    step = upkeep.resume_or_prepare(progress)
 
     progress.start(step, config.steps, ledger.epsilon(delta))
     try:
@@ -121,7 +121,7 @@ class _Upkeep:
     delta: float
     saved_step: int = 0
 
-    def resume_or_prepare(self) -> int:
+    def resume_or_prepare(self, progress: Progress) -> int:
         """Return the step to continue from."""
         if self.store.exists():
             saved = self.store.load()
@@ -131,6 +131,7 @@ class _Upkeep:
             self.saved_step = saved.step
             return saved.step
         self.recorder.truncate(0)
+        progress.prepare()
         self.method.prepare()
         self.save(0)  # from here on a kill does not charge prepare() again
         return 0

@@ -16,6 +16,9 @@ REFRESH_SECONDS = 0.2
 class Progress:
     """Progress of a run; this one shows nothing."""
 
+    def prepare(self) -> None:
+        """Say that the work before the first step begins: learning from public images, one-time private reads."""
+
     def start(self, step: int, steps: int, epsilon: float) -> None:
         """Begin at `step` of `steps`."""
 
@@ -50,6 +53,10 @@ class BarProgress(Progress):
         self._shown_at = 0.0
         self._started_at = 0.0
         self._first_step = 0
+
+    def prepare(self) -> None:
+        """See `Progress.prepare`."""
+        self._bar.console.print("prepare: what is learned and released before the first step (minutes at most)")
 
     def start(self, step: int, steps: int, epsilon: float) -> None:
         """See `Progress.start`."""

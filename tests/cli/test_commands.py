@@ -98,6 +98,8 @@ def test_dry_run_prices_the_run_and_writes_nothing(run, tmp_path, monkeypatch):
         (["data.public_share=0.1"], ["confirm_public"]),
         (["privacy.delta=0.5"], ["below 1/N"]),
         (["training.steps=0"], ["training.steps"]),
+        (["method.features=public"], ["needs public images"]),
+        (["privacy.epsilon=0"], ["privacy.epsilon"]),
         (["--resume", "no-such-run"], ["no-such-run"]),
         (["--resume", "x", "training.steps=3"], ["--resume"]),
     ],

@@ -1,0 +1,52 @@
+"""Audit: an empirical lower bound of epsilon, found by playing the distinguishing game against a mechanism.
+
+A guarantee is an upper bound that a proof gives; an audit is a lower bound that an attack gives. An audit above the
+proven epsilon refutes proof or code. An audit below it proves nothing (docs/audit.md).
+
+The names below are loaded when they are first used, so that the command line stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
+    from idpgan.audit.cases import CASES, AuditCase, Audited, Request
+    from idpgan.audit.distinguish import audit
+    from idpgan.audit.neighbours import Pair
+    from idpgan.audit.statistics import Statistic
+
+__all__ = [
+    "CASES",
+    "AuditCase",
+    "AuditResult",
+    "Audited",
+    "Pair",
+    "Request",
+    "Statistic",
+    "audit",
+    "cap",
+    "epsilon_bound",
+]
+
+_MODULES = {
+    "CASES": "cases",
+    "AuditCase": "cases",
+    "AuditResult": "bounds",
+    "Audited": "cases",
+    "Pair": "neighbours",
+    "Request": "cases",
+    "Statistic": "statistics",
+    "audit": "distinguish",
+    "cap": "bounds",
+    "epsilon_bound": "bounds",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,201 @@
+r"""From counts to a lower bound of epsilon: Clopper-Pearson intervals, the choice of a threshold, the cap.
+
+An (epsilon, delta) mechanism allows, for every event E, ``P'(E) <= e^epsilon P(E) + delta``, and the same with the two
+neighbours swapped or E replaced by its complement. With E = "the attacker says neighbour", TPR its probability on the
+neighbour and FPR on the data (math.md, section 6; Jagielski, Ullman, Oprea 2020):
+``epsilon >= max{ log((TPR_low - delta) / FPR_high), log((TNR_low - delta) / FNR_high) }``.
+Both terms rest on the same two statements, "TPR >= TPR_low" and "FPR <= FPR_high", each one-sided at alpha / 2, since
+FNR_high = 1 - TPR_low and TNR_low = 1 - FPR_high. So the maximum holds with confidence 1 - alpha.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import betaincinv
+
+from idpgan.errors import InputError
+
+_CAUTION = 20  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
+_MIDDLE, _TAIL = 128, 64  # candidate thresholds per side: evenly by rank, and closer and closer towards each tail
+
+
+def clopper_pearson(successes: np.ndarray, trials: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a lower and an upper bound of a probability, each of which fails with probability at most ``alpha``.
+
+    Args:
+        successes: Counts in 0 .. ``trials``.
+        trials: Number of independent trials, >= 1.
+        alpha: One-sided, in (0, 1).
+
+    Example:
+        >>> low, high = clopper_pearson(np.array([0, 10]), 10, 0.05)
+        >>> print(low.round(3), high.round(3))
+        [0.    0.741] [0.259 1.   ]
+    """
+    count = np.asarray(successes, dtype=np.float64)
+    low = np.where(count > 0, betaincinv(np.maximum(count, 1), trials - count + 1, alpha), 0.0)
+    high = np.where(count < trials, betaincinv(count + 1, np.maximum(trials - count, 1), 1 - alpha), 1.0)
+    return low, high
+
+
+def epsilon_bound(
+    true_positives: np.ndarray, false_positives: np.ndarray, held_out: int, delta: float, confidence: float
+) -> np.ndarray:
+    """Return the lower bound of epsilon that held-out counts prove; see the module. Minus infinity is "nothing".
+
+    Args:
+        true_positives: Runs on the neighbour that were called neighbour.
+        false_positives: Runs on the data that were called neighbour.
+        held_out: Runs per side.
+        delta: Of the guarantee under test.
+        confidence: 1 - alpha, for each entry by itself.
+    """
+    alpha = (1 - confidence) / 2
+    tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)
+    _, fpr_high = clopper_pearson(false_positives, held_out, alpha)
+    return np.maximum(_log_ratio(tpr_low - delta, fpr_high), _log_ratio(1 - fpr_high - delta, 1 - tpr_low))
+
+
+def _log_ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(np.maximum(above, 0.0)) - np.log(below)
+
+
+def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
+    """Return the largest epsilon that ``held_out`` runs per side can show: all of them called right.
+
+    "Infinite" is never measured: a mechanism without any noise reaches this number and no more.
+
+    Example:
+        >>> [round(cap(10**k), 1) for k in (4, 5, 6)]
+        [7.9, 10.2, 12.5]
+    """
+    return float(epsilon_bound(np.array(held_out), np.array(0), held_out, delta, confidence))
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A lower bound of epsilon, with all that is needed to compute it again.
+
+    Attributes:
+        epsilon_lower: With probability `confidence` over the audit's runs, no (epsilon, delta) guarantee with a smaller
+            epsilon holds; 0 if nothing was found.
+        cap: What `epsilon_lower` would be had every held-out run been called right.
+        statistic: Which statistic the choosing half preferred.
+        threshold: Of the statistic.
+        direction: 1: "neighbour" is said where the statistic is at least the threshold; -1: where it is below.
+        true_positives: Held-out runs on the neighbour of which that was said.
+        false_positives: Held-out runs on the data of which that was said.
+        held_out: Held-out runs per side: runs // 2.
+        runs: Runs per side.
+        delta: Of the guarantee under test.
+        confidence: 1 - alpha.
+    """
+
+    epsilon_lower: float
+    cap: float
+    statistic: str
+    threshold: float
+    direction: int
+    true_positives: int
+    false_positives: int
+    held_out: int
+    runs: int
+    delta: float
+    confidence: float
+
+    @classmethod
+    def of_counts(
+        cls,
+        true_positives: int,
+        false_positives: int,
+        *,
+        runs: int,
+        delta: float,
+        confidence: float,
+        statistic: str,
+        threshold: float,
+        direction: int,
+    ) -> Self:
+        """Compute bound and cap from the counts of the held-out half."""
+        held_out = runs // 2
+        bound = epsilon_bound(np.array(true_positives), np.array(false_positives), held_out, delta, confidence)
+        return cls(
+            max(float(bound), 0.0), cap(held_out, confidence, delta), statistic, threshold, direction, true_positives,
+            false_positives, held_out, runs, delta, confidence,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {**dataclasses.asdict(self), "threshold": _finite(self.threshold)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`, and compute the bound again.
+
+        Raises:
+            InputError: If a key is missing or unknown, or bound and counts do not fit.
+        """
+        if set(data) != {field.name for field in dataclasses.fields(cls)}:
+            raise InputError(f"not an audit result: keys {sorted(data)}.")
+        known = ("runs", "delta", "confidence", "statistic", "direction")
+        again = cls.of_counts(
+            data["true_positives"],
+            data["false_positives"],
+            threshold=float(data["threshold"]),
+            **{name: data[name] for name in known},
+        )
+        if abs(again.epsilon_lower - data["epsilon_lower"]) > 1e-9 or again.held_out != data["held_out"]:
+            raise InputError(
+                f"the counts prove epsilon >= {again.epsilon_lower:.6g}, the result says {data['epsilon_lower']:.6g}."
+            )
+        return again
+
+
+def _finite(value: float) -> float | str:
+    """Infinity has no number in JSON."""
+    return value if np.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the first half settled.
+
+    Attributes:
+        direction: See `AuditResult`.
+        threshold: See `AuditResult`.
+        bound: The lower bound that the choosing runs themselves would give: for comparing statistics only.
+    """
+
+    direction: int
+    threshold: float
+    bound: float
+
+
+def choose(data_scores: np.ndarray, neighbour_scores: np.ndarray, delta: float, confidence: float) -> Choice:
+    """Choose direction and threshold on the first half's scores, (n,) each, n equal: the ones with the best bound."""
+    data, neighbour = np.sort(data_scores).astype(np.float64), np.sort(neighbour_scores).astype(np.float64)
+    runs, thresholds = len(data), _candidates(data, neighbour)
+    confidence = 1 - (1 - confidence) / _CAUTION
+    above_data = runs - np.searchsorted(data, thresholds, side="left")
+    above_neighbour = runs - np.searchsorted(neighbour, thresholds, side="left")
+    upward = epsilon_bound(above_neighbour, above_data, runs, delta, confidence)
+    downward = epsilon_bound(runs - above_neighbour, runs - above_data, runs, delta, confidence)
+    best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
+    (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
+    return Choice(direction, float(thresholds[ties[len(ties) // 2]]), best)  # the middle: farthest from being missed
+
+
+def _candidates(*sorted_scores: np.ndarray) -> np.ndarray:
+    """Return thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbours."""
+    runs = len(sorted_scores[0])
+    tail = np.geomspace(1, runs, _TAIL).astype(int) - 1
+    ranks = np.unique(np.concatenate([np.linspace(0, runs - 1, _MIDDLE).astype(int), tail, runs - 1 - tail]))
+    values = np.unique(np.concatenate([scores[ranks] for scores in sorted_scores]))
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+    ends = [np.nextafter(values[-1], np.inf)]  # for scores of plus infinity
+    return np.unique(np.concatenate([values, (values[1:] + values[:-1]) / 2, ends]))

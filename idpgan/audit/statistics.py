@@ -1,0 +1,304 @@
+r"""What the attacker computes from one output: a score that should be higher on the neighbour.
+
+By Neyman and Pearson the log-likelihood ratio is the best there is, wherever the density is known. Otherwise there is
+a choice of statistics, and the choosing half of the runs says which one is taken.
+
+A *maker* is any ``callable(data, neighbour) -> Statistic``; the classes below are makers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idpgan.errors import InputError
+from idpgan.models.initialise import seeded_init
+from idpgan.privacy.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Laplace,
+    RandomisedResponse,
+)
+
+_MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated
+_MOST_OUTCOMES = 4096
+
+
+class Statistic:
+    """A score of outputs; higher should mean neighbour, but the game tries both directions.
+
+    Attributes:
+        name: As printed.
+        learns: Whether `fit` has to be called, with outputs that are used for nothing else.
+    """
+
+    name: str = ""
+    learns: bool = False
+
+    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+        """Learn from outputs (F, *out) of each side; False = it cannot be used for such outputs."""
+        return True
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """Score outputs (R, *out): (R,) floating point."""
+        raise NotImplementedError
+
+
+Maker = Callable[[Tensor, Tensor], Statistic]
+
+
+def _flat(outputs: Tensor) -> Tensor:
+    return outputs.flatten(1).double() if outputs.ndim > 1 else outputs.double()[:, None]
+
+
+class Nearness(Statistic):
+    """How much nearer the output is to the neighbour than to the data, in the sum of |differences|^order.
+
+    The log-likelihood ratio up to scale: order 1 of Laplace noise, order 2 of Gaussian noise, discrete ones included.
+    """
+
+    def __init__(self, data: Tensor, neighbour: Tensor, *, order: int = 1, unit: float = 1.0) -> None:
+        self.name = f"nearness (L{order})"
+        self._order, self._unit = order, unit
+        self._data, self._neighbour = data.flatten().double(), neighbour.flatten().double()
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        flat = _flat(outputs)
+        if self._order == 2:  # |y - x|^2 - |y - x'|^2 is linear in y
+            middle = (self._data + self._neighbour) / 2
+            return (flat - middle) @ ((self._neighbour - self._data) * (2 / self._unit))
+        return ((flat - self._data).abs_() - (flat - self._neighbour).abs_()).sum(1) / self._unit
+
+
+class LogProbability(Statistic):
+    """Log-likelihood ratio of a single outcome in 0 .. K - 1, from its exact probabilities."""
+
+    def __init__(self, log_ratio: Tensor) -> None:
+        self.name = "exact log-likelihood ratio"
+        self._log_ratio = log_ratio.double()
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        return self._log_ratio[outputs.flatten()]
+
+
+def likelihood_ratio(mechanism: object) -> Maker:
+    """Return the maker of the exact log-likelihood ratio of one of our mechanisms.
+
+    Raises:
+        InputError: If its density is not known in closed form.
+    """
+
+    def make(data: Tensor, neighbour: Tensor) -> Statistic:
+        if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | DiscreteGaussian):
+            gaussian = isinstance(mechanism, Gaussian | DiscreteGaussian)
+            if isinstance(mechanism, Laplace | Gaussian):
+                scale = mechanism.noise_multiplier * mechanism.sensitivity
+            else:
+                scale = float(mechanism.scale)
+            unit = 2 * scale**2 if gaussian else scale
+            statistic: Statistic = Nearness(data, neighbour, order=2 if gaussian else 1, unit=unit)
+            statistic.name = "exact log-likelihood ratio"
+            return statistic
+        if isinstance(mechanism, Exponential):
+            rate = mechanism.epsilon / (2 * mechanism.sensitivity)
+            log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbour)]
+            return LogProbability(log_odds[1] - log_odds[0])
+        if isinstance(mechanism, RandomisedResponse):
+            hot = [nn.functional.one_hot(x.flatten()[0], mechanism.categories).double() for x in (data, neighbour)]
+            return LogProbability((hot[1] - hot[0]) * mechanism.epsilon)
+        raise InputError(f"the density of {type(mechanism).__name__} is not known in closed form; choose a statistic.")
+
+    return make
+
+
+class Outcomes(Statistic):
+    """How often the very same output was seen on each side: for mechanisms with few outcomes, or few seeds."""
+
+    learns = True
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        self.name = "frequency of outcomes"
+
+    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+        """See `Statistic`."""
+        keys = [self._keys(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        self._known, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+        if len(self._known) > min(_MOST_OUTCOMES, len(inverse) // 4):
+            return False
+        split = len(keys[0])
+        counts = [np.bincount(part, minlength=len(self._known)) for part in (inverse[:split], inverse[split:])]
+        self._scores = np.log((counts[1] + 0.5) / (counts[0] + 0.5))
+        return True
+
+    @staticmethod
+    def _keys(outputs: Tensor) -> np.ndarray:
+        """Return one comparable key per output: its bytes, or the number itself."""
+        flat = np.ascontiguousarray(outputs.flatten(1).numpy() if outputs.ndim > 1 else outputs[:, None].numpy())
+        if flat.shape[1] == 1:
+            return flat[:, 0]  # sorts a hundred times faster
+        return flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1]))).ravel()
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`; an output never seen says nothing."""
+        keys = self._keys(outputs)
+        place = np.searchsorted(self._known, keys).clip(max=len(self._known) - 1)
+        return torch.from_numpy(np.where(self._known[place] == keys, self._scores[place], 0.0))
+
+
+class Linear(Statistic):
+    """Fisher's linear discriminant of the outputs: finds directions in which there is little or no noise."""
+
+    learns = True
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        self.name = "linear discriminant"
+
+    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+        """See `Statistic`."""
+        sides = [_flat(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        size = sides[0].shape[1]
+        if size > min(_MOST_LINEAR, len(sides[0]) // 4) or not all(bool(side.isfinite().all()) for side in sides):
+            return False
+        means = [side.mean(0) for side in sides]
+        centred = torch.cat([side - mean for side, mean in zip(sides, means, strict=True)])
+        covariance = centred.T @ centred / len(centred)
+        ridge = 1e-12 * covariance.diagonal().mean() + 1e-30
+        self._weights = torch.linalg.solve(
+            covariance + ridge * torch.eye(size, dtype=torch.float64), means[1] - means[0]
+        )
+        self._middle = (means[0] + means[1]) / 2
+        return bool(self._weights.isfinite().all())
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        return (_flat(outputs) - self._middle) @ self._weights
+
+
+class Classifier(Statistic):
+    """A small network that learns to tell the two sides apart, for outputs of which nothing is known."""
+
+    learns = True
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        self.name = "learned classifier"
+
+    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+        """See `Statistic`."""
+        from idpgan.training.fit import FitConfig, fit_classifier
+
+        sides = [_flat(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        inputs = torch.cat(sides)
+        if not bool(inputs.isfinite().all()):
+            return False
+        self._mean, self._std = inputs.mean(0), inputs.std(0).clamp(min=1e-30)
+        labels = torch.arange(2).repeat_interleave(len(sides[0]))
+        with seeded_init(0, stream=0):
+            network = nn.Sequential(nn.Linear(inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, 2))
+        fitted = fit_classifier(network, self._standard(inputs), labels, config=FitConfig(epochs=5))
+        self._network = fitted.model
+        return True
+
+    def _standard(self, flat: Tensor) -> Tensor:
+        return ((flat - self._mean) / self._std).clamp(-1e3, 1e3).float()
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        with torch.inference_mode():
+            logits: Tensor = self._network(self._standard(_flat(outputs)))
+        return logits[:, 1] - logits[:, 0]
+
+
+class SubspaceDistance(Statistic):
+    """How much nearer the output's leading column space is to the neighbour's than to the data's.
+
+    For publishers of matrices (..., m, n) that leave singular vectors without noise. With U the first ``rank`` left
+    singular vectors, nearness is ``||U_output^T U_x||_F^2``, the sum of squared cosines of the principal angles.
+    """
+
+    def __init__(self, data: Tensor, neighbour: Tensor, *, rank: int = 2) -> None:
+        if data.ndim < 2:
+            raise InputError(f"the subspace test is for matrices, got shape {tuple(data.shape)}.")
+        self.name = f"subspace distance (rank {rank})"
+        self._rank = rank
+        self._bases = [self._basis(x.reshape(-1, *x.shape[-2:])) for x in (data, neighbour)]
+
+    def _basis(self, matrices: Tensor) -> Tensor:
+        """Return leading left singular vectors (..., m, r), those of singular value 0 set to 0."""
+        left, values, _ = torch.linalg.svd(matrices.double(), full_matrices=False)
+        kept = values[..., : self._rank] > 1e-9 * values[..., :1]
+        return left[..., : self._rank] * kept[..., None, :]
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        bases = self._basis(outputs.reshape(len(outputs), -1, *outputs.shape[-2:]))  # (R, C, m, r)
+        near = [(bases.mT @ basis).square().flatten(1).sum(1) for basis in self._bases]
+        return near[1] - near[0]
+
+
+class WithinBatch(Statistic):
+    """Nearness of the *difference* of the first two records of an output (R, 2+, ...): noise that they share cancels."""
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        if data.ndim < 1 or len(data) < 2:
+            raise InputError("the within-batch test needs at least two records.")
+        self.name = "difference within the batch"
+        self._nearness = Nearness(data[0] - data[1], neighbour[0] - neighbour[1])
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        return self._nearness(outputs[:, 0].double() - outputs[:, 1].double())
+
+
+@dataclass(frozen=True)
+class _Bits:
+    integer: torch.dtype
+    mantissa: int
+    bias: int
+
+
+_LAYOUTS = {torch.float32: _Bits(torch.int32, 23, 127), torch.float64: _Bits(torch.int64, 52, 1023)}
+
+
+class LowOrderBits(Statistic):
+    """The coarsest power of two of which all numbers of the output are multiples.
+
+    Floating-point noise has fine steps near zero; what is added to it coarsens them (Mironov 2012). It finds the leak in
+    *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
+    """
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        self.name = "low-order bits"
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`: log2 of that power, (R,)."""
+        if outputs.dtype not in _LAYOUTS:
+            raise InputError(f"the low-order bits of {outputs.dtype} say nothing.")
+        layout = _LAYOUTS[outputs.dtype]
+        bits = outputs.reshape(len(outputs), -1).contiguous().view(layout.integer).long()
+        exponent = (bits >> layout.mantissa) & (2 * layout.bias + 1)
+        mantissa = (bits & ((1 << layout.mantissa) - 1)) | (1 << layout.mantissa)
+        lowest = (mantissa & -mantissa).double().log2()
+        return (lowest + exponent.double() - layout.mantissa - layout.bias).amin(1)
+
+
+def usual(data: Tensor, output: Tensor) -> list[Maker]:
+    """Return the statistics to try where none is given.
+
+    Args:
+        data: The first neighbour.
+        output: One output without its row dimension: its shape says whether it can be compared with the data.
+    """
+    makers: list[Maker] = [Outcomes, Linear]
+    if output.numel() == data.numel():
+        makers += [Nearness, lambda one, other: Nearness(one, other, order=2)]
+    else:
+        makers.append(Classifier)
+    return makers
