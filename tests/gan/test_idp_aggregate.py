@@ -164,14 +164,19 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
     assert compose_epsilon([method.sums.event], config.privacy.delta) <= 2.0
 
 
-def test_resumed_training_is_the_same_training(splits):
-    config = config_of(public=True, features="public")
-    whole, half = (method_of(config, splits[True]) for _ in range(2))
+@pytest.mark.parametrize(
+    "variant",
+    [{"metric": "fakes"}, {"public": True, "features": "public", "metric": "none"}, {"critic": "deep", "groups": 4}],
+    ids=["metric", "features", "deep"],
+)
+def test_resumed_training_is_the_same_training(variant, splits):
+    config, split = config_of(**variant), splits[variant.get("public", False)]
+    whole, half = (method_of(config, split) for _ in range(2))
     for method in (whole, half):
         method.prepare()
     run(whole, 1, 6)
     run(half, 1, 3)
-    resumed = method_of(config, splits[True], seed=2)
+    resumed = method_of(config, split, seed=2)
     resumed.load_state(half.state())
     run(resumed, 4, 6)
     assert torch.equal(weights(whole), weights(resumed))

@@ -1,0 +1,342 @@
+"""What can be audited by name: a mechanism with its worst-case neighbours, its claim and its proof.
+
+Here are the privacy mechanisms themselves; `idpgan.report.audits` adds the releases of the GANs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.audit.bounds import AuditResult
+from idpgan.audit.distinguish import Progress, audit
+from idpgan.audit.neighbours import PAIRS, Pair
+from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
+from idpgan.errors import InputError
+from idpgan.privacy.accounting import calibrate, compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.grid import Grid
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget, number_to_json
+from idpgan.privacy.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    NoisyMax,
+    RandomisedResponse,
+)
+from idpgan.privacy.noise import Noise
+
+IMAGE_SHAPE = (112, 92)  # of ORL
+_SENSITIVITY_STEPS = 1000  # of the discrete mechanisms, in grid steps
+_CHOICES = 20  # of the exponential mechanism and noisy max
+_CATEGORIES = 10
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody wants audited; None = the method's default.
+
+    Attributes:
+        epsilon: What the method is asked to keep to, > 0.
+        delta: In [0, 1).
+        unit: What one neighbour changes.
+        relation: How.
+        pair: A name of `neighbours.PAIRS`.
+        law: Of the noise.
+        draw: When noise is drawn.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    unit: Unit | None = None
+    relation: Relation | None = None
+    pair: str | None = None
+    law: str | None = None
+    draw: str | None = None
+
+
+@dataclass(frozen=True)
+class AuditCase:
+    """One game to play.
+
+    Attributes:
+        method: What is audited.
+        pair: The neighbours.
+        claimed: What is said of it: by a paper, or by whoever asked for that epsilon; None = nothing.
+        proven: What the accountant proves.
+        release: Maps (R, *shape) and a noise source to R independent outputs.
+        statistics: Makers of statistics to choose from.
+        entrywise: See `audit`.
+        notes: What a reader has to know, one sentence each.
+    """
+
+    method: str
+    pair: Pair
+    claimed: Guarantee | None
+    proven: Guarantee
+    release: Callable[[Tensor, Noise], Tensor]
+    statistics: tuple[Maker, ...]
+    entrywise: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def delta(self) -> float:
+        """At which epsilon is bounded: that of the proof, or of the claim where nothing is proven."""
+        return self.proven.delta if self.proven.finite or self.claimed is None else self.claimed.delta
+
+    def run(
+        self,
+        runs: int,
+        *,
+        confidence: float = 0.95,
+        seed: int | None = None,
+        threads: int = 1,
+        progress: Progress | None = None,
+    ) -> Audited:
+        """Play it.
+
+        Args:
+            runs: Per side.
+            confidence: Of the bound.
+            seed: Fixes the noise, for a result that can be had again; None = the operating system's.
+            threads: Each has its own noise.
+            progress: Told how far it is.
+        """
+        sources = [Noise.system() if seed is None else Noise.fixed(seed * 1000 + i) for i in range(threads)]
+        players = [lambda rows, source=source: self.release(rows, source) for source in sources]
+        result = audit(
+            players,  # type: ignore[arg-type]  # the default argument of the lambda
+            self.pair.data,
+            self.pair.neighbour,
+            runs=runs,
+            delta=self.delta,
+            confidence=confidence,
+            statistics=self.statistics,
+            entrywise=self.entrywise,
+            progress=progress,
+        )
+        return Audited(self, result)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A case and what came out."""
+
+    case: AuditCase
+    result: AuditResult
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The lower bound, in the form of the two numbers that it stands beside."""
+        result, proven = self.result, self.case.proven
+        basis = (
+            f"lower bound at {result.confidence:.4g} confidence, cap {result.cap:.2f}, {result.runs} runs per side, "
+            f"{result.statistic}, {self.case.pair.name}"
+        )
+        return Guarantee(result.epsilon_lower, result.delta, proven.unit, proven.relation, basis)
+
+    @property
+    def violation(self) -> bool:
+        """Whether the audit refutes the proof, or the code."""
+        return self.result.epsilon_lower > self.case.proven.epsilon
+
+    @property
+    def exceeds_claim(self) -> bool:
+        """Whether the audit refutes the claim."""
+        return self.case.claimed is not None and self.result.epsilon_lower > self.case.claimed.epsilon
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.violation:
+            return "VIOLATION: the audited epsilon exceeds the proven one, so proof or code is wrong."
+        if self.exceeds_claim:
+            return "The audited epsilon exceeds the claimed one: the claim is false. Nothing proven is refuted."
+        return "Nothing is refuted. This proves nothing: epsilon may lie anywhere between audited and proven."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        case, result = self.case, self.result
+        return {
+            "method": case.method,
+            "neighbours": case.pair.name,
+            "unit": str(case.proven.unit),
+            "relation": str(case.proven.relation),
+            "claimed": number_to_json(case.claimed.epsilon) if case.claimed else None,
+            "proven": number_to_json(case.proven.epsilon),
+            "audited": result.epsilon_lower,
+            "violation": self.violation,
+            "exceeds_claim": self.exceeds_claim,
+            "verdict": self.verdict,
+            "notes": list(case.notes),
+            "result": result.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make a case by name.
+
+    Attributes:
+        build: Makes it from a request whose None are filled in.
+        units: Possible units, the default first; empty = any.
+        relations: Possible relations, the default first; empty = any.
+        delta: Default.
+        options: Further fields of `Request` that it knows, with their possible values, the default first.
+    """
+
+    build: Callable[[Request], AuditCase]
+    units: tuple[Unit, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    delta: float = 0.0
+    options: Mapping[str, tuple[str, ...]] | None = None
+
+    def case(self, name: str, request: Request) -> AuditCase:
+        """Fill in defaults and make the case.
+
+        Raises:
+            InputError: If the request holds what the method does not know.
+        """
+        check_budget(request.epsilon, request.delta or 0.0)
+        if math.isinf(request.epsilon):
+            raise InputError("--epsilon inf asks for no protection; there is nothing to audit.")
+        chosen: dict[str, Any] = {
+            "epsilon": request.epsilon,
+            "delta": self.delta if request.delta is None else request.delta,
+            "unit": _pick(name, "unit", request.unit, self.units or tuple(Unit)),
+            "relation": _pick(name, "relation", request.relation, self.relations or tuple(Relation)),
+        }
+        options = self.options or {}
+        for field in ("pair", "law", "draw"):
+            given = getattr(request, field)
+            if field in options:
+                chosen[field] = _pick(name, field, given, options[field])
+            elif given is not None:
+                raise InputError(f"'{name}' has no choice of {field}; leave {given} out.")
+        return self.build(Request(**chosen))
+
+
+def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:
+    if given is None:
+        return known[0]
+    if given not in known:
+        raise InputError(f"'{name}' has no {what} {given}; known: {', '.join(known)}.")
+    return given
+
+
+def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:
+    """Return what was asked for, and what the events prove at the request's delta."""
+    delta, pair = request.delta or 0.0, (events[0].unit, events[0].relation)
+    claimed = Guarantee(request.epsilon, delta, *pair, "asked for")
+    epsilon = compose_epsilon(events, delta)
+    proven = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *pair, f"accountant, {events[0].kind}")
+    return claimed, proven
+
+
+def _terms(request: Request) -> tuple[Unit, Relation]:
+    return request.unit or Unit.IMAGE, request.relation or Relation.REPLACE_ONE
+
+
+def _multiplier(request: Request, mechanism: Callable[[float], Mechanism], count: int = 1) -> float:
+    """Return the noise multiplier that keeps to the request."""
+    return calibrate(lambda m: [mechanism(m).event.repeated(count)], request.epsilon, request.delta or 0.0)
+
+
+def _scalar(name: str, mechanism_of: Callable[[float, Request], Mechanism], *, discrete: bool) -> Entry:
+    """Return the entry of noise on one number whose sensitivity is 1, or a thousand steps."""
+
+    def build(request: Request) -> AuditCase:
+        mechanism = mechanism_of(_multiplier(request, lambda m: mechanism_of(m, request)), request)
+        zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
+        pair = Pair("0 against the sensitivity", zero, zero + (_SENSITIVITY_STEPS if discrete else 1))
+        claimed, proven = guarantees(request, mechanism.event)
+        return AuditCase(name, pair, claimed, proven, mechanism, (likelihood_ratio(mechanism),))
+
+    return Entry(build, delta=1e-5 if "gaussian" in name else 0.0)
+
+
+def _discrete_laplace(multiplier: float, request: Request) -> Mechanism:
+    return DiscreteLaplace(_SENSITIVITY_STEPS, math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
+
+
+def _discrete_gaussian(multiplier: float, request: Request) -> Mechanism:
+    return DiscreteGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
+
+
+def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
+    """Return the entry of a choice among scores of sensitivity 1: one rises by 1, all others fall by 1."""
+
+    def build(request: Request) -> AuditCase:
+        mechanism = kind(1.0, request.epsilon, *_terms(request))
+        scores = torch.ones(_CHOICES, dtype=torch.float64)
+        scores[0] = 0.0
+        maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
+        pair = Pair("one score worst against the same score best", scores, 1 - scores)
+        return AuditCase(name, pair, *guarantees(request, mechanism.event), mechanism, (maker,))
+
+    return Entry(build)
+
+
+def _randomised_response(request: Request) -> AuditCase:
+    """Return the case of one label of ten."""
+    mechanism = RandomisedResponse(_CATEGORIES, request.epsilon, *_terms(request))
+    pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
+    given = guarantees(request, mechanism.event)
+    return AuditCase("randomised-response", pair, *given, mechanism, (likelihood_ratio(mechanism),))
+
+
+def _lap(request: Request) -> AuditCase:
+    """Return the case of Laplace noise on every pixel of a 112 x 92 image in [0, 1] (math.md, section 2, `lap`).
+
+    Noise is sized for the L1 distance of the unit where delta is 0, else for each of its pixels by their joint PLD.
+    """
+    unit, relation = _terms(request)
+    rows, columns = IMAGE_SHAPE
+    touched = {Unit.PIXEL: 1, Unit.COLUMN: rows, Unit.IMAGE: rows * columns}[unit]
+    count, distance = (1, touched) if not request.delta else (touched, 1)  # number of releases, L1 distance of each
+    discrete = request.law == "discrete-laplace"
+    grid = Grid.fine(distance, distance, norm=1) if discrete else Grid(1.0)
+    steps = grid.l1(distance, distance)
+
+    def mechanism_of(multiplier: float) -> Mechanism:
+        if discrete:
+            return DiscreteLaplace(steps, math.ceil(multiplier * steps), unit, relation)
+        return Laplace(float(distance), multiplier, unit, relation)
+
+    mechanism = mechanism_of(_multiplier(request, mechanism_of, count))
+    scale = (mechanism.event.noise_multiplier or 0.0) * (steps * grid.step if discrete else distance)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        inside = values.clamp(0, 1)
+        return grid.value(mechanism(grid.round(inside), noise)) if discrete else mechanism(inside, noise)
+
+    pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
+    given = guarantees(request, mechanism.event.repeated(count))
+    maker: Maker = lambda data, neighbour: Nearness(data, neighbour, unit=scale)  # noqa: E731
+    notes = ("pixels that do not differ are independent of everything and were not simulated",)
+    return AuditCase("lap", pair, *given, release, (maker,), entrywise=True, notes=notes)
+
+
+CASES: dict[str, Entry] = {
+    "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_terms(request)), discrete=False),
+    "gaussian": _scalar("gaussian", lambda m, request: Gaussian(1.0, m, *_terms(request)), discrete=False),
+    "discrete-laplace": _scalar("discrete-laplace", _discrete_laplace, discrete=True),
+    "discrete-gaussian": _scalar("discrete-gaussian", _discrete_gaussian, discrete=True),
+    "exponential": _selection("exponential", Exponential),
+    "noisy-max": _selection("noisy-max", NoisyMax),
+    "randomised-response": Entry(_randomised_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),
+    "lap": Entry(
+        _lap,
+        (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE),
+        (Relation.REPLACE_ONE,),
+        options={"pair": tuple(PAIRS), "law": ("discrete-laplace", "laplace")},
+    ),
+}
