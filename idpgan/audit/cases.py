@@ -191,6 +191,7 @@ class Entry:
         relations: Possible relations, the default first; empty = any.
         delta: Default.
         options: Further fields of `Request` that it knows, with their possible values, the default first.
+        pure: Values of ``law`` for which delta is 0 unless told.
     """
 
     build: Callable[[Request], AuditCase]
@@ -198,6 +199,7 @@ class Entry:
     relations: tuple[Relation, ...] = ()
     delta: float = 0.0
     options: Mapping[str, tuple[str, ...]] | None = None
+    pure: tuple[str, ...] = ()
 
     def case(self, name: str, request: Request) -> AuditCase:
         """Fill in defaults and make the case.
@@ -210,7 +212,6 @@ class Entry:
             raise InputError("--epsilon inf asks for no protection; there is nothing to audit.")
         chosen: dict[str, Any] = {
             "epsilon": request.epsilon,
-            "delta": self.delta if request.delta is None else request.delta,
             "unit": _pick(name, "unit", request.unit, self.units or tuple(Unit)),
             "relation": _pick(name, "relation", request.relation, self.relations or tuple(Relation)),
         }
@@ -221,7 +222,8 @@ class Entry:
                 chosen[field] = _pick(name, field, given, options[field])
             elif given is not None:
                 raise InputError(f"'{name}' has no choice of {field}; leave {given} out.")
-        return self.build(Request(**chosen))
+        default = 0.0 if chosen.get("law") in self.pure else self.delta
+        return self.build(Request(**chosen, delta=default if request.delta is None else request.delta))
 
 
 def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:

@@ -61,9 +61,10 @@ class Nearness(Statistic):
     """How much nearer the output is to the neighbour than to the data, in the sum of |differences|^order.
 
     The log-likelihood ratio up to scale: order 1 of Laplace noise, order 2 of Gaussian noise, discrete ones included.
+    ``unit`` divides it: Laplace's scale (one, or one per number), or twice the Gaussian variance.
     """
 
-    def __init__(self, data: Tensor, neighbour: Tensor, *, order: int = 1, unit: float = 1.0) -> None:
+    def __init__(self, data: Tensor, neighbour: Tensor, *, order: int = 1, unit: float | Tensor = 1.0) -> None:
         self.name = f"nearness (L{order})"
         self._order, self._unit = order, unit
         self._data, self._neighbour = data.flatten().double(), neighbour.flatten().double()
@@ -74,7 +75,8 @@ class Nearness(Statistic):
         if self._order == 2:  # |y - x|^2 - |y - x'|^2 is linear in y
             middle = (self._data + self._neighbour) / 2
             return (flat - middle) @ ((self._neighbour - self._data) * (2 / self._unit))
-        return ((flat - self._data).abs_() - (flat - self._neighbour).abs_()).sum(1) / self._unit
+        near = (flat - self._data).abs_() - (flat - self._neighbour).abs_()
+        return (near / self._unit).sum(1) if isinstance(self._unit, Tensor) else near.sum(1) / self._unit
 
 
 class LogProbability(Statistic):

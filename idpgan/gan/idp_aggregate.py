@@ -365,7 +365,7 @@ class IdpAggregate:
         public = len(self._public)
         assumptions = [f"the feature map ({self.config.features} features), fixed before any private image was read"]
         if public:
-            assumptions.append(f"{public:,} public images; the generator may reproduce them")
+            assumptions.append("what was learned from public images; the generator may reproduce them")
         if terms.unit is Unit.PERSON:
             assumptions.append(f"the cap of {terms.most_per_person} images of one person")
         return PrivacyReport(
