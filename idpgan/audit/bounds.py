@@ -19,7 +19,7 @@ from scipy.special import betaincinv
 
 from idpgan.errors import InputError
 
-_CAUTION = 100  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
+_CAUTION = 1000  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
 _MIDDLE, _TAIL = 128, 64  # candidate thresholds per side: evenly by rank, and closer and closer towards each tail
 
 

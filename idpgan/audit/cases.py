@@ -99,6 +99,7 @@ class AuditCase:
         confidence: float = 0.95,
         seed: int | None = None,
         threads: int = 1,
+        device: torch.device | str = "cpu",
         progress: Progress | None = None,
     ) -> Audited:
         """Play it.
@@ -108,14 +109,24 @@ class AuditCase:
             confidence: Of the bound.
             seed: Fixes the noise, for a result that can be had again; None = the operating system's.
             threads: Each has its own noise.
+            device: A GPU draws from its own Philox generator, which only continuous noise can use.
             progress: Told how far it is.
+
+        Raises:
+            InputError: If the GPU's noise cannot be fixed, or is not fit for the mechanism.
         """
-        sources = [Noise.system() if seed is None else Noise.fixed(seed * 1000 + i) for i in range(threads)]
+        device = torch.device(device)
+        if device.type != "cpu" and seed is not None:
+            raise InputError("a seed fixes the noise on the CPU only; leave out the seed or the device.")
+        if device.type != "cpu":
+            sources: list[Noise] = [Noise.philox(device)]
+        else:
+            sources = [Noise.system() if seed is None else Noise.fixed(seed * 1000 + i) for i in range(threads)]
         players = [lambda rows, source=source: self.release(rows, source) for source in sources]
         result = audit(
-            players,  # type: ignore[arg-type]  # the default argument of the lambda
-            self.pair.data,
-            self.pair.neighbour,
+            players,
+            self.pair.data.to(device),
+            self.pair.neighbour.to(device),
             runs=runs,
             delta=self.delta,
             confidence=confidence,

@@ -27,7 +27,8 @@ from idpgan.privacy.mechanisms import (
 )
 
 _MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated
-_MOST_OUTCOMES = 4096
+_MOST_OUTCOMES = 4096  # different ones
+_MOST_FITTED = 5000  # outputs per side that the classifier learns from
 
 
 class Statistic:
@@ -88,7 +89,7 @@ class LogProbability(Statistic):
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
-        return self._log_ratio[outputs.flatten()]
+        return self._log_ratio[outputs.flatten().to(self._log_ratio.device)]
 
 
 def likelihood_ratio(mechanism: object) -> Maker:
@@ -143,7 +144,7 @@ class Outcomes(Statistic):
     @staticmethod
     def _keys(outputs: Tensor) -> np.ndarray:
         """Return one comparable key per output: its bytes, or the number itself."""
-        flat = np.ascontiguousarray(outputs.flatten(1).numpy() if outputs.ndim > 1 else outputs[:, None].numpy())
+        flat = np.ascontiguousarray(outputs.reshape(len(outputs), -1).cpu().numpy())
         if flat.shape[1] == 1:
             return flat[:, 0]  # sorts a hundred times faster
         return flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1]))).ravel()
@@ -174,7 +175,7 @@ class Linear(Statistic):
         covariance = centred.T @ centred / len(centred)
         ridge = 1e-12 * covariance.diagonal().mean() + 1e-30
         self._weights = torch.linalg.solve(
-            covariance + ridge * torch.eye(size, dtype=torch.float64), means[1] - means[0]
+            covariance + ridge * torch.eye(size, dtype=torch.float64, device=covariance.device), means[1] - means[0]
         )
         self._middle = (means[0] + means[1]) / 2
         return bool(self._weights.isfinite().all())
@@ -196,7 +197,7 @@ class Classifier(Statistic):
         """See `Statistic`."""
         from idpgan.training.fit import FitConfig, fit_classifier
 
-        sides = [_flat(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        sides = [_flat(outputs[:_MOST_FITTED]) for outputs in (data_outputs, neighbour_outputs)]
         inputs = torch.cat(sides)
         if not bool(inputs.isfinite().all()):
             return False
@@ -204,7 +205,7 @@ class Classifier(Statistic):
         labels = torch.arange(2).repeat_interleave(len(sides[0]))
         with seeded_init(0, stream=0):
             network = nn.Sequential(nn.Linear(inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, 2))
-        fitted = fit_classifier(network, self._standard(inputs), labels, config=FitConfig(epochs=5))
+        fitted = fit_classifier(network.to(inputs.device), self._standard(inputs), labels, config=FitConfig(epochs=5))
         self._network = fitted.model
         return True
 
@@ -222,7 +223,7 @@ class SubspaceDistance(Statistic):
     """How much nearer the output's leading column space is to the neighbour's than to the data's.
 
     For publishers of matrices (..., m, n) that leave singular vectors without noise. With U the first ``rank`` left
-    singular vectors, nearness is ``||U_output^T U_x||_F^2``, the sum of squared cosines of the principal angles.
+    singular vectors of non-zero value, distance is ``||U_output U_output^T - U_x U_x^T||_F^2``.
     """
 
     def __init__(self, data: Tensor, neighbour: Tensor, *, rank: int = 2) -> None:
@@ -241,12 +242,13 @@ class SubspaceDistance(Statistic):
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
         bases = self._basis(outputs.reshape(len(outputs), -1, *outputs.shape[-2:]))  # (R, C, m, r)
-        near = [(bases.mT @ basis).square().flatten(1).sum(1) for basis in self._bases]
-        return near[1] - near[0]
+        # |P - Q|^2 = rank P + rank Q - 2 |U^T V|^2, and the output's rank cancels in the difference.
+        far = [basis.square().sum() - 2 * (bases.mT @ basis).square().flatten(1).sum(1) for basis in self._bases]
+        return far[0] - far[1]
 
 
 class WithinBatch(Statistic):
-    """Nearness of the *difference* of the first two records of an output (R, 2+, ...): noise that they share cancels."""
+    """Nearness of the *difference* of the first two records of an output (R, 2+, ...): shared noise cancels."""
 
     def __init__(self, data: Tensor, neighbour: Tensor) -> None:
         if data.ndim < 1 or len(data) < 2:
@@ -272,8 +274,8 @@ _LAYOUTS = {torch.float32: _Bits(torch.int32, 23, 127), torch.float64: _Bits(tor
 class LowOrderBits(Statistic):
     """The coarsest power of two of which all numbers of the output are multiples.
 
-    Floating-point noise has fine steps near zero; what is added to it coarsens them (Mironov 2012). It finds the leak in
-    *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
+    Floating-point noise has fine steps near zero; what is added to it coarsens them (Mironov 2012). It finds the leak
+    in *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
     """
 
     def __init__(self, data: Tensor, neighbour: Tensor) -> None:

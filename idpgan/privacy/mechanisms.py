@@ -89,8 +89,9 @@ class Laplace:
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release a finite floating-point tensor of any shape; same shape, dtype and device, not clamped."""
         _check_finite(answer)
-        exponential = -noise.uniform((2, *answer.shape)).log()  # a difference of two exponentials is Laplace
-        return _add(answer, (exponential[0] - exponential[1]) * (self.noise_multiplier * self.sensitivity))
+        first, second = noise.uniform((2, *answer.shape))
+        laplace = second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
+        return _add(answer, laplace.mul_(self.noise_multiplier * self.sensitivity))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,12 @@ from typing import Any
 
 import jinja2
 
+from idpgan.errors import InputError
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 from idpgan.run import write_text_atomic
+
+_AUDITED_LINE = "| audited (lower bound found by attack) |"  # of the template
 
 
 def write_card(
@@ -61,3 +64,15 @@ def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
     epsilon = f"{guarantee.epsilon:.4g}" if guarantee.finite else "**infinite**"
     delta = f", delta = {guarantee.delta:.3g}" if guarantee.delta else ""
     return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({guarantee.basis})"
+
+
+def replace_audited(card: str, audited: Guarantee) -> str:
+    """Return the text of a written card with another audited value.
+
+    Raises:
+        InputError: If the card has no such line.
+    """
+    found = [line for line in card.splitlines() if line.startswith(_AUDITED_LINE)]
+    if len(found) != 1:
+        raise InputError(f"the model card has {len(found)} lines that start with '{_AUDITED_LINE}', not 1.")
+    return card.replace(found[0], f"{_AUDITED_LINE} {_epsilon(audited, '')} |")

@@ -1,0 +1,157 @@
+"""Releases of the GANs: sound ones are never caught, the one that shares its noise is, and runs are audited as set."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from idpgan.audit import Request
+from idpgan.audit.statistics import Nearness
+from idpgan.data.images import Images
+from idpgan.errors import InputError
+from idpgan.gan.channel import Terms, build_channel
+from idpgan.models.perturbed import PixelNoise
+from idpgan.privacy import Guarantee, Noise, Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.report.audit_run import method_case
+from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
+
+REPLACE = Relation.REPLACE_ONE
+SOUND = [
+    ("idp-gan-aggregate", Request(1.0, law="laplace"), 0.9),
+    ("idp-gan-aggregate", Request(1.0, law="laplace", relation=REPLACE), 0.9),
+    ("idp-gan-aggregate", Request(1.0, law="laplace", unit=Unit.PERSON), 0.9),
+    ("idp-gan-aggregate", Request(4.0), 1.5),
+    ("idp-gan-aggregate", Request(4.0, relation=REPLACE), 1.5),
+    ("idp-gan-local", Request(1.0, law="l1"), 0.7),
+    ("idp-gan-local", Request(4.0, law="l2"), 1.0),
+    ("idp-gan-published", Request(0.3, draw="once"), 0.0),
+]
+RUNS = {"idp-gan-published": 4000, "idp-gan-local": 8000}
+CONFIDENCE = 1 - 0.001 / len(SOUND)
+
+
+@pytest.mark.parametrize(("name", "request_", "least"), SOUND)
+def test_a_sound_release_is_never_caught(name, request_, least):
+    audited = GAN_CASES[name].case(name, request_).run(RUNS.get(name, 60_000), confidence=CONFIDENCE, seed=3)
+    assert least <= audited.result.epsilon_lower <= audited.case.proven.epsilon
+    assert not audited.violation
+
+
+def test_noise_shared_by_a_batch_goes_beyond_the_claim_to_the_cap():
+    audited = method_case("idp-gan-published", Request(1.0, draw="per_batch")).run(2000, seed=1)
+    assert audited.result.epsilon_lower == audited.result.cap > 5
+    assert (audited.exceeds_claim, audited.violation) == (True, False)
+    assert "claim is false" in audited.verdict
+    assert audited.to_json()["proven"] == "inf"
+
+
+def test_noise_drawn_once_or_per_step_goes_beyond_the_claim():
+    per_step = method_case("idp-gan-published", Request(1.0, draw="per_step")).run(1500, seed=1)
+    once = method_case("idp-gan-published", Request(1.0, draw="once")).run(5000, seed=1)
+    assert 1 < once.result.epsilon_lower < per_step.result.epsilon_lower
+    assert not once.violation
+    assert not per_step.violation
+
+
+def halved(mechanism):
+    return dataclasses.replace(mechanism, scale=mechanism.scale // 2)
+
+
+def test_half_the_noise_in_cell_sums_is_a_violation(monkeypatch):
+    """The audit of a release goes through its own code: what is wrong there shows."""
+    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+    mechanism = CellSums.mechanism
+    assert not aggregate_case(sums, Request(1.0)).run(20_000, seed=1).violation
+    proven = aggregate_case(sums, Request(1.0)).proven
+    monkeypatch.setattr(CellSums, "mechanism", property(lambda self: halved(mechanism.fget(self))))
+    broken = dataclasses.replace(aggregate_case(sums, Request(1.0)), proven=proven).run(20_000, seed=1)
+    assert broken.violation
+    assert broken.verdict.startswith("VIOLATION")
+    assert broken.result.epsilon_lower > 1.5
+
+
+def test_a_clip_forgotten_in_cell_sums_is_a_violation(monkeypatch):
+    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+
+    def unclipped(self, vectors, cells, weights):
+        total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
+        return total.index_add(0, cells, (vectors.double() / self.grid.step).round())
+
+    monkeypatch.setattr(CellSums, "_exact_sum", unclipped)
+    assert aggregate_case(sums, Request(1.0)).run(20_000, seed=1).result.epsilon_lower > 1.5
+
+
+def test_the_simulated_release_is_that_of_the_whole_call():
+    """One call of `CellSums` on the case's two data sets: same law of the sum that differs."""
+    sums = CellSums.calibrated(1, 2, "gaussian", epsilon=2.0, delta=1e-5, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+    case, noise, runs = aggregate_case(sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
+    vectors = torch.tensor([[0.25, 0.25], [3.0, 0.0]]).double()  # bystander and target
+    whole = torch.stack([sums([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]
+    single = case.release(case.pair.neighbour.expand(runs, 1, 2), noise)[:, 0, 0]
+    error = 5 * sums.noise_std / math.sqrt(runs)
+    assert whole.mean().item() == pytest.approx(1.25, abs=error)
+    assert single.mean().item() == pytest.approx(1.25, abs=error)
+    assert single.std().item() == pytest.approx(whole.std().item(), rel=0.2)
+
+
+@pytest.mark.parametrize("projection", ["pixels", "dct", "public-pca"])
+@pytest.mark.parametrize("bound", ["clamp", "l1", "l2"])
+def test_every_channel_has_a_case_with_its_label(projection, bound):
+    terms = Terms(16 if projection == "pixels" else 3, bound, 2.0, 1e-5, num_classes=4, label_epsilon=0.5)
+    channel = channel_of(terms, projection, (1, 4, 4), None, public=projection == "public-pca")
+    case = local_case(channel, Request(2.0, 1e-5))
+    audited = case.run(6000, confidence=1 - 0.001 / 9, seed=2)
+    assert 0.2 < audited.result.epsilon_lower <= case.proven.epsilon <= 2.0
+    assert len({1.0, *case.pair.data[:-1].abs().tolist()} - {0.0}) == 1
+
+
+def test_the_channels_pair_moves_the_whole_sensitivity():
+    terms = Terms(16, "l1", 1.0, 0.0)
+    channel = build_channel(terms, "pixels", (1, 4, 4), Images(torch.empty(0, 1, 4, 4).byte(), None, ()), 3.0)
+    case = local_case(channel, Request(1.0))
+    both = channel.encode(torch.stack([case.pair.data, case.pair.neighbour]).view(2, 1, 4, 4))
+    assert (both[0] - both[1]).abs().sum().item() == pytest.approx(2.0)
+    assert int((both[0] != both[1]).sum()) == 3
+
+
+def test_an_allocation_is_audited_with_its_scales():
+    beta = (0.25, 1.75, 1.0, 1.0)
+    claimed = Guarantee(1.0, 0.0, Unit.IMAGE, REPLACE, "x")
+    for draw, least in (("once", 1.0), ("per_step", 1.2), ("per_batch", 4.0)):
+        case = published_case(PixelNoise((1, 2, 2), 4.0, draw, beta), 3, 0.0, claimed)
+        audited = case.run(4000, seed=5)
+        assert least < audited.result.epsilon_lower <= case.proven.epsilon
+    even = PixelNoise((1, 2, 2), 4.0, "once", (1.0,) * 4)
+    score = published_case(even, 1, 0.0, claimed).statistics[0](-torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+    outputs = torch.randn(9, 1, 1, 2, 2, generator=torch.Generator().manual_seed(1))
+    plain = Nearness(-torch.ones(4), torch.ones(4), unit=4.0)
+    assert torch.allclose(score(outputs), plain(outputs))
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "words"),
+    [
+        ("idp-gan-agregate", Request(1.0), "idp-gan-aggregate"),
+        ("laplace", Request(0.0), "epsilon = 0.0"),
+        ("laplace", Request(math.inf), "nothing to audit"),
+        ("laplace", Request(1.0, draw="once"), "no choice of draw"),
+        ("lap", Request(1.0, unit=Unit.PERSON), "no unit person"),
+        ("lap", Request(1.0, pair="twins"), "no pair twins"),
+        ("idp-gan-published", Request(1.0, draw="twice"), "once, per_step, per_batch"),
+        ("idp-gan-aggregate", Request(1.0, 0.0), "no pure guarantee"),
+    ],
+)
+def test_bad_requests_are_refused(name, request_, words):
+    with pytest.raises(InputError, match=words):
+        method_case(name, request_)
+
+
+def test_a_case_is_written_as_json():
+    audited = method_case("lap", Request(1.0, pair="nearly-equal")).run(1000, seed=1)
+    data = json.loads(json.dumps(audited.to_json(), allow_nan=False))
+    assert data["result"]["runs"] == 1000
+    assert data["unit"] == "pixel"
+    assert "lighter" in data["neighbours"]

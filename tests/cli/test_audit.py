@@ -1,0 +1,147 @@
+"""``idpgan audit`` as a user meets it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from idpgan.cli import main
+from idpgan.report.verify import verify_release
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command; returns (exit code, stdout, stderr)."""
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def aggregate_run(tmp_path_factory):
+    """A finished aggregate run on the embedded digits."""
+    path = tmp_path_factory.mktemp("audit") / "run"
+    fast = ["method.pretrain_steps=0", "method.features=random", "method.moments=6", "method.fourier=20"]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *SMALL, *fast, "training.batch_size=20", "--out", str(path)])
+    assert ended.value.code == 0
+    return path
+
+
+def test_a_method_is_audited_beside_claim_and_proof(run):
+    code, out, _ = run("audit", "laplace", "--epsilon", 1, "--runs", 20_000, "--seed", 1)
+    assert code == 0
+    for word in (
+        "claimed",
+        "proven",
+        "audited",
+        "cap at this number of runs: 7.90",
+        "never measured",
+        "proves nothing",
+    ):
+        assert word in out
+    code, out, _ = run("audit", "laplace", "--epsilon", 1, "--runs", 20_000, "--seed", 1, "--json")
+    found = json.loads(out)
+    assert 0.85 < found["audited"] <= found["proven"] == 1.0
+    assert found["result"]["held_out"] == 10_000
+
+
+def test_a_false_claim_is_said_in_words(run):
+    code, out, _ = run("audit", "idp-gan-published", "--epsilon", 1, "--noise", "per_batch", "--runs", 1000)
+    assert code == 0
+    assert "the claim is false" in out
+    assert "infinite" in out
+
+
+def test_a_violation_ends_with_exit_code_one(run, monkeypatch):
+    from idpgan.audit import cases
+    from idpgan.privacy import Noise
+
+    monkeypatch.setattr(Noise, "system", staticmethod(lambda: Noise.fixed(1)))
+    monkeypatch.setattr(cases, "compose_epsilon", lambda events, delta: 0.5)
+    code, out, _ = run("audit", "laplace", "--epsilon", 1, "--runs", 10_000)
+    assert code == 1
+    assert "VIOLATION" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["laplac", "--epsilon", "1"], ["laplac", "laplace"]),
+        (["laplace"], ["--epsilon is missing"]),
+        (["laplace", "--epsilon", "1", "--runs", "5"], ["--runs 5"]),
+        (["laplace", "--epsilon", "1", "--unit", "planet"], ["planet"]),
+        (["laplace", "--epsilon", "1", "--release"], ["--release is for runs"]),
+        (["lap", "--epsilon", "1", "--unit", "label"], ["no unit label"]),
+        (["laplace", "--epsilon", "1", "--device", "tpu"], ["--device tpu"]),
+    ],
+)
+def test_bad_input_is_one_line(run, arguments, words):
+    code, out, err = run("audit", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("idpgan: ")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+def test_a_run_is_audited_with_its_own_settings(run, aggregate_run):
+    before = {path.name: path.read_bytes() for path in (aggregate_run / "release").iterdir()}
+    code, out, _ = run("audit", aggregate_run, "--runs", 4000, "--seed", 1, "--json")
+    assert code == 0
+    written = json.loads((aggregate_run / "audit.json").read_text())
+    assert {key: written[key] for key in json.loads(out)} == json.loads(out)
+    assert written["data_free"] is True
+    release = json.loads(before["privacy.json"])["report"]
+    assert written["proven"] == pytest.approx(release["proven"]["epsilon"])
+    assert written["claimed"] == (release["claimed"] or {"epsilon": 10.0})["epsilon"]
+    assert {path.name: path.read_bytes() for path in (aggregate_run / "release").iterdir()} == before
+
+
+def test_a_data_free_audit_may_enter_the_release(run, aggregate_run, tmp_path):
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    for seed in (1, 2):  # a second audit replaces the first one's value
+        assert run("audit", copy, "--runs", 4000, "--seed", seed, "--release", "--json")[0] == 0
+    audited = json.loads((copy / "audit.json").read_text())["audited"]
+    found = verify_release(copy / "release")
+    assert found.problems == ()
+    assert found.report.audited.epsilon == audited
+    card = (copy / "release" / "MODEL_CARD.md").read_text()
+    assert f"| audited (lower bound found by attack) | epsilon = {audited:.4g}" in card
+    assert "not measured" not in card
+    assert run("verify", copy)[0] == 0
+
+
+def test_a_damaged_release_and_foreign_options_are_refused(run, aggregate_run, tmp_path):
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    (copy / "release" / "samples.png").write_bytes(b"x")
+    code, _, err = run("audit", copy, "--runs", 1000, "--release")
+    assert (code, "does not verify" in err) == (2, True)
+    assert not (copy / "audit.json").exists() or (aggregate_run / "audit.json").exists()
+    code, _, err = run("audit", aggregate_run, "--epsilon", 1)
+    assert (code, "its own settings" in err) == (2, True)
+
+
+def test_a_run_without_noise_is_refused(run, finished_run):
+    code, _, err = run("audit", finished_run)
+    assert (code, "adds no noise" in err) == (2, True)
+    assert not (finished_run / "audit.json").exists()
+
+
+@pytest.mark.parametrize("config", ["digits-idp-gan-published.toml", "digits-idp-gan-local.toml"])
+def test_published_and_local_runs_are_audited_too(run, tmp_path, config):
+    path = tmp_path / "run"
+    settings = [CONFIGS / config, *SMALL, "model.width=8"]
+    assert run("train", *settings, "--accept-unsound", "--out", path)[0] == 0
+    code, out, _ = run("audit", path, "--runs", 1000, "--json", "--seed", 1)
+    assert code == 0
+    assert json.loads(out)["method"] in config
