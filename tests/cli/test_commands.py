@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,3 +215,12 @@ def test_doctor_is_content_here(run):
     assert code == 0
     assert found["accountant"]["found"].startswith("6.768787")
     assert "operating system" in found["noise"]["found"]
+
+
+def test_the_released_generator_that_comes_with_the_package_verifies(run):
+    release = Path(__file__).parents[2] / "checkpoints" / "digits-aggregate-eps10"
+    code, out, _ = run("verify", release, "--json")
+    report = json.loads(out)["report"]
+    assert (code, report["private"], report["proven"]["unit"]) == (0, True, "image")
+    assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= 10
+    assert idpgan.load_generator(release).sample(2, seed=1).shape == (2, 1, 8, 8)
