@@ -119,7 +119,9 @@ class Guarantee:
         if size < 1:
             raise InputError(f"a group has at least 1 member, got {size}.")
         epsilon, delta = size * self.epsilon, 0.0
-        if self.delta > 0 and self.finite:
+        if self.epsilon == 0:  # the limit of the formula
+            delta = min(size * self.delta, 1.0)
+        elif self.delta > 0 and self.finite:
             # log(expm1(k eps) / expm1(eps)), written so that a large k eps does not overflow.
             growth = epsilon - self.epsilon + math.log1p(-math.exp(-epsilon)) - math.log1p(-math.exp(-self.epsilon))
             log_delta = math.log(self.delta) + growth

@@ -17,6 +17,19 @@ TINY = [
 ]
 
 
+@pytest.fixture
+def run(capsys):
+    """Run a command; returns (exit code, stdout, stderr)."""
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
+
+    return command
+
+
 @pytest.fixture(scope="session")
 def tiny():
     """Settings of a run of a second or two."""

@@ -13,19 +13,6 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command; returns (exit code, stdout, stderr)."""
-
-    def command(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
-
-    return command
-
-
 @pytest.fixture(scope="module")
 def aggregate_run(tmp_path_factory):
     """A finished aggregate run on the embedded digits."""

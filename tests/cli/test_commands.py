@@ -9,22 +9,8 @@ import pytest
 from PIL import Image
 
 import idpgan
-from idpgan.cli import main
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command; returns (exit code, stdout, stderr)."""
-
-    def command(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
-
-    return command
 
 
 def refused(result, *words):

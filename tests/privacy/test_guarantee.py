@@ -31,6 +31,11 @@ def test_group_privacy_against_the_formula():
     assert Guarantee(0.5, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "pure").for_group(3).epsilon == pytest.approx(1.5)
 
 
+def test_a_group_of_perfectly_protected_ones_adds_up_its_delta():
+    nothing = Guarantee(0.0, 1e-5, Unit.IMAGE, Relation.ADD_REMOVE, "nothing was read").for_group(3)
+    assert (nothing.epsilon, nothing.delta) == (0.0, pytest.approx(3e-5))
+
+
 def test_a_group_too_large_has_no_guarantee():
     assert IMAGE.for_group(20).epsilon == math.inf  # CelebA has about 20: 1e-6 e^19 > 1
     assert IMAGE.for_group(10**6).epsilon == math.inf
