@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from idpgan.config import Section
 from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+MOST_ATTRIBUTES = 6  # of data.label: 64 classes
+OWN_KEYS = {"layout": "face-folder", "num_images": "faces", "num_people": "faces"}  # key -> the one source it is for
+LATER_KEYS = ("label", "split_by", *OWN_KEYS)  # not in the first version's configs
 
 
 class DataConfig(Section):
     """Which images, and how they are split into public, private, holdout and test.
 
     Attributes:
-        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder".
+        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
@@ -29,6 +32,13 @@ class DataConfig(Section):
             With 0 there is no holdout and nothing to attack.
         image_size: Height and width in pixels that the images must have (they are never resized); None: as found.
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: as found, grey or RGB only.
+        label: Attributes whose combinations are the classes, at most 6; empty: the source's own classes.
+        split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
+            are shares of people. With "image" and several images a person, holdout and test show people who are in
+            the private part too: with ``privacy.unit = "person"`` they are no non-members.
+        layout: Layout of a "face-folder", None: recognised; see `idpgan.data.face_folder`.
+        num_images: Images that "faces" draws, None: 10,000.
+        num_people: People that "faces" draws, None: 1,000.
     """
 
     name: str = "digits"
@@ -39,6 +49,39 @@ class DataConfig(Section):
     holdout_share: Share = 0.1
     image_size: Annotated[int, Field(ge=1)] | None = None
     channels: Literal[1, 3] | None = None
+    label: tuple[str, ...] = ()
+    split_by: Literal["image", "identity"] = "image"
+    layout: str | None = None
+    num_images: Annotated[int, Field(ge=1)] | None = None
+    num_people: Annotated[int, Field(ge=1)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave later keys out at their defaults: a run that is older than them keeps its digest, and so resumes."""
+        table: dict[str, Any] = handler(self)
+        defaults = {name: DataConfig.model_fields[name].default for name in LATER_KEYS}
+        return {name: value for name, value in table.items() if getattr(self, name) != defaults.get(name, ...)}
+
+    @model_validator(mode="after")
+    def _check_label(self) -> DataConfig:
+        if len(self.label) > MOST_ATTRIBUTES:
+            raise ConfigError(
+                f"label names {len(self.label)} attributes, which makes {2 ** len(self.label)} classes. Name at most "
+                f"{MOST_ATTRIBUTES} ({2**MOST_ATTRIBUTES} classes)."
+            )
+        twice = sorted({name for name in self.label if self.label.count(name) > 1})
+        if twice:
+            raise ConfigError(f"label names '{twice[0]}' twice. Name each attribute once.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_own_keys(self) -> DataConfig:
+        for key, name in OWN_KEYS.items():
+            if getattr(self, key) is not None and self.name != name:
+                raise ConfigError(
+                    f"{key} = {getattr(self, key)} is a key of name = '{name}', not of '{self.name}'. Leave it out."
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_public(self) -> DataConfig:

@@ -16,7 +16,7 @@ import itertools
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,7 @@ MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 CHUNK = 64  # images a task of a thread
+Decoder = Callable[[Path, int | None], np.ndarray]
 
 
 class Files(NamedTuple):
@@ -53,7 +54,7 @@ def describe(config: DataConfig) -> Found | None:
     if not _root(config).is_dir():
         return None
     train, test = scan(_root(config))
-    image, mode = _open(train.paths[0], config.channels)
+    image, mode = open_image(train.paths[0], config.channels)
     num_test = None if test is None else len(test.paths)
     return Found(len(train.paths), num_test, (CHANNELS[mode], image.height, image.width), train.classes)
 
@@ -94,7 +95,7 @@ def scan(root: Path) -> tuple[Files, Files | None]:
         raise DataError(
             f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
         )
-    names = {path.name for path in _entries(root)}
+    names = {path.name for path in entries(root)}
     if not names & {"train", "test"}:
         return _scan_classes(root), None
     if names != {"train", "test"}:
@@ -109,24 +110,28 @@ def scan(root: Path) -> tuple[Files, Files | None]:
     return train, test
 
 
-def read_files(files: Files, channels: int | None, progress: Progress | None = None) -> Images:
+def read_files(
+    files: Files, channels: int | None, progress: Progress | None = None, decoder: Decoder | None = None
+) -> Images:
     """Decode every file once, on all cores, into one tensor.
 
     Args:
         files: At least one; the first says what shape all of them must have.
         channels: 1 converts to grey, 3 to RGB, None wants all grey or all RGB.
         progress: Called now and then, from this thread.
+        decoder: What makes uint8 (C, H, W) of a path and ``channels``; None is `decode`.
 
     Raises:
         DataError: For the first file that is damaged or has another shape.
     """
-    paths, first = files.paths, _decode(files.paths[0], channels)
+    decoder = decoder or decode
+    paths, first = files.paths, decoder(files.paths[0], channels)
     pixels = np.empty((len(paths), *first.shape), dtype=np.uint8)  # (N, C, H, W)
 
     def fill(start: int) -> int:
         stop = min(start + CHUNK, len(paths))
         for index in range(start, stop):
-            image = _decode(paths[index], channels)
+            image = decoder(paths[index], channels)
             if image.shape != first.shape:
                 raise DataError(
                     f"{paths[index]} is {_shown(image.shape)}, but {paths[0]} is {_shown(first.shape)}: all images "
@@ -157,14 +162,14 @@ def _joined(train: Files, test: Files) -> Files:
 
 def _scan_classes(root: Path) -> Files:
     """List the images of a folder in the order of torchvision's `ImageFolder`, which is by class, folder and name."""
-    entries = _entries(root)
-    folders = [path for path in entries if path.is_dir()]
+    members_of_root = entries(root)
+    folders = [path for path in members_of_root if path.is_dir()]
     if not folders:
-        return Files(_images_among(entries, root), (), ())
-    if len(folders) < len(entries):
-        stray = next(path for path in entries if not path.is_dir())
+        return Files(_images_among(members_of_root, root), (), ())
+    if len(folders) < len(members_of_root):
+        stray = next(path for path in members_of_root if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    members = [_images_among(_walk(folder), folder) for folder in folders]
+    members = [_images_among(walk(folder), folder) for folder in folders]
     labels = [label for label, paths in enumerate(members) for _ in paths]
     return Files(tuple(itertools.chain(*members)), tuple(labels), tuple(folder.name for folder in folders))
 
@@ -179,7 +184,7 @@ def _images_among(paths: Sequence[Path], folder: Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _walk(folder: Path) -> list[Path]:
+def walk(folder: Path) -> list[Path]:
     """List all files below a folder, by folder and name."""
     files: list[str] = []
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
@@ -193,7 +198,7 @@ def _unreadable(error: OSError) -> None:
     raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[Path]:
     """List a folder, sorted by name, without what is hidden."""
     return [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
 
@@ -203,14 +208,14 @@ def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in (*HIDDEN, *EXPORTED)
 
 
-def _decode(path: Path, channels: int | None) -> np.ndarray:
-    """Decode one image to uint8 (C, H, W)."""
-    image, mode = _open(path, channels, decode=True)
+def decode(path: Path, channels: int | None) -> np.ndarray:
+    """Decode one image to uint8 (C, H, W). Raises like `read`."""
+    image, mode = open_image(path, channels, decode=True)
     pixels = np.asarray(image.convert(mode))  # (H, W) or (H, W, 3)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 
 
-def _open(path: Path, channels: int | None, decode: bool = False) -> tuple[Image.Image, str]:
+def open_image(path: Path, channels: int | None, decode: bool = False) -> tuple[Image.Image, str]:
     """Read an image's header, or all of it; return it with the mode that it is to have."""
     try:
         with Image.open(path) as image:

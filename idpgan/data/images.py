@@ -22,6 +22,8 @@ class Images:
         labels: int64 (N,), values [0, len(classes)); None where the set has no classes.
         classes: Public class names in the order of the labels; empty where the set has none.
         identities: int64 (N,), a number per person; None where the set does not know them.
+        attributes: uint8 (N, A), each 0 or 1; None where the set has none.
+        attribute_names: Public names of the A attributes; empty where the set has none.
 
     Raises:
         DataError: If shapes or types do not fit together. (Values are checked where they are read, see `check_labels`:
@@ -32,6 +34,8 @@ class Images:
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     identities: Tensor | None = None
+    attributes: Tensor | None = None
+    attribute_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] not in (1, 3):
@@ -43,6 +47,17 @@ class Images:
             if numbers is not None and (numbers.dtype != torch.int64 or numbers.shape != (len(self),)):
                 found = f"{numbers.dtype} {tuple(numbers.shape)}"
                 raise DataError(f"For {len(self)} images the {name} must be int64 ({len(self)},), got {found}.")
+        self._check_attributes()
+
+    def _check_attributes(self) -> None:
+        """Check that attributes and their names fit together."""
+        names, attributes = self.attribute_names, self.attributes
+        if (attributes is None) != (not names):
+            raise DataError("Attributes and their names go together: give both or neither.")
+        expected = (len(self), len(names))
+        if attributes is not None and (attributes.dtype != torch.uint8 or attributes.shape != expected):
+            found = f"{attributes.dtype} {tuple(attributes.shape)}"
+            raise DataError(f"The attributes must be uint8 (images, names) = {expected}, got {found}.")
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -72,19 +87,28 @@ class Images:
         return self._each(lambda tensor: tensor[index])
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) of shape, pixels, labels, class names and identities; the order counts."""
+        """Return the SHA-256 (hex) of shape, pixels, labels, class names, identities, attributes; the order counts."""
         header = [list(self.images.shape), self.classes, self.labels is not None, self.identities is not None]
+        header += [self.attribute_names] if self.attribute_names else []  # sets without any keep their old digest
         sha = hashlib.sha256(json.dumps(header).encode())
-        for tensor in (self.images, self.labels, self.identities):
+        for tensor in (self.images, self.labels, self.identities, self.attributes):
             if tensor is not None:
                 sha.update(tensor.cpu().contiguous().numpy().data)
         return sha.hexdigest()
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
         """Return a copy whose tensors went through `change`."""
-        labels = None if self.labels is None else change(self.labels)
-        identities = None if self.identities is None else change(self.identities)
-        return Images(change(self.images), labels, self.classes, identities)
+
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
+        return dataclasses.replace(
+            self,
+            images=change(self.images),
+            labels=changed(self.labels),
+            identities=changed(self.identities),
+            attributes=changed(self.attributes),
+        )
 
 
 def check_labels(labels: Tensor, num_classes: int, where: str) -> None:

@@ -10,15 +10,19 @@ from pathlib import Path
 import torch
 
 from idpgan.config import nearest_hint
-from idpgan.data import digits, folder, mnist
+from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.source import Progress, Source
-from idpgan.data.split import Sizes, split_indices, split_sizes
+from idpgan.data.labels import attribute_classes, check_label, labelled_by
+from idpgan.data.source import Found, Progress, Source
+from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
 
 SOURCES: Mapping[str, Source] = {
+    "celeba": celeba,
     "digits": digits,
+    "face-folder": face_folder,
+    "faces": faces,
     "folder": folder,
     "mnist": mnist,
 }
@@ -48,12 +52,15 @@ class Split:
         private: Images that the guarantee covers.
         holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
         test: Images that judge what was trained.
+        label_attributes: The attributes that make the classes, if any do (`data.label`): bit j of a label is that of
+            attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
     """
 
     public: Images
     private: Images
     holdout: Images
     test: Images
+    label_attributes: tuple[str, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -77,8 +84,9 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """Return the split with each part on the device if it fits there, the private one first; see `place`."""
-        order = ("private", "public", "holdout", "test")
-        return Split(**{name: place(getattr(self, name), device) for name in order})
+        private = place(self.private, device)
+        public, holdout, test = (place(part, device) for part in (self.public, self.holdout, self.test))
+        return Split(public, private, holdout, test, self.label_attributes)
 
 
 def place(images: Images, device: torch.device | str) -> Images:
@@ -107,14 +115,48 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
     with _naming_files(config):
         public = None if root is None else folder.read_all(root, config.channels, progress)
         images, test = source.read(config, progress)
-    images = _declared(images, config)
-    sizes = split_sizes(len(images), None if test is None else len(test), config)
-    index = split_indices(len(images), sizes)
+    if public is not None and images.labels is None and not config.label:
+        public = Images(public.images)  # class folders of an unlabelled set mean nothing
+    images = labelled_by(_declared(images, config), config.label, config.name)
+    test = None if test is None else labelled_by(test, config.label, config.name)
+    index = _indices(images, test, config)
     return Split(
         public=images.select(index.public) if public is None else _alike(public, images, config, "public_root"),
         private=images.select(index.private),
         holdout=images.select(index.holdout),
         test=images.select(index.test) if test is None else _alike(test, images, config, "its test part"),
+        label_attributes=config.label,
+    )
+
+
+def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices:
+    """Deal images or people out to the parts."""
+    num_test = None if test is None else len(test)
+    if config.split_by == "image":
+        return split_indices(len(images), split_sizes(len(images), num_test, config))
+    if images.identities is None:
+        raise _no_people(config)
+    if test is not None and (test.identities is None or bool(torch.isin(test.identities, images.identities).any())):
+        raise DataError(
+            f"data.split_by = identity, but the test images of '{config.name}' may show people of its training images."
+            ' Set data.split_by = "image".'
+        )
+    return people_indices(images.identities, num_test, config)
+
+
+def _sizes(found: Found, config: DataConfig) -> Sizes:
+    """Return the sizes of the parts before anything is read."""
+    if config.split_by == "image":
+        return split_sizes(found.num_images, found.num_test, config)
+    if not found.people:
+        raise _no_people(config)
+    return people_sizes(found.people, found.num_test, config)
+
+
+def _no_people(config: DataConfig) -> DataError:
+    return DataError(
+        f"data.split_by = identity, but '{config.name}' does not say who is on which image. Set data.split_by = "
+        '"image", or take a source with people (face-folder, celeba, faces).'
     )
 
 
@@ -131,9 +173,11 @@ def describe(config: DataConfig) -> DataShape | None:
         public = None if root is None else folder.count(root)
     if found is None or (root is not None and public is None):
         return None
-    sizes = split_sizes(found.num_images, found.num_test, config)
+    check_label(config.label, found.attribute_names, config.name)
+    sizes = _sizes(found, config)
     sizes = sizes if public is None else sizes._replace(public=public)
-    return DataShape(sizes, _declared_shape(found.image_shape, config), found.classes)
+    classes = attribute_classes(config.label) if config.label else found.classes
+    return DataShape(sizes, _declared_shape(found.image_shape, config), classes)
 
 
 def _source(config: DataConfig) -> Source:

@@ -20,6 +20,8 @@ class Found:
     num_test: int | None  # None: the source brings no test images, so 20 % of num_images are taken
     image_shape: tuple[int, int, int]  # (C, H, W)
     classes: tuple[str, ...]  # empty: unlabelled
+    attribute_names: tuple[str, ...] = ()  # empty: the source has no attributes
+    people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
 
 
 class Source(Protocol):

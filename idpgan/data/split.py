@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,13 +35,14 @@ class Indices(NamedTuple):
     test: Tensor  # empty where the source brings its own test images
 
 
-def split_sizes(num_images: int, num_test: int | None, config: DataConfig) -> Sizes:
+def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what: str = "images") -> Sizes:
     """Return how many images each part gets; known before any image is read.
 
     Args:
         num_images: Images of the source, without those of `num_test`.
         num_test: Test images that the source brings; None takes 20 % of `num_images` for it.
         config: Its shares count of what is left after the test images.
+        what: What is dealt out, in the words of the error: "images" or "people".
 
     Raises:
         DataError: If a part that was asked for would be empty.
@@ -55,11 +57,11 @@ def split_sizes(num_images: int, num_test: int | None, config: DataConfig) -> Si
         or (config.holdout_share > 0 and sizes.holdout == 0)
     ):
         raise DataError(
-            f"{num_images} images of '{config.name}' are too few for this split: with "
+            f"{num_images} {what} of '{config.name}' are too few for this split: with "
             f"public_share = {config.public_share:g}, holdout_share = {config.holdout_share:g} and "
-            f"{'the test images of the set' if num_test is not None else f'{TEST_SHARE:.0%} test images'} there would "
-            f"be {sizes.public} public, {sizes.private} private, {sizes.holdout} holdout and {sizes.test} test images. "
-            "Give more images, or change data.public_share and data.holdout_share."
+            f"{f'the test {what} of the set' if num_test is not None else f'{TEST_SHARE:.0%} test {what}'} there would "
+            f"be {sizes.public} public, {sizes.private} private, {sizes.holdout} holdout and {sizes.test} test {what}. "
+            f"Give more {what}, or change data.public_share and data.holdout_share."
         )
     return sizes
 
@@ -71,11 +73,49 @@ def split_indices(num_images: int, sizes: Sizes) -> Indices:
     raw PCG64 output, which NumPy keeps the same for ever; that of `Generator.permutation` it may change (NEP 19), and
     members would turn into non-members.
     """
-    keys = np.random.PCG64(SPLIT_SEED).random_raw(num_images)
-    order = torch.from_numpy(np.argsort(keys, kind="stable").astype(np.int64))
     test = num_images - sizes.public - sizes.holdout - sizes.private
-    parts = order.split([test, sizes.public, sizes.holdout, sizes.private])
+    parts = _permutation(num_images).split([test, sizes.public, sizes.holdout, sizes.private])
     return Indices(public=parts[1], private=parts[3], holdout=parts[2], test=parts[0])
+
+
+def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig) -> Sizes:
+    """Return how many images each part gets where people are dealt out; known before any image is read.
+
+    Args:
+        people: Images of each person, in the order of their numbers, without those of `num_test`.
+        num_test: Test images that the source brings; None takes those of 20 % of the people for it.
+        config: Its shares are shares of people.
+
+    Raises:
+        DataError: If a part that was asked for would be empty.
+    """
+    counts = torch.tensor(people, dtype=torch.int64)
+    sizes = split_sizes(len(people), num_test, config, "people")
+    images = [int(counts[part].sum()) for part in split_indices(len(people), sizes)]
+    return Sizes(images[0], images[1], images[2], images[3] if num_test is None else num_test)
+
+
+def people_indices(identities: Tensor, num_test: int | None, config: DataConfig) -> Indices:
+    """Deal people out to the parts by a permutation that depends on their number alone; nobody is in two parts.
+
+    Args:
+        identities: int64 (N,), the person of each image; people are taken in the order of these numbers.
+        num_test: Test images that the source brings, None for none.
+        config: Its shares are shares of people.
+
+    Raises:
+        DataError: If a part that was asked for would be empty.
+    """
+    numbers, person = identities.cpu().unique(return_inverse=True)
+    people = split_indices(len(numbers), split_sizes(len(numbers), num_test, config, "people"))
+    order = _permutation(len(identities))  # images are mixed within a part, as where images are dealt out
+    return Indices(*(order[torch.isin(person[order], part)] for part in people))
+
+
+def _permutation(num: int) -> Tensor:
+    """Return the package's permutation of `num` things, int64 (num,)."""
+    keys = np.random.PCG64(SPLIT_SEED).random_raw(num)
+    return torch.from_numpy(np.argsort(keys, kind="stable").astype(np.int64))
 
 
 def _part(share: float, num_images: int) -> int:

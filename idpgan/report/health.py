@@ -49,7 +49,7 @@ def examine() -> list[Finding]:
         _noise(),
         _golden(),
         _critic(),
-    ] + [_data(name) for name in SOURCES if name != "folder"]
+    ] + [_data(name) for name in SOURCES if not name.endswith("folder")]
 
 
 def _versions() -> list[Finding]:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,11 @@ LEVELS = torch.arange(256, dtype=torch.uint8)
 def some_images(num=6):
     pixels = torch.arange(num * 4, dtype=torch.uint8).view(num, 1, 2, 2)
     return Images(pixels, torch.arange(num) % 2, ("a", "b"), identities=torch.arange(num) // 2)
+
+
+def with_attributes(num=6):
+    bits = torch.arange(num)[:, None] >> torch.arange(3) & 1
+    return dataclasses.replace(some_images(num), attributes=bits.to(torch.uint8), attribute_names=("x", "y", "z"))
 
 
 def test_scales_are_the_documented_ones():
@@ -47,13 +54,15 @@ def test_conversions_leave_their_input_alone_and_refuse_the_wrong_kind():
 
 
 def test_select_takes_everything_along_and_copies():
-    images = some_images()
+    images = with_attributes()
     for index in (torch.tensor([4, 1]), torch.tensor([True, False] * 3)):
         part = images.select(index)
         assert torch.equal(part.images, images.images[index])
         assert torch.equal(part.labels, images.labels[index])
         assert torch.equal(part.identities, images.identities[index])
         assert part.classes == images.classes
+        assert torch.equal(part.attributes, images.attributes[index])
+        assert part.attribute_names == images.attribute_names
         assert part.images.data_ptr() != images.images.data_ptr()
     empty = images.select(torch.tensor([], dtype=torch.int64))
     assert (len(empty), empty.image_shape) == (0, (1, 2, 2))
@@ -70,6 +79,11 @@ def test_select_takes_everything_along_and_copies():
         (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), ("a",)),
         (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(2), ("a",)),
         (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), torch.zeros(3, dtype=torch.int64)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), None, torch.zeros(2, 1, dtype=torch.uint8)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), None, None, ("x",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), None, torch.zeros(2, 1), ("x",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), None, torch.zeros(3, 1, dtype=torch.uint8), ("x",)),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), None, (), None, torch.zeros(2, 2, dtype=torch.uint8), ("x",)),
     ],
 )
 def test_what_does_not_fit_together_is_refused(arguments):
@@ -87,6 +101,7 @@ def test_digest_sees_every_part():
     images = some_images()
     pixels = images.images.clone()
     pixels[3, 0, 1, 1] += 1
+    full = with_attributes()
     different = [
         images,
         Images(pixels, images.labels, images.classes, images.identities),
@@ -98,6 +113,14 @@ def test_digest_sees_every_part():
         Images(images.images.view(6, 1, 4, 1)),
         images.select(torch.tensor([1, 0, 2, 3, 4, 5])),
         images.select(torch.arange(5)),
+        full,
+        dataclasses.replace(full, attributes=1 - full.attributes),
+        dataclasses.replace(full, attribute_names=("x", "y", "w")),
     ]
     assert len({part.digest() for part in different}) == len(different)
     assert some_images().digest() == images.digest()
+
+
+def test_digests_of_sets_without_attributes_are_those_of_the_first_version():
+    """Runs resume only on the data that they began with: an old digest must not change."""
+    assert some_images().digest() == "d274ad801af0805e17fad1aae8bc28fe9938389b0e780f224433e99c736f2381"

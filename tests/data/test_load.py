@@ -1,13 +1,16 @@
 import dataclasses
+import tomllib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from idpgan.data.config import DataConfig
+from idpgan.config import build, dump_toml
+from idpgan.data.config import LATER_KEYS, DataConfig
 from idpgan.data.images import Images
 from idpgan.data.load import SOURCES, Split, describe, load, place
+from idpgan.data.source import Found
 from idpgan.errors import ConfigError, DataError
 
 
@@ -124,6 +127,53 @@ def test_a_new_source_is_one_row(monkeypatch):
     split = load(DataConfig(name="faces"))
     for part in parts_of(split):
         assert part.identities.tolist() == [level // 3 for level in levels(part)]
+
+
+def test_later_keys_do_not_change_the_digest_of_older_configs():
+    """A run is named by the digest of its config: one that began before a key existed must still resume."""
+    assert set(DataConfig().model_dump()) == set(DataConfig.model_fields) - set(LATER_KEYS)
+    changed = DataConfig(name="faces", label=("hat",), split_by="identity", num_images=50)
+    assert {"label", "split_by", "num_images"} <= set(changed.model_dump())
+    assert "num_people" not in changed.model_dump()
+    assert build(DataConfig, tomllib.loads(dump_toml(changed)), "[data]") == changed
+
+
+class WithAttributes:
+    """Forty images of ten people, with a test set of its own that shows people from `first` on."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def read(self, config, progress):
+        numbers = torch.arange(40)
+        bits = (numbers[:, None] >> torch.arange(2) & 1).to(torch.uint8)
+        pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1)
+        images = Images(pixels, None, (), numbers // 4, bits, ("hat", "beard"))
+        return images, dataclasses.replace(images, identities=numbers // 4 + self.first)
+
+    def describe(self, config):
+        return Found(40, 40, (1, 1, 1), (), ("hat", "beard"), (4,) * 10)
+
+
+def test_attributes_make_the_classes(monkeypatch):
+    monkeypatch.setattr("idpgan.data.load.SOURCES", {"mine": WithAttributes(10)})
+    config = DataConfig(name="mine", label=("beard", "hat"))
+    split = load(config)
+    assert split.label_attributes == ("beard", "hat") == split.to("cpu").label_attributes
+    assert split.classes == ("no beard, no hat", "beard, no hat", "no beard, hat", "beard, hat")
+    assert describe(config).classes == split.classes
+    for part in parts_of(split):
+        assert part.labels.tolist() == [(level >> 1 & 1) + 2 * (level & 1) for level in levels(part)]
+    assert load(DataConfig(name="mine")).private.labels is None
+
+
+def test_test_images_must_show_other_people(monkeypatch):
+    monkeypatch.setattr("idpgan.data.load.SOURCES", {"mine": WithAttributes(10), "same": WithAttributes(9)})
+    split = load(DataConfig(name="mine", split_by="identity"))
+    assert len(split.test) == 40
+    assert not set(split.private.identities.tolist()) & set(split.holdout.identities.tolist())
+    with pytest.raises(DataError, match="may show people of its training images"):
+        load(DataConfig(name="same", split_by="identity"))
 
 
 def test_system_errors_name_the_file(monkeypatch):

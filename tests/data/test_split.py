@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from idpgan.config import build
 from idpgan.data.config import DataConfig
-from idpgan.data.split import split_indices, split_sizes
+from idpgan.data.split import people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
 
 
@@ -54,6 +54,43 @@ def test_the_permutation_never_changes():
         [1, 14, 11],
         [5, 19, 3, 18],
     ]
+
+
+@given(
+    people=st.lists(st.integers(1, 9), min_size=15, max_size=60),
+    public=st.sampled_from([0.0, 0.2]),
+    num_test=st.none() | st.just(7),
+)
+def test_people_are_dealt_out_whole(people, public, num_test):
+    settings = config(public_share=public, split_by="identity")
+    numbers = torch.arange(len(people)).repeat_interleave(torch.tensor(people))
+    identities = numbers[torch.randperm(len(numbers), generator=torch.Generator().manual_seed(1))] * 3 + 5
+    parts = people_indices(identities, num_test, settings)
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(len(identities)))  # each position once
+    owners = [set(identities[part].tolist()) for part in parts]
+    assert sum(map(len, owners)) == len(people)  # nobody twice
+    sizes, shares = people_sizes(people, num_test, settings), split_sizes(len(people), num_test, settings, "people")
+    assert [len(part) for part in parts[:3]] == list(sizes[:3])  # as announced without reading an image
+    assert sizes.test == (num_test or len(parts.test))
+    assert [len(part) for part in owners[:3]] == list(shares[:3])
+
+
+def test_people_depend_on_their_number_alone():
+    """One image a person is the split of so many images; other counts deal out the same people."""
+    settings = config(holdout_share=0.2, split_by="identity")
+    one = people_indices(torch.arange(20), None, settings)
+    assert [part.tolist() for part in one] == [
+        part.tolist() for part in split_indices(20, people_sizes([1] * 20, None, settings))
+    ]
+    several = people_indices(torch.arange(20).repeat_interleave(3), None, settings)
+    for part, single in zip(several, one, strict=True):
+        assert sorted(set((part // 3).tolist())) == sorted(single.tolist())
+    assert several.private.tolist() != sorted(several.private.tolist())  # images are mixed within a part
+
+
+def test_too_few_people_are_refused_with_the_number():
+    with pytest.raises(DataError, match=r"4 people of 'digits' are too few"):
+        people_indices(torch.arange(4).repeat_interleave(50), None, config(split_by="identity"))
 
 
 def test_whole_products_are_not_rounded_down():

@@ -1,0 +1,209 @@
+"""`celeba`: 202,599 aligned faces of 10,177 people with 40 attributes (Liu et al. 2015), by torchvision's loader.
+
+The files lie in the data root or in its folder ``celeba``, as torchvision wants them, and are never downloaded:
+
+    img_align_celeba/000001.jpg ...   list_attr_celeba.txt   identity_CelebA.txt   list_eval_partition.txt
+    list_bbox_celeba.txt   list_landmarks_align_celeba.txt
+
+Each picture, 178 x 218, is cut to the 148 x 148 pixels in its middle and then made smaller by Pillow's bilinear filter,
+which averages over all pixels that fall into one (antialiased): 48 x 48, or what ``data.image_size`` says. Seed 004 has
+48 x 48 and does not say how; this cut is that of most GANs on this set.
+
+Whatever is in this layout is taken: torchvision compares the MD5 sums of the five lists with the originals, which would
+refuse a part of the set or drawn faces in its place, so that comparison is left out, and what the lists hold is checked
+instead. The official partition is not used: parts are dealt out as for every set (`split.py`), by
+``data.split_by = "identity"`` so that nobody is in two of them. Nothing is labelled unless ``data.label`` names
+attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from idpgan.data import folder
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
+from idpgan.data.source import Found, Progress
+from idpgan.errors import DataError
+
+if TYPE_CHECKING:
+    from torchvision.datasets import CelebA
+
+SIDE = 48  # px, of the images that come out, unless data.image_size says otherwise
+ALIGNED, CUT = (178, 218), 148  # px, width and height as they lie there; side of the cut
+PICTURES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt"
+LISTS = (
+    ATTRIBUTES,
+    IDENTITIES,
+    "list_eval_partition.txt",
+    "list_bbox_celeba.txt",
+    "list_landmarks_align_celeba.txt",
+)
+FOLDERS = (".", "celeba", "CelebA")
+
+
+def describe(config: DataConfig) -> Found | None:
+    """Count pictures and people by the lists; None where the files are not there."""
+    place = _locate(config.data_root)
+    if place is None:
+        return None
+    names, attribute_names = _attribute_header(place / ATTRIBUTES)
+    people = _people(place / IDENTITIES)
+    if sum(people) != names:
+        raise DataError(f"{place / IDENTITIES} has {sum(people)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
+    side = _side(config)
+    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, people)
+
+
+def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+    """Read every picture once, uint8 (N, 3, 48, 48), with its person and its attributes.
+
+    Raises:
+        DataError: If a file is missing or damaged, if the lists contradict each other, or a picture is not 178 x 218.
+    """
+    place, side = _locate(config.data_root), _side(config)
+    if place is None:
+        raise DataError(
+            f"There is no {PICTURES} in {config.data_root} or its folder celeba. CelebA is not downloaded: put the "
+            f"pictures and {', '.join(LISTS)} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
+        )
+    loaded = _loaded(place)
+    names = tuple(filter(None, loaded.attr_names))  # the original's header ends in a blank, which becomes a name
+    _check_lists(place, loaded, names)
+    paths = tuple(place / PICTURES / name for name in loaded.filename)
+
+    def decoder(path: Path, channels: int | None) -> np.ndarray:
+        return _decode(path, channels, side)
+
+    images = folder.read_files(folder.Files(paths, (), ()), config.channels or 3, progress, decoder)
+    return (
+        dataclasses.replace(
+            images,
+            identities=loaded.identity[:, 0].to(torch.int64),
+            attributes=loaded.attr.to(torch.uint8),
+            attribute_names=names,
+        ),
+        None,
+    )
+
+
+def _decode(path: Path, channels: int | None, side: int) -> np.ndarray:
+    """Cut and shrink one picture to uint8 (C, side, side)."""
+    from PIL import Image
+
+    image, mode = folder.open_image(path, channels, decode=True)
+    if image.size != ALIGNED:
+        raise DataError(
+            f"{path} is {image.width} x {image.height}, but aligned CelebA pictures are {ALIGNED[0]} x {ALIGNED[1]}. "
+            'Replace it by the original, or read the pictures as they are with data.name = "folder".'
+        )
+    left, top = (ALIGNED[0] - CUT) // 2, (ALIGNED[1] - CUT) // 2
+    cut = image.convert(mode).crop((left, top, left + CUT, top + CUT))
+    pixels = np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def _side(config: DataConfig) -> int:
+    """Return the side of the images that come out."""
+    side = config.image_size or SIDE
+    if side > CUT:
+        raise DataError(f"data.image_size = {side}, but CelebA pictures have {CUT} pixels to give. Take {CUT} or less.")
+    return side
+
+
+def _locate(root: Path) -> Path | None:
+    """Return the folder that holds pictures and lists; None where no place has the pictures."""
+    place = next((root / name for name in FOLDERS if (root / name / PICTURES).is_dir()), None)
+    if place is None:
+        return None
+    missing = [name for name in LISTS if not (place / name).is_file()]
+    if missing:
+        raise DataError(f"{place} holds {PICTURES}, but not {', '.join(missing)}. Put the files of CelebA there too.")
+    return place
+
+
+def _loaded(place: Path) -> CelebA:
+    """Let torchvision read the lists, without its comparison of MD5 sums (see above)."""
+    from torchvision.datasets import CelebA
+
+    class LocalCelebA(CelebA):
+        base_folder = "."
+
+        def _check_integrity(self) -> bool:
+            return True
+
+        def _load_csv(self, filename: str, header: int | None = None) -> Any:
+            try:
+                return super()._load_csv(filename, header)
+            except (ValueError, IndexError) as error:
+                raise DataError(
+                    f"{place / filename} is no list of CelebA: a row does not begin with a file name that numbers "
+                    f"follow, equally many in each ({error}). Replace the file by the original."
+                ) from error
+
+    return LocalCelebA(str(place), split="all")
+
+
+def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
+    """Check that the lists speak of the same pictures in the same order, and that their values are in range."""
+    num, declared = len(loaded.filename), _attribute_header(place / ATTRIBUTES)[0]
+    for file, rows in ((ATTRIBUTES, len(loaded.attr)), (IDENTITIES, len(loaded.identity))):
+        if rows != num or (file == ATTRIBUTES and rows != declared):
+            raise DataError(
+                f"{place / file} has {rows} rows for {num} pictures of list_eval_partition.txt"
+                f"{f' ({declared} declared in its first line)' if file == ATTRIBUTES else ''}. Replace the file."
+            )
+        order = [line.split(maxsplit=1)[0] for line in _lines(place / file)[2 if file == ATTRIBUTES else 0 :]]
+        wrong = next(
+            (index for index, pair in enumerate(zip(order, loaded.filename, strict=True)) if len(set(pair)) > 1), None
+        )
+        if wrong is not None:
+            raise DataError(
+                f"{place / file} has {order[wrong]} in row {wrong + 1} where list_eval_partition.txt has "
+                f"{loaded.filename[wrong]}: the lists must have the same order. Replace the file."
+            )
+    if loaded.attr.shape[1] != len(names) or not bool(((loaded.attr == 0) | (loaded.attr == 1)).all()):
+        raise DataError(
+            f"{place / ATTRIBUTES} must have a 1 or -1 for each of its {len(names)} attributes in each row. Replace "
+            "the file by the original."
+        )
+    if loaded.identity.shape[1] != 1:
+        raise DataError(f"{place / IDENTITIES} must have one number of a person in each row. Replace the file.")
+
+
+def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
+    """Return the declared number of pictures and the names of the attributes."""
+    with path.open(encoding="utf-8") as file:
+        number, names = file.readline().strip(), file.readline().split()
+    if not number.isdecimal() or not names:
+        raise DataError(
+            f"{path} must begin with the number of pictures and a line of attribute names, but begins with "
+            f"'{number[:40]}'. Replace the file by the original."
+        )
+    return int(number), tuple(names)
+
+
+def _people(path: Path) -> tuple[int, ...]:
+    """Count the pictures of each person, in the order of their numbers."""
+    rows = [line.split() for line in _lines(path)]
+    wrong = next((index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal()), None)
+    if wrong is not None or not rows:
+        raise DataError(
+            f"{path} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has not. Replace "
+            "the file by the original."
+        )
+    numbers = np.array([int(row[1]) for row in rows])
+    return tuple(np.unique(numbers, return_counts=True)[1].tolist())
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a list."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text file ({error}). Replace it by the original.") from error

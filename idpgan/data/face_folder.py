@@ -1,0 +1,266 @@
+"""`face-folder`: the face databases of the papers, each recognised from its folder layout. Every image has its person.
+
+    orl        s1/1.pgm                                ORL / AT&T
+    yale       subject01.happy, subject01.happy.gif    Yale: one flat folder, with or without an extension
+    yale-b     yaleB01/yaleB01_P00A+000E+00.pgm        extended Yale B, cropped
+    faces94    male/PERSON/PERSON.1.jpg                Faces94: folders of people inside male, female, malestaff
+    faces95    PERSON/PERSON.1.jpg                     Faces95
+    people     PERSON/...                              a folder per person, files of any name at any depth (CMU PIE)
+
+They are tried in this order; ``data.layout`` names one instead. Folders that only hold one folder are passed through.
+People and files are taken in the order of their numbers (s2 before s10, 2.pgm before 10.pgm), so that "the first half
+of each person's images" is the paper's.
+
+Left out, besides hidden files: ``README*``, ``*.txt`` and ``*.html`` in any layout; in yale-b also ``*_Ambient.pgm``
+(taken without flash), ``*.bad`` (damaged at the source), ``*.info`` and ``*.log``. Numbers may have gaps in yale-b (the
+original lacks yaleB14), in orl and yale a gap is an error.
+
+Nothing is labelled: identities are people and not classes, since a private generator of each single person has
+nothing to hide behind. Where people shall be the classes, read the same folder as ``data.name = "folder"``. Formats,
+colours and sizes are those of `folder`: pixels are not resized, and grey is made of colours only where
+``data.channels = 1`` says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from idpgan.config import nearest_hint
+from idpgan.data import folder
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
+from idpgan.data.source import Found, Progress
+from idpgan.errors import ConfigError, DataError
+
+People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
+_SEXES = ("male", "female", "malestaff", "male staff")
+_IMAGE = "|".join(extension[1:] for extension in (*folder.EXTENSIONS, ".gif"))
+_ORL = re.compile(r"s(\d+)")
+_YALE = re.compile(rf"(subject(\d+)[._](?!(?:{_IMAGE})$)\w+)(?:\.(?:{_IMAGE}))?", re.IGNORECASE)
+_YALE_B = re.compile(r"yaleB(\d+)", re.IGNORECASE)
+_NOTES = re.compile(r"readme.*|.*\.(txt|html?)", re.IGNORECASE)
+_YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
+
+
+def describe(config: DataConfig) -> Found | None:
+    """Count files and people, and take the size from the header of the first; None where the folder is not there."""
+    if not _root(config).is_dir():
+        return None
+    people = scan(_root(config), config.layout)
+    first = next(iter(people.values()))[0]
+    image, mode = folder.open_image(first, config.channels)
+    counts = tuple(len(files) for files in people.values())
+    return Found(sum(counts), None, (folder.CHANNELS[mode], image.height, image.width), (), (), counts)
+
+
+def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+    """Decode every image once, person after person.
+
+    Raises:
+        DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout,
+            is no whole image, or is not like the first one.
+    """
+    people = scan(_root(config), config.layout)
+    paths = tuple(path for files in people.values() for path in files)
+    images = folder.read_files(folder.Files(paths, (), ()), config.channels, progress)
+    counts = torch.tensor([len(files) for files in people.values()])
+    return dataclasses.replace(images, identities=torch.arange(len(counts)).repeat_interleave(counts)), None
+
+
+def scan(root: Path, layout: str | None = None) -> People:
+    """List the image files of each person, both in the order of their numbers.
+
+    Args:
+        root: The folder of a face database, or one that only holds that.
+        layout: A name of `LAYOUTS`; None recognises it.
+
+    Raises:
+        ConfigError: If there is no layout of that name.
+        DataError: As `read` says, without opening a file.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        raise ConfigError(f"data.layout = '{layout}' is no known layout. {nearest_hint(layout, LAYOUTS)}")
+    if not root.is_dir():
+        raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
+    root = _passed_through(root)
+    people = LAYOUTS[layout or recognise(root)](root)
+    return {name: sorted(people[name], key=_natural_path) for name in sorted(people, key=_natural)}
+
+
+def recognise(root: Path) -> str:
+    """Return the name of the layout that a folder has.
+
+    Raises:
+        DataError: If it has none of them.
+    """
+    found = _visible(root)
+    folders = [path for path in found if path.is_dir()]
+    if found and not folders and all(_YALE.fullmatch(path.name) for path in found):
+        return "yale"
+    if folders and len(folders) == len(found):
+        names = [path.name for path in folders]
+        if all(map(_ORL.fullmatch, names)):
+            return "orl"
+        if all(map(_YALE_B.fullmatch, names)):
+            return "yale-b"
+        if all(name.lower() in _SEXES for name in names):
+            return "faces94"
+        if all(_is_faces95(path) for path in folders):
+            return "faces95"
+        return "people"
+    stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
+    what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
+    raise DataError(
+        f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is no face away, make a "
+        'folder for each person, or read it without people as data.name = "folder".'
+    )
+
+
+def _root(config: DataConfig) -> Path:
+    """Return the folder of faces, which no default stands for."""
+    if config.root is None:
+        raise ConfigError("data.root is missing: with data.name = 'face-folder' it names the folder of faces.")
+    return config.data_root
+
+
+def _passed_through(root: Path) -> Path:
+    """Go down to the first folder that holds more than one folder of folders."""
+    found = _visible(root)
+    while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
+        inside = _visible(found[0])
+        if not (any(path.is_dir() for path in inside) or (inside and all(_YALE.fullmatch(p.name) for p in inside))):
+            break
+        root, found = found[0], inside
+    return root
+
+
+# One function per layout ---------------------------------------------------------------------------------------
+
+
+def _orl(root: Path) -> People:
+    people = _by_folder(root)
+    for name in people:
+        _matched(_ORL, root / name, "s1, s2, ...")
+    _without_gaps(root, [int(name[1:]) for name in people], "s{}")
+    return people
+
+
+def _yale(root: Path) -> People:
+    people: People = {}
+    first: dict[str, Path] = {}
+    for path in _visible(root):
+        match = _matched(_YALE, path, "subject01.happy, with or without an extension")
+        if first.setdefault(match[1].lower(), path) != path:
+            raise DataError(f"{first[match[1].lower()]} and {path} are the same picture. Move one of them away.")
+        people.setdefault(f"subject{int(match[2]):02}", []).append(path)
+    _without_gaps(root, [int(name.removeprefix("subject")) for name in people], "subject{:02}")
+    return people
+
+
+def _yale_b(root: Path) -> People:
+    people = _by_folder(root, leave_out=_YALE_B_NOTES)
+    for name in people:
+        _matched(_YALE_B, root / name, "yaleB01, yaleB02, ...")
+        for path in people[name]:
+            if not path.name.startswith(f"{name}_P"):
+                raise DataError(
+                    f"{path} is not named after its person, as {name}_P00A+000E+00.pgm is. Move it away, or set "
+                    'data.layout = "people".'
+                )
+    return people
+
+
+def _faces94(root: Path) -> People:
+    people: People = {}
+    for part in _folders(root):
+        for name, files in _by_folder(part).items():
+            people[f"{part.name}/{name}"] = files
+    return people
+
+
+def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
+    """Take each folder as a person."""
+    people: People = {}
+    for place in _folders(root):
+        files = [path for path in folder.walk(place) if not _NOTES.fullmatch(path.name)]
+        files = [path for path in files if leave_out is None or not leave_out.fullmatch(path.name)]
+        for path in files:
+            if path.suffix.lower() not in (*folder.EXTENSIONS, ".gif"):
+                raise DataError(f"{path} is no image (known: {' '.join(folder.EXTENSIONS)} .gif). Move it away.")
+        if not files:
+            raise DataError(f"{place} holds no images of this person. Put them there, or move the folder away.")
+        people[place.name] = files
+    return people
+
+
+LAYOUTS: Mapping[str, Callable[[Path], People]] = {
+    "orl": _orl,
+    "yale": _yale,
+    "yale-b": _yale_b,
+    "faces94": _faces94,
+    "faces95": _by_folder,
+    "people": _by_folder,
+}
+
+
+# Helpers -------------------------------------------------------------------------------------------------------
+
+
+def _visible(root: Path) -> list[Path]:
+    """List a folder without what is hidden and without notes."""
+    return [path for path in folder.entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
+
+
+def _folders(root: Path) -> list[Path]:
+    """List the folders of a folder that may hold nothing else."""
+    found = _visible(root)
+    for path in found:
+        if not path.is_dir():
+            raise DataError(f"{path} lies beside folders of people: move it into one of them, or away.")
+    if not found:
+        raise DataError(f"{root} holds no folders of people. Put them there, or name another folder.")
+    return found
+
+
+def _is_faces95(place: Path) -> bool:
+    """Tell whether the files of a folder are named after it: PERSON/PERSON.1.jpg."""
+    names = [path.name for path in _visible(place)]
+    return bool(names) and all(name.startswith(f"{place.name}.") for name in names)
+
+
+def _matched(pattern: re.Pattern[str], path: Path, expected: str) -> re.Match[str]:
+    """Return the match of a file's or folder's name."""
+    match = pattern.fullmatch(path.name)
+    if match is None:
+        raise DataError(f"{path} has no place in this layout, whose names are like {expected}. Move it away.")
+    return match
+
+
+def _without_gaps(root: Path, numbers: Sequence[int], name: str) -> None:
+    """Refuse numbers of people with a gap, or a number that two people have."""
+    twice = [number for number, count in Counter(numbers).items() if count > 1]
+    if twice:
+        raise DataError(f"{root} has two folders of person {twice[0]}. Move one of them away.")
+    missing = sorted(set(range(min(numbers), max(numbers) + 1)) - set(numbers))
+    if missing:
+        raise DataError(
+            f"{root} has {name.format(min(numbers))} to {name.format(max(numbers))}, but no "
+            f"{', '.join(name.format(number) for number in missing[:5])}. Put that person's images back, or move those "
+            "of the people after the gap into folders of other names."
+        )
+
+
+def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sorting key that counts: s2 before s10."""
+    parts = re.findall(r"\d+|\D+", text)
+    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
+
+
+def _natural_path(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    return tuple(_natural(part) for part in path.parts)

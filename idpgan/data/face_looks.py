@@ -1,0 +1,244 @@
+"""What drawn faces look like: the numbers of each person, and of each picture of them, from a seed.
+
+People have a shape, skin, hair and habits (`PERSON`); a picture adds pose, expression, light and clothes (`PICTURE`).
+All are drawn on the CPU before anything is painted, so that they depend on the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from idpgan.data.face_drawing import coloured
+
+ATTRIBUTES = (
+    "glasses",
+    "smiling",
+    "mouth_open",
+    "beard",
+    "moustache",
+    "dark_hair",
+    "long_hair",
+    "bald",
+    "hat",
+    "light_from_left",
+    "facing_left",
+)
+# Uniform ranges, in the units of `face_drawing`.
+PERSON: Mapping[str, tuple[float, float]] = {
+    "head_width": (0.43, 0.55),
+    "head_height": (0.60, 0.70),
+    "jaw": (-0.28, -0.02),
+    "shoulders": (0.80, 1.15),
+    "shoulder_height": (0.58, 0.75),
+    "neck": (0.20, 0.32),
+    "ear": (0.09, 0.15),
+    "eye_x": (0.165, 0.235),
+    "eye_y": (-0.12, 0.0),
+    "eye_width": (0.065, 0.105),
+    "eye_height": (0.030, 0.056),
+    "iris": (0.028, 0.044),
+    "slant": (-0.20, 0.20),
+    "brow_height": (0.095, 0.165),
+    "brow_thickness": (0.010, 0.034),
+    "brow_length": (0.085, 0.135),
+    "brow_tilt": (-0.30, 0.25),
+    "brow_arch": (0.0, 0.45),
+    "nose_y": (0.10, 0.21),
+    "nose_width": (0.055, 0.105),
+    "nostril": (0.012, 0.024),
+    "mouth_y": (0.29, 0.385),
+    "mouth_width": (0.115, 0.205),
+    "lips": (0.018, 0.050),
+    "blush": (0.0, 0.35),
+    "hairline": (-0.50, -0.26),
+    "hairline_bow": (-0.10, 0.38),
+    "parting": (-0.16, 0.16),
+    "hair_volume": (0.04, 0.24),
+    "strands": (14.0, 34.0),
+    "lens_width": (0.115, 0.165),
+    "lens_height": (0.075, 0.125),
+    "lens_square": (0.0, 1.0),
+    "rim": (0.006, 0.020),
+    "tint": (0.0, 0.30),
+    "beard_top": (0.24, 0.36),
+    "hat_height": (0.42, 0.62),
+    "brim": (0.95, 1.45),
+    "collar": (0.10, 0.28),
+    # Palettes and habits, [0, 1].
+    "skin_tone": (0, 1),
+    "skin_warmth": (-1, 1),
+    "hair_tone": (0, 1),
+    "iris_tone": (0, 1),
+    "lip_tone": (0, 1),
+    "rim_tone": (0, 1),
+    "long": (0, 1),
+    "length": (0, 1),
+    "balding": (0, 1),
+    "bearded": (0, 1),
+    "shaven": (0, 1),
+    "spectacles": (0, 1),
+    "hatted": (0, 1),
+    "cheerful": (0, 1),
+    "wardrobe_r": (0, 1),
+    "wardrobe_g": (0, 1),
+    "wardrobe_b": (0, 1),
+    "room": (0, 1),
+}
+PICTURE: Mapping[str, tuple[float, float]] = {
+    "tilt": (-0.08, 0.08),
+    "yaw": (-0.20, 0.20),
+    "nod": (-0.08, 0.08),
+    "shift_x": (-0.032, 0.032),
+    "shift_y": (-0.028, 0.028),
+    "scale": (0.95, 1.03),
+    "gaze": (-0.03, 0.03),
+    "eye_open": (0.70, 1.15),
+    "brow_lift": (-0.012, 0.025),
+    "light_y": (-0.55, 0.05),
+    "ambient": (0.42, 0.72),
+    "contrast": (0.88, 1.10),
+    "exposure": (-0.05, 0.05),
+    "background_slope": (-0.15, 0.15),
+    "strand_phase": (0.0, 6.3),
+    # [0, 1]: what `_expressed` turns into expression, light and colours.
+    "light": (0, 1),
+    "mood": (0, 1),
+    "talk": (0, 1),
+    "puts_on": (0, 1),
+    "dressed": (0, 1),
+    "cover": (0, 1),
+    "red": (0, 1),
+    "green": (0, 1),
+    "blue": (0, 1),
+    "wall": (0, 1),
+    "grain": (0, 1),
+}
+_SKIN = (
+    (0.98, 0.86, 0.77),
+    (0.94, 0.78, 0.66),
+    (0.86, 0.67, 0.52),
+    (0.73, 0.53, 0.39),
+    (0.55, 0.38, 0.27),
+    (0.37, 0.25, 0.18),
+)
+_HAIR = (
+    (0.06, 0.05, 0.05), (0.14, 0.09, 0.07), (0.25, 0.16, 0.10), (0.38, 0.25, 0.14), (0.52, 0.26, 0.12),
+    (0.74, 0.56, 0.30), (0.88, 0.76, 0.50), (0.62, 0.61, 0.60), (0.86, 0.86, 0.85),
+)  # fmt: skip
+_DARK_TONES = 0.36  # of the palette above, from black to brown
+_IRIS = ((0.20, 0.12, 0.07), (0.34, 0.21, 0.11), (0.28, 0.38, 0.24), (0.30, 0.48, 0.62), (0.45, 0.50, 0.54))
+_LIPS = ((0.78, 0.45, 0.42), (0.70, 0.30, 0.30), (0.62, 0.16, 0.20))
+_RIMS = ((0.06, 0.05, 0.05), (0.30, 0.18, 0.10), (0.55, 0.48, 0.36), (0.62, 0.62, 0.64))
+
+
+def looks(num: int, people: int, channels: int, rng: torch.Generator) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Draw the numbers of all pictures.
+
+    Args:
+        num: Pictures; picture i shows person ``i * people // num``.
+        people: People.
+        channels: C of the colours, 1 or 3.
+        rng: On the CPU.
+
+    Returns:
+        The look: float32 (num, 1, 1) by name, and colours (num, C, 1, 1); the person of each picture, int64 (num,);
+        the attributes, uint8 (num, len(ATTRIBUTES)).
+    """
+    person = torch.arange(num) * people // num
+    look = {name: column[person] for name, column in _drawn(PERSON, people, rng).items()}
+    look |= _drawn(PICTURE, num, rng)
+    bits = _expressed(look)
+    colours = {name: coloured(rgb, channels) for name, rgb in _colours(look).items()}
+    shaped = {name: column[:, None, None] for name, column in look.items()}
+    return shaped | colours, person, torch.stack([bits[name] for name in ATTRIBUTES], 1).to(torch.uint8)
+
+
+def _drawn(ranges: Mapping[str, tuple[float, float]], num: int, rng: torch.Generator) -> dict[str, Tensor]:
+    """Draw every number uniformly in its range, (num,) by name."""
+    uniform = torch.rand(num, len(ranges), generator=rng)
+    low, high = torch.tensor(list(ranges.values())).unbind(1)
+    return dict(zip(ranges, (low + (high - low) * uniform).unbind(1), strict=True))
+
+
+def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Turn habits and moods into what is painted; return the attributes, bool (num,) by name."""
+    # A third of the people always wear glasses, a tenth now and then.
+    glasses = (look["spectacles"] < 0.32) | ((look["spectacles"] < 0.42) & (look["puts_on"] < 0.5))
+    smiling = look["mood"] < 0.15 + 0.60 * look["cheerful"]
+    mouth_open = look["talk"] < torch.where(smiling, 0.55, 0.15)
+    bald = look["balding"] < 0.10
+    hat = (look["hatted"] < 0.16) & (look["cover"] < 0.6)
+    long_hair = (look["long"] < 0.42) & ~bald
+    beard = (look["bearded"] < 0.24) & ~long_hair
+    moustache = (look["shaven"] < torch.where(beard, 0.8, 0.10)) & ~long_hair
+    left = look["light"] < 0.5
+    amount = (look["mood"] * 7.31) % 1  # how much of it
+    look["smile"] = torch.where(smiling, 0.65 + 0.75 * amount, 0.45 * amount - 0.30)
+    look["mouth_open"] = mouth_open * (0.025 + 0.045 * ((look["talk"] * 9.7) % 1))
+    look["teeth"] = torch.where(smiling, 0.95, 0.35)
+    look["light_x"] = torch.where(left, -1.0, 1.0) * (0.18 + 0.52 * ((look["light"] * 2) % 1))
+    look["has_hair"] = (~bald).float()
+    look["hair_length"] = torch.where(
+        long_hair, 0.40 + 0.55 * look["length"], look["eye_y"] - 0.10 + 0.20 * look["length"]
+    )
+    look["hair_inner"] = torch.where(long_hair, look["head_width"] * 0.90, look["head_width"] * 0.97)
+    look["beard"] = beard * 0.88
+    look["moustache"] = moustache * 0.92
+    look["glasses"] = glasses.float()
+    look["hat"] = hat.float()
+    look["hat_y"] = look["hairline"] + 0.10
+    return {
+        "glasses": glasses,
+        "smiling": smiling,
+        "mouth_open": mouth_open,
+        "beard": beard,
+        "moustache": moustache,
+        "dark_hair": (look["hair_tone"] < _DARK_TONES) & ~bald,
+        "long_hair": long_hair,
+        "bald": bald,
+        "hat": hat,
+        "light_from_left": left,
+        "facing_left": look["yaw"] < 0,
+    }
+
+
+def _colours(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Choose the colours, RGB (num, 3) in [0, 1] by name."""
+    skin = _palette(_SKIN, look["skin_tone"])
+    skin = skin * (1 + 0.05 * look["skin_warmth"][:, None] * torch.tensor([1.0, 0.0, -1.0]))
+    hair = _palette(_HAIR, look["hair_tone"])
+    hat = torch.stack([look["wardrobe_b"], look["wardrobe_r"], look["wardrobe_g"]], 1)
+    usual = torch.stack([look["wardrobe_r"], look["wardrobe_g"], look["wardrobe_b"]], 1)
+    today = torch.stack([look["red"], look["green"], look["blue"]], 1)
+    clothes = torch.where(look["dressed"][:, None] < 0.6, usual, today)
+    wall = 0.25 + 0.55 * (0.7 * look["room"] + 0.3 * look["wall"])
+    tinge = 0.10 * (today - 0.5)
+    return {
+        "skin": skin,
+        "hair": hair,
+        "clothes": 0.10 + 0.75 * _muted(clothes),
+        "hat_colour": 0.08 + 0.70 * _muted(hat),
+        "background": wall[:, None] + tinge,
+        "lip_colour": _palette(_LIPS, look["lip_tone"]) * (0.35 + 0.65 * skin[:, :1]),
+        "iris_colour": _palette(_IRIS, look["iris_tone"]),
+        "rim_colour": _palette(_RIMS, look["rim_tone"]),
+        "brow_colour": 0.75 * hair * (hair.mean(1, keepdim=True) < 0.6)
+        + 0.55 * skin * (hair.mean(1, keepdim=True) >= 0.6),
+        "beard_colour": 0.9 * hair,
+    }
+
+
+def _muted(colours: Tensor) -> Tensor:
+    """Take a third of the saturation off colours (N, 3)."""
+    return torch.lerp(colours.mean(1, keepdim=True), colours, 0.67)
+
+
+def _palette(colours: Sequence[tuple[float, float, float]], position: Tensor) -> Tensor:
+    """Return the colour at a position in [0, 1] of a palette, between its neighbours, (N, 3)."""
+    table = torch.tensor(colours)
+    place = position * (len(table) - 1)
+    first = place.long().clamp(max=len(table) - 2)
+    return torch.lerp(table[first], table[first + 1], (place - first)[:, None])

@@ -1,0 +1,153 @@
+"""`faces`: people drawn by the program itself, in any number and size: no files, and nobody's privacy.
+
+A drawn person has a head, skin, hair, eyes, brows, nose, mouth, maybe glasses, a beard or a hat; a picture adds pose,
+expression, light, clothes and noise (`face_looks`, `face_drawing`). Labels: the person (`Images.identities`) and the
+binary attributes `ATTRIBUTES` (`data.label` makes classes of them). A seed gives the same images whatever the batch
+size; another device may round a pixel the other way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from idpgan.data.config import DataConfig
+from idpgan.data.face_drawing import render
+from idpgan.data.face_looks import ATTRIBUTES, looks
+from idpgan.data.images import Images, to_uint8
+from idpgan.data.source import Found, Progress
+from idpgan.errors import DataError
+
+NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
+SEED = 7_001  # of the data source: a constant of the package
+LEAST_SIDE = 16  # px; a face has features
+_PIXELS = 1 << 17  # a batch's pixels: its planes stay in the cache of a core
+_PIXELS_GPU = 1 << 23
+_GRAIN = 0.03  # largest standard deviation of the noise, of the range [0, 1]
+
+
+def draw(
+    num: int | None = None,
+    size: int | tuple[int, int] = SIDE,
+    channels: int = CHANNELS,
+    *,
+    people: int | None = None,
+    per_person: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Images:
+    """Draw faces, person after person.
+
+    Args:
+        num: Images; may be left out where ``people`` and ``per_person`` are given.
+        size: (H, W) in px, or one number for both; each at least 16.
+        channels: 1 (grey: the luma of the colours) or 3 (RGB).
+        people: People that the images are shared out to equally; None = num / per_person, or one image each.
+        per_person: Images of each person; None = num / people.
+        seed: At least 0. Fixes people and pictures; the first images of a longer series of as many people a
+            picture differ.
+        device: Where to draw and return them.
+        batch_size: Images drawn at once; None fits the cache. Does not change the images.
+        progress: Called with (images drawn, images in all).
+
+    Returns:
+        uint8 (num, C, H, W), with `identities` 0, 0, ..., people - 1 and the attributes `ATTRIBUTES`; no classes.
+
+    Raises:
+        DataError: If a number is out of range, or num, people and per_person contradict each other.
+
+    Example:
+        >>> draw(4, 32, 1, people=2, seed=5).identities.tolist()
+        [0, 0, 1, 1]
+    """
+    num, people = _counted(num, people, per_person)
+    height, width = (size, size) if isinstance(size, int) else size
+    _check(height, width, channels, seed)
+    device = torch.device(device)
+    rng = torch.Generator().manual_seed(seed)
+    look, person, attributes = looks(num, people, channels, rng)
+    key = int(torch.randint(1 << 62, (), generator=rng))
+    batch = batch_size or max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (height * width))
+    images = torch.empty(num, channels, height, width, dtype=torch.uint8, device=device)
+    for start in range(0, num, batch):
+        part = slice(start, start + batch)
+        here = {name: column[part].to(device) for name, column in look.items()}
+        painted = render(here, height, width, channels)
+        grain = here["grain"][:, None] * _GRAIN
+        painted += grain * _noise(start, len(painted), height, width, key, device)
+        images[part] = to_uint8(painted.mul_(2).sub_(1))
+        if progress is not None:
+            progress(min(start + batch, num), num)
+    return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
+
+
+def draw_people(people: int, per_person: int, height: int, width: int, channels: int = 1, seed: int = 0) -> Images:
+    """Draw ``per_person`` images of each of ``people``; see `draw`."""
+    return draw(size=(height, width), channels=channels, people=people, per_person=per_person, seed=seed)
+
+
+def describe(config: DataConfig) -> Found:
+    """Return the numbers of the config; the set brings no test images."""
+    num, people = _configured(config)
+    side, channels = config.image_size or SIDE, config.channels or CHANNELS
+    _check(side, side, channels, SEED)
+    counts = torch.bincount(torch.arange(num) * people // num).tolist()
+    return Found(num, None, (channels, side, side), (), ATTRIBUTES, tuple(counts))
+
+
+def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+    """Draw the faces that the config asks for: ``num_images``, ``num_people``, ``image_size``, ``channels``.
+
+    Raises:
+        DataError: If a number is out of range.
+    """
+    num, people = _configured(config)
+    side, channels = config.image_size or SIDE, config.channels or CHANNELS
+    return draw(num, side, channels, people=people, seed=SEED, progress=progress), None
+
+
+def _configured(config: DataConfig) -> tuple[int, int]:
+    """Return images and people as the config or the defaults have them."""
+    num = config.num_images or NUM_IMAGES
+    people = config.num_people or min(NUM_PEOPLE, num)
+    return _counted(num, people, None)
+
+
+def _counted(num: int | None, people: int | None, per_person: int | None) -> tuple[int, int]:
+    """Return the numbers of images and people."""
+    if num is None:
+        if people is None or per_person is None:
+            raise DataError("Say how many faces to draw: num, or people and per_person.")
+        num = people * per_person
+    if people is None:
+        people = num if per_person is None else -(-num // max(per_person, 1))
+    if not 1 <= people <= num:
+        raise DataError(f"{num} faces of {people} people: draw at least one person, and one image of each.")
+    if per_person is not None and per_person * people != num:
+        raise DataError(f"{people} people with {per_person} images each are {people * per_person} faces, not {num}.")
+    return num, people
+
+
+def _check(height: int, width: int, channels: int, seed: int) -> None:
+    if min(height, width) < LEAST_SIDE:
+        raise DataError(
+            f"Faces of {width} x {height} pixels are too small to draw: each side must be {LEAST_SIDE} or more."
+        )
+    if channels not in (1, 3):
+        raise DataError(f"Faces have 1 channel (grey) or 3 (RGB), not {channels}.")
+    if seed < 0:
+        raise DataError(f"The seed of drawn faces must be at least 0, got {seed}.")
+
+
+def _noise(start: int, num: int, height: int, width: int, key: int, device: torch.device) -> Tensor:
+    """Return noise of mean 0, variance 1, (num, 1, H, W): the sum of the bytes of a hash of image and pixel."""
+    pixels = height * width
+    count = torch.arange(start * pixels, (start + num) * pixels, dtype=torch.int64, device=device)
+    bits = (count + (key & 0xFFFFFFFF)) & 0xFFFFFFFF
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):  # "lowbias32" of C. Wellons' hash-prospector
+        bits = ((bits ^ (bits >> shift)) * factor) & 0xFFFFFFFF
+    bits = bits ^ (bits >> 15)
+    total = (bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24)  # nearly normal
+    return ((total.float() - 510) / 147.8).view(num, 1, height, width)

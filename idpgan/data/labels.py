@@ -1,0 +1,59 @@
+"""Classes made of binary attributes (`data.label`): one class per combination."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from idpgan.config import nearest_hint
+from idpgan.data.images import Images
+from idpgan.errors import DataError
+
+
+def attribute_classes(label: Sequence[str]) -> tuple[str, ...]:
+    """Return the class names of the combinations of attributes, in the order of `labelled_by`'s labels.
+
+    Example:
+        >>> attribute_classes(["glasses", "smiling"])
+        ('no glasses, no smiling', 'glasses, no smiling', 'no glasses, smiling', 'glasses, smiling')
+    """
+    return tuple(
+        ", ".join(name if number >> bit & 1 else f"no {name}" for bit, name in enumerate(label))
+        for number in range(2 ** len(label))
+    )
+
+
+def check_label(label: Sequence[str], attribute_names: Sequence[str], source: str) -> None:
+    """Raise a `DataError` if `data.label` names what the source does not have."""
+    if label and not attribute_names:
+        raise DataError(
+            f"data.label = {', '.join(label)}, but '{source}' has no attributes. Leave data.label out, or take a "
+            "source with attributes (faces, celeba)."
+        )
+    for name in label:
+        if name not in attribute_names:
+            raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
+
+
+def labelled_by(images: Images, label: Sequence[str], source: str) -> Images:
+    """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
+
+    Args:
+        images: A set with attributes.
+        label: Names of attributes, bit 0 first; empty leaves the set as it is.
+        source: Name of the source, for the error.
+
+    Raises:
+        DataError: If there is no attribute of such a name.
+    """
+    if not label:
+        return images
+    check_label(label, images.attribute_names, source)
+    if images.attributes is None:
+        raise DataError(f"'{source}' has no attributes.")
+    columns = torch.tensor([images.attribute_names.index(name) for name in label], device=images.attributes.device)
+    bits = images.attributes[:, columns].long()  # (N, A)
+    labels = (bits << torch.arange(len(label), device=bits.device)).sum(1)
+    return dataclasses.replace(images, labels=labels, classes=attribute_classes(label))
