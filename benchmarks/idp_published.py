@@ -5,6 +5,7 @@ continue. Everything measured here is for the curator (real images judge it); no
 
 python benchmarks/idp_published.py --accounting                       # scale and proven only: no training, no images
 python benchmarks/idp_published.py --data-root DIR --out runs/idp --steps 20000 [--local] [--device cuda]
+python benchmarks/idp_published.py --data-root DIR --steps 1500 --set model.width=16 method.learning_rate=5e-4  # on a CPU
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--local", action="store_true", help="idp-gan-local at epsilon 10, with and without projection")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every cell")
     parser.add_argument("--accounting", action="store_true", help="noise scale and proven only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -58,7 +60,7 @@ def main() -> None:
 
 def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
     """Yield the config of every cell."""
-    common = [f"training.steps={arguments.steps}", f"training.device={arguments.device}"]
+    common = [f"training.steps={arguments.steps}", f"training.device={arguments.device}", *arguments.set]
     if arguments.data_root is not None:
         common.append(f"data.root={json.dumps(str(arguments.data_root))}")
     if arguments.local:

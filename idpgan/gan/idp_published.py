@@ -16,10 +16,12 @@ contradicts, and what is built (math.md 1.1; also docs/deviations.md):
 8. The last features are half a layer norm, clamped to [-1, 1]; outputs are linear without bias.
 9. Coefficient noise: DF is divided by eps2 |L|, drawn for each of the 2 |L| records at every step. Sums over records
    are drawn as sums where no private label is behind them (the same law). The order-2 matrix is symmetric.
-10. Conditional: M = 1 + classes outputs. Order-1 coefficients of private labels are released record by record, with
+10. Conditional: M = 1 + classes outputs, or 1 + attributes where `data.label` makes the classes of attributes
+    (multi-label; at most 6 of them). Order-1 coefficients of private labels are released record by record, with
     secret noise. With `label_path = "coefficients"` they train the last weights only; the literal autograd through
     line 8 (`"autograd"`) also hands the raw label to the hidden layers, past the noise: proven infinite.
-11. The generator minimises minus the mean real/fake output of its fakes, minus that of their class where conditional.
+11. The generator minimises minus the mean real/fake output of its fakes, minus that of their class where conditional;
+    with attributes minus those of the present ones plus those of the absent ones.
 12. Labels as an *input* of the critic (not in the paper) need `privacy.label_epsilon`, one k-ary randomised response;
     without it proven is infinite.
 13. `critic_steps_per_generator_step` = 5, Adam betas (0, 0.9) and gradient penalty 10 from improved WGAN; the L2
@@ -38,7 +40,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
@@ -49,6 +50,8 @@ from idpgan.gan.idp_terms import (
     Config,
     PublishedConfig,
     coefficient_scale,
+    label_outputs,
+    label_targets,
     most_accesses,
     num_outputs,
     planned,
@@ -250,10 +253,10 @@ class IdpPublished:
     def _private_label_term(self, real: Tensor, labels: Tensor) -> Tensor:
         """Return the order-1 terms of the class outputs, from coefficients that were released with noise."""
         weight = self.critic.weight[1:]  # (K, d)
-        exact, _ = taylor_coefficients(real.detach(), one_hot(labels, len(weight)).to(real.dtype))  # (B, K, d)
+        targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
+        exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
         term = (self._coefficient_noise(exact, self.noise).sum(0) * weight).sum()
         if self._run.privacy.label_path == "autograd":  # line 9 by the letter: the raw label, to the hidden layers
-            targets = one_hot(labels, len(weight)).to(real.dtype)
             leak = ((0.5 - targets) * (real @ weight.detach().T)).sum()
             term = term + leak - leak.detach()
         return term
@@ -265,11 +268,11 @@ class IdpPublished:
 
     def _targets(self, real: float, labels: Tensor | None) -> Tensor:
         """Return y (B, M); without labels the class outputs get 1/2, where their order-1 term vanishes."""
-        classes = self.newest.num_classes
+        outputs = label_outputs(self._run, self._num_classes)
         first = torch.full((self.batch_size, 1), real, device=self.device)
         if labels is None:
-            return torch.cat([first, torch.full((self.batch_size, classes), 0.5, device=self.device)], 1)
-        return torch.cat([first, one_hot(labels, classes).to(first.dtype)], 1)
+            return torch.cat([first, torch.full((self.batch_size, outputs), 0.5, device=self.device)], 1)
+        return torch.cat([first, label_targets(self._run, labels, self._num_classes)], 1)
 
     def _coefficient_noise_sums(self) -> tuple[Tensor, Tensor]:
         """Draw the noise of all records' coefficients, summed: (M, d) and symmetric (M, d, d).
@@ -309,7 +312,10 @@ class IdpPublished:
         outputs = self.critic(fake, labels if self.config.label_input else None)  # (B, M)
         loss = -outputs[:, 0].mean()
         if labels is not None:
-            loss = loss - outputs[:, 1:].gather(1, labels.unsqueeze(1)).mean()
+            wanted = label_targets(self._run, labels, self._num_classes)
+            if self._run.data.label:  # an absent attribute is to be seen as absent; other classes are left alone
+                wanted = 2 * wanted - 1
+            loss = loss - (wanted * outputs[:, 1:]).sum(1).mean()
         self._generator_optimizer.zero_grad()
         loss.backward(inputs=list(self.newest.parameters()))
         self._generator_optimizer.step()

@@ -7,6 +7,8 @@ from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
@@ -124,9 +126,28 @@ def known_shape(data: DataConfig) -> tuple[ImageShape, int]:
     return found.image_shape, len(found.classes)
 
 
+def label_outputs(config: Config, num_classes: int) -> int:
+    """Return how many outputs learn the label: one per attribute of `data.label`, else per class; 0: unconditional."""
+    classes = classes_of(config.model, num_classes)
+    return len(config.data.label) if classes and config.data.label else classes
+
+
+def label_targets(config: Config, labels: Tensor, num_classes: int) -> Tensor:
+    """Return y of the label outputs, float (B, M - 1) of 0 and 1: the attributes' bits, or one 1 at the class.
+
+    Args:
+        config: The run's config.
+        labels: int64 (B,).
+        num_classes: Classes of the data.
+    """
+    if config.data.label:
+        return (labels.unsqueeze(1) >> torch.arange(len(config.data.label), device=labels.device) & 1).float()
+    return one_hot(labels, num_classes).float()
+
+
 def num_outputs(config: Config, num_classes: int) -> int:
-    """Return M: one real/fake output, and one per class where conditional."""
-    return 1 + classes_of(config.model, num_classes)
+    """Return M: one real/fake output, and those of the label."""
+    return 1 + label_outputs(config, num_classes)
 
 
 def pixel_noise(config: Config, image_shape: ImageShape) -> PixelNoise:
@@ -185,13 +206,15 @@ def planned(
 
 def _label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
     """Return what the label of one image pays (math.md 1.1, below the table)."""
-    classes, privacy = num_outputs(config, num_classes) - 1, config.privacy
+    classes, privacy = classes_of(config.model, num_classes), config.privacy
     if classes == 0:
         return ()
     if privacy.label_epsilon is not None:
         return (RandomisedResponse(classes, privacy.label_epsilon, *PAIR).event,)
     if config.method.label_input or privacy.label_path == "autograd":
         return (Event.non_private(_INPUT_LABELS if config.method.label_input else _LEAKED_LABELS, *PAIR),)
-    # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1.
-    count = 2 * config.method.features * accesses
+    # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1; where
+    # the outputs are attributes, it may change all of them.
+    changed = label_outputs(config, num_classes) if config.data.label else 2
+    count = changed * config.method.features * accesses
     return (Event("laplace", *PAIR, coefficient_scale(config, num_classes), count),)

@@ -12,9 +12,11 @@ from idpgan import jobs
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
+from idpgan.data.labels import attribute_classes
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.gan.idp_published import Config, IdpPublished
+from idpgan.gan.idp_terms import label_targets
 from idpgan.models.perturbed import PerturbedAffine, build_critic
 from idpgan.privacy import BudgetError, Ledger, Noise, compose_epsilon
 from idpgan.training.stats import read_stats
@@ -146,6 +148,58 @@ def test_labels_pay_for_every_access_of_their_coefficients():
     both = conditional.privacy().proven.epsilon
     assert both > plain.privacy().proven.epsilon
     assert both == compose_epsilon([images, labels], 1e-5)
+
+
+ATTRIBUTES = ("glasses", "smiling", "beard")
+
+
+def multi_label(**options):
+    """Settings and a split whose classes are the combinations of three attributes."""
+    settings = config(**options)
+    data = settings.data.model_copy(update={"name": "faces", "label": ATTRIBUTES})
+    return settings.model_copy(update={"data": data}), small(classes=attribute_classes(ATTRIBUTES))
+
+
+def test_attributes_are_outputs_of_their_own_and_a_label_may_change_all_of_them():
+    settings, split = multi_label(steps=9)
+    method = prepared(settings, split)
+    assert method.critic.weight.shape[0] == 1 + 3
+    labels = method.ledger.events[1]
+    assert labels.count == 3 * 6 * 3  # A d numbers per access, ceil(9 * 8 / 24) accesses
+    assert labels.noise_multiplier == pytest.approx(4 * (6 + 36 / 4) / 8)
+
+
+def test_the_targets_of_attributes_are_the_bits_of_the_label():
+    settings, _ = multi_label()
+    targets = label_targets(settings, torch.tensor([0, 5, 7]), 8)
+    assert targets.tolist() == [[0, 0, 0], [1, 0, 1], [1, 1, 1]]
+    names = [attribute_classes(ATTRIBUTES)[5].split(", ")[bit] for bit in range(3)]
+    assert names == ["glasses", "no smiling", "beard"]
+
+
+@pytest.mark.parametrize("privacy", [{}, {"label_epsilon": 1.0}, {"label_path": "autograd"}])
+def test_it_trains_on_attributes(privacy):
+    settings, split = multi_label(privacy=privacy)
+    method = prepared(settings, split)
+    stats = steps(method, 4)
+    assert all(torch.isfinite(value) for row in stats for value in row.values())
+    assert method.generator.sample(8, seed=0).shape == (8, 1, 8, 8)
+    assert math.isinf(method.privacy().proven.epsilon) == ("label_path" in privacy)
+
+
+def test_the_critic_learns_the_attributes_without_noise_to_speak_of():
+    quiet = {"epsilon1": 1e6, "epsilon2": 1e8, "label_path": "autograd"}
+    settings, split = multi_label(
+        privacy=quiet, method={"learning_rate": 5e-3, "features": 16}, model={"width": 16}, batch_size=24, steps=60
+    )
+    labels = torch.arange(24) % 8
+    bright = labels.unsqueeze(1) >> torch.arange(3) & 1  # each bit lights about a third of the image
+    images = bright.repeat_interleave(3, 1)[:, :8].view(24, 1, 1, 8).expand(24, 1, 8, 8) * 255
+    private = Images(images.to(torch.uint8).contiguous(), labels, split.classes)
+    method = prepared(settings, Split(split.public, private, split.holdout, split.test))
+    steps(method, 60)
+    outputs = method.critic(to_float(private.images))[:, 1:]
+    assert ((outputs > 0) == bright.bool()).float().mean() > 0.9
 
 
 def weights_after_a_step(label_path, labels, seed=1):
