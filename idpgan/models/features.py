@@ -210,7 +210,7 @@ class PublicFeatures(FeatureMap):
         images = torch.cat([images, *(augment(images, rng) for _ in range(4))])
         flat = images.flatten(1)
         self.register_buffer("center", flat.mean(0))
-        axes = torch.linalg.svd(flat - self.center, full_matrices=False).Vh[:components]
+        axes = _principal_axes(flat, components)
         self.register_buffer("components", axes.T.contiguous())  # (C H W, q)
         coefficients = (flat - self.center) @ self.components
         # Typical lengths on public images: constants by the time that a private image is read.
@@ -301,6 +301,15 @@ class RandomFeatures(FeatureMap):
     def _lift(self) -> float:
         """Undo that vectors of L1 norm 1 are shorter than those of L2 norm 1."""
         return 1.0 if self.norm == 2 else math.sqrt(self.channels * 16 * 16)
+
+
+def _principal_axes(vectors: Tensor, count: int) -> Tensor:
+    """Return the first principal axes of (N, p) vectors, (count or fewer, p); a full SVD of faces takes minutes."""
+    from sklearn.decomposition import PCA
+
+    count = min(count, *vectors.shape)
+    fitted = PCA(count, svd_solver="randomized", random_state=0).fit(vectors.numpy())
+    return torch.from_numpy(fitted.components_).to(vectors.dtype)
 
 
 def _dct(side: int, count: int) -> Tensor:
