@@ -1,0 +1,188 @@
+r"""Singular value decomposition of a batch of matrices in one call, on the CPU and on CUDA.
+
+``A = U diag(S) V^T`` per matrix. The methods and the accuracy of each are in `idpgan.publish.svd_methods`; this module
+checks the input, chooses the method by device, dtype, shape and rank (``choose_method``), cuts the batch into chunks by
+memory, and on the CPU spreads the chunks over threads. Nothing here is a release and nothing here adds noise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.errors import InputError
+from idpgan.publish import svd_methods
+
+METHODS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
+    "lapack": svd_methods.lapack,
+    "gram": svd_methods.gram,
+    "gram-block-jacobi": svd_methods.gram_block_jacobi,
+    "jacobi": svd_methods.jacobi,
+}
+SUBSPACE = "subspace"  # truncated only; matrices where it does not converge get the full method of the device
+
+_CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
+_COPIES = 8  # float64 matrices of size (m + n) x n that a method holds at once, about
+_MAX_CHUNK = 32_768
+_settings_lock = threading.Lock()  # torch keeps one thread count for threads to come: one call at a time touches it
+
+
+def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Decompose every matrix of a batch, or find its leading singular triplets.
+
+    Singular values are within a few eps of the largest one of the matrix, U and V orthonormal to about 20 eps, also for
+    rank-deficient and zero matrices (eps: 1.2e-7 for float32, 2.2e-16 for float64). Signs of the vectors, and the basis
+    within equal singular values, are not fixed: they may differ between methods and devices. Gradients do not flow.
+    On the CPU at most ``torch.get_num_threads()`` threads work; the setting of no thread of the caller changes.
+
+    Args:
+        matrices: (N, m, n), float32 or float64, finite, N >= 0, m and n >= 1; not modified.
+        rank: Number r of triplets to return, 1 to min(m, n); None is min(m, n).
+
+    Returns:
+        U (N, m, r), S (N, r) non-increasing and non-negative, Vh (N, r, n); dtype and device of the input.
+        ``(U * S.unsqueeze(1)) @ Vh`` is the best approximation of rank r.
+
+    Raises:
+        InputError: If the shape, dtype or rank is not as above or an entry is NaN or infinite.
+
+    Example:
+        >>> U, S, Vh = batched_svd(torch.eye(3).expand(5, 3, 3), rank=2)
+        >>> U.shape, S[0].tolist(), Vh.shape
+        (torch.Size([5, 3, 2]), [1.0, 1.0], torch.Size([5, 2, 3]))
+    """
+    _check(matrices, rank)
+    with torch.inference_mode(False), torch.no_grad():  # inference mode belongs to a thread: its tensors would not do
+        matrices = matrices.detach()
+        _, m, n = matrices.shape
+        name = choose_method(matrices.device.type, matrices.dtype, m, n, rank)
+        return decompose(matrices, rank, name)
+
+
+def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | None = None) -> str:
+    """Return the name of the method for matrices of this kind.
+
+    The CPU rows are measured (``benchmarks/svd.py``). The CUDA rows are not: they follow from what torch dispatches to.
+    ``torch.linalg.svd`` loops over matrices larger than 32 x 32, and so does ``torch.linalg.eigh`` above 32 in torch
+    2.11 (pytorch issue 175585; pull request 175403 makes it one call): hence products and eigenproblems of size 32.
+    """
+    long, short = max(m, n), min(m, n)
+    rank = short if rank is None else rank
+    if dtype == torch.float32 and 3 * svd_methods.block_size(rank) <= short:
+        return SUBSPACE
+    if device == "cpu":
+        return "lapack"
+    if long <= 32:
+        return "lapack"  # cuSOLVER's gesvdjBatched
+    return "gram" if short <= 32 else "gram-block-jacobi"
+
+
+def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Decompose with a method of ``METHODS`` or ``SUBSPACE`` whatever the device; `batched_svd` without its checks."""
+    count, m, n = matrices.shape
+    tall = matrices.mT if m < n else matrices
+    long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
+    # Column-major, as LAPACK returns them: transposed on the way out, nothing is copied twice.
+    left, right = matrices.new_empty(count, rank, long), matrices.new_empty(count, rank, short)
+    values = matrices.new_empty(count, rank)
+
+    def work(start: int, stop: int) -> None:
+        with torch.no_grad():  # a setting of the thread
+            U, S, V = _solve(tall[start:stop], rank, method)
+            left[start:stop], values[start:stop], right[start:stop] = U.mT, S, V.mT
+
+    chunk = _CHUNK_BYTES[matrices.device.type] // (_COPIES * 8 * (long + short) * short)
+    threads = torch.get_num_threads() if matrices.device.type == "cpu" else 1
+    threads = min(threads, count)
+    chunk = max(1, min(chunk, _MAX_CHUNK, -(-count // max(threads, 1))))
+    bounds = [*range(0, count, chunk), count]
+    if threads <= 1:
+        for start, stop in pairwise(bounds):
+            work(start, stop)
+    else:
+        _on_threads(work, list(pairwise(bounds)), threads)
+    return (right.mT, values, left) if m < n else (left.mT, values, right)
+
+
+def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
+    """Decompose one chunk of (B, m, n), m >= n, and cut it to the rank."""
+    # By a power of two, so that squares neither overflow nor vanish and nothing is rounded.
+    exponent = torch.frexp(tall.abs().amax((1, 2))).exponent
+    A = torch.ldexp(tall, -exponent[:, None, None])
+    if method == SUBSPACE:
+        factors, holds = svd_methods.subspace(A, rank)
+        if not bool(holds.all()):
+            index = (~holds).nonzero().squeeze(1)
+            full = choose_method(A.device.type, A.dtype, *A.shape[1:])
+            for part, better in zip(factors, METHODS[full](A[index]), strict=True):
+                part[index] = better[..., :rank]
+    else:
+        factors = METHODS[method](A)
+    U, S, V = factors
+    return U[..., :rank], torch.ldexp(S[:, :rank], exponent.unsqueeze(1)), V[..., :rank]
+
+
+def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
+    """Call work for every task on threads of one intra-op thread each; LAPACK runs outside Python's lock.
+
+    ``torch.set_num_threads`` sets the count of the thread that calls it and of all threads to come. A worker asks for
+    the count first, else torch would read the common one at its first operation and forget what was set.
+    """
+    common: list[int] = []
+    ready = threading.Barrier(threads + 1)
+
+    def start_worker() -> None:
+        common.append(torch.get_num_threads())
+        ready.wait()  # all have asked
+        torch.set_num_threads(1)
+        ready.wait()  # all have set
+
+    with ThreadPoolExecutor(threads, "svd", start_worker) as pool:
+        with _settings_lock:
+            futures = [pool.submit(work, *task) for task in tasks]  # starts the workers
+            ready.wait()
+            ready.wait()
+            _set_for_threads_to_come(common[0])
+        for future in futures:
+            future.result()
+
+
+def _set_for_threads_to_come(count: int) -> None:
+    """Put back the common count from a thread of its own, so that the caller's stays as it is."""
+    thread = threading.Thread(target=torch.set_num_threads, args=(count,))
+    thread.start()
+    thread.join()
+
+
+def _check(matrices: Any, rank: Any) -> None:
+    """Refuse what cannot be decomposed."""
+    if not isinstance(matrices, Tensor) or matrices.dtype not in (torch.float32, torch.float64):
+        kind = matrices.dtype if isinstance(matrices, Tensor) else type(matrices).__name__
+        raise InputError(f"matrices must be a tensor of float32 or float64, got {kind}. Convert with .float().")
+    shape = tuple(matrices.shape)
+    if len(shape) != 3 or 0 in shape[1:]:
+        raise InputError(
+            f"matrices must have shape (N, m, n) with m, n >= 1, got {shape}. "
+            "Give one matrix as matrix[None], and channels as matrices of their own."
+        )
+    if matrices.device.type not in _CHUNK_BYTES:
+        raise InputError(f"matrices must be on cpu or cuda, got {matrices.device}. Move them with .cpu().")
+    limit = min(shape[1:])
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= limit):
+        raise InputError(
+            f"rank = {rank!r} must be an integer from 1 to {limit}, the smaller side of {shape[1]} x {shape[2]} "
+            "matrices. Leave it out for all singular values."
+        )
+    finite = matrices.isfinite().all(2).all(1)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().squeeze(1)
+        raise InputError(
+            f"{len(bad)} of {shape[0]} matrices hold NaN or infinite entries, first matrix {int(bad[0])}: they have no "
+            "singular values. Remove or repair them before the decomposition."
+        )

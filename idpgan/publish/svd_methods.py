@@ -1,0 +1,290 @@
+r"""Ways to decompose a batch of matrices ``A = U diag(S) V^T``; `idpgan.publish.svd` chooses among them.
+
+Every function takes ``A`` of shape (B, m, n), m >= n, scaled so that the largest entry of a matrix is in [0.5, 1) or
+the matrix is 0, and returns U (B, m, n), S (B, n) non-increasing and V (B, n, n), or as many columns
+as asked for. Errors in the docstrings are relative to the largest singular value; eps is that of the dtype of ``A``
+(1.2e-7 or 2.2e-16). U and V have orthonormal columns to about 20 eps whatever the rank, the zero matrix included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Factors = tuple[Tensor, Tensor, Tensor]
+Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+_SAFE_CONDITION = 1e4  # the Gram route keeps U orthonormal to 2.2e-16 * 1e8 = 2e-8 up to here
+_MAX_SWEEPS = 30  # Jacobi: 6 to 10 are usual; what has not converged then goes to LAPACK
+_BLOCK = 16  # columns of a block: pairs are 32 wide, the largest size that torch 2.11 solves in one cuSOLVER call
+_EIGH_BATCH = 32_768  # cusolverDnXsyevBatched refuses 65,536 matrices
+
+
+def lapack(A: Tensor) -> Factors:
+    """Divide and conquer (LAPACK gesdd) on the CPU, the vendor's routine matrix by matrix on a GPU.
+
+    Singular values, reconstruction: a few eps. The reference for the other methods, and what they fall back to.
+    """
+    # A row-major matrix is LAPACK's transposed matrix: this way round nothing is copied.
+    V, S, Uh = torch.linalg.svd(A.mT, full_matrices=False)
+    return Uh.mT, S, V
+
+
+def eigh(G: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ascending eigenvalues and eigenvectors by the library, in batches that cuSOLVER accepts."""
+    if len(G) <= _EIGH_BATCH:
+        return torch.linalg.eigh(G)
+    parts = [torch.linalg.eigh(part) for part in G.split(_EIGH_BATCH)]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
+    r"""Eigendecomposition of ``A^T A`` in float64, then ``U = A V / S``.
+
+    float32: the Gram matrix of float32 numbers is computed and solved in float64, whose eps is smaller than the square
+    of float32's: singular values within eps / 2 (better than `lapack`; relative to each one 1e-7 down to 1e-4 of the
+    largest), reconstruction 2 eps. Matrices of condition above 1e4 get U from `_orthonormal_columns`.
+
+    float64: the Gram matrix loses the half of the digits, so its eigenvectors only start `jacobi`, which takes two or
+    three sweeps from there instead of ten, and whose accuracy results.
+    """
+    A64 = A.double()
+    squares, V = eigensolver(A64.mT @ A64)
+    V = V.flip(-1)
+    if A.dtype == torch.float64:
+        return jacobi(A, V)
+    squares = squares.flip(-1).clamp_min(0)  # (B, n)
+    B = A64 @ V
+    S = squares.sqrt()
+    U = B / S.unsqueeze(1)
+    hard = ~(squares[:, -1] * _SAFE_CONDITION**2 > squares[:, 0])  # zero matrices too
+    if bool(hard.any()):
+        index = hard.nonzero().squeeze(1)
+        # Below 2 eps a direction of A cannot be told from rounding: any orthonormal complement will do there.
+        U[index], S[index], V[index] = _from_products(A[index], B[index], V[index], 2.0**-22)
+    return U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)
+
+
+def gram_block_jacobi(A: Tensor) -> Factors:
+    """`gram` with `block_jacobi_eigh`: only matrix products and eigenproblems of size 32; same accuracy."""
+    return gram(A, block_jacobi_eigh)
+
+
+def block_jacobi_eigh(G: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ascending eigenvalues and eigenvectors of (B, n, n) float64 by the two-sided block Jacobi method.
+
+    A round of the tournament diagonalises all n / 32 disjoint pairs of 16-wide blocks at once: one batched
+    eigenproblem of size 32 and two batched products. For GPUs, where the library may loop over larger matrices.
+    Eigenvalues to 5e-14 of the largest, eigenvectors orthonormal to 1e-13.
+    """
+    size = G.shape[-1]
+    if size <= 2 * _BLOCK:
+        return eigh(G)
+    pairs = -(-size // (2 * _BLOCK))
+    padded = pairs * 2 * _BLOCK
+    scale = torch.linalg.matrix_norm(G)  # (B,)
+    G = torch.nn.functional.pad(G, (0, padded - size, 0, padded - size))
+    # An eigenvalue below all others keeps the padding from mixing with a null space.
+    G.diagonal(dim1=1, dim2=2)[:, size:] = -scale.clamp_min(torch.finfo(G.dtype).tiny).unsqueeze(1)
+    V = torch.eye(padded, dtype=G.dtype, device=G.device).repeat(len(G), 1, 1)
+    columns = _tournament_step(2 * pairs, G.device).unsqueeze(1) * _BLOCK + torch.arange(_BLOCK, device=G.device)
+    columns = columns.flatten()  # where the columns of a round come from in the round before
+    for _ in range(_MAX_SWEEPS):
+        for _ in range(2 * pairs - 1):
+            G, V = _block_round(G, V, pairs)
+            G, V = G[:, columns][:, :, columns], V[:, :, columns]
+        off = G - torch.diag_embed(G.diagonal(dim1=1, dim2=2))
+        if bool((torch.linalg.matrix_norm(off) <= 1e-15 * size * scale).all()):
+            break
+    values, order = G.diagonal(dim1=1, dim2=2).sort(-1)
+    values, order = values[:, padded - size :], order[:, padded - size :]
+    return values, V[:, :size].gather(2, order.unsqueeze(1).expand(-1, size, -1))
+
+
+def _block_round(G: Tensor, V: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    """Diagonalise the diagonal blocks of G, 32 wide, by one orthogonal similarity; V collects it."""
+    batch, padded = G.shape[:2]
+    width = 2 * _BLOCK
+    blocks = G.view(batch, pairs, width, pairs, width).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+    W = eigh(blocks.reshape(-1, width, width))[1].view(batch, pairs, width, width)
+    # The k-th smallest eigenvalue goes where the k-th smallest diagonal entry was: near the end W is close to I, and
+    # a sweep then meets every pair of columns.
+    place = blocks.diagonal(dim1=2, dim2=3).argsort(-1).argsort(-1)
+    W = W.gather(3, place.unsqueeze(2).expand_as(W))
+    rows = W.mT @ G.view(batch, pairs, width, padded)  # (B, P, 2w, n)
+    G = _times_blocks(rows.reshape(batch, padded, padded), W)
+    return (G + G.mT) / 2, _times_blocks(V, W)
+
+
+def _times_blocks(M: Tensor, W: Tensor) -> Tensor:
+    """Return M times the block-diagonal matrix of W (B, P, 2w, 2w)."""
+    batch, pairs, width, _ = W.shape
+    product = M.view(batch, -1, pairs, width).transpose(1, 2) @ W  # (B, P, n, 2w)
+    return product.transpose(1, 2).reshape(batch, -1, pairs * width)
+
+
+def _tournament_step(players: int, device: torch.device) -> Tensor:
+    """Return the permutation after which neighbours 2i, 2i + 1 are the next round's pairs (circle method)."""
+    half = players // 2
+    circle = [2 * i for i in range(half)] + [2 * i + 1 for i in reversed(range(half))]  # seats around the table
+    turned = [circle[0], circle[-1], *circle[1:-1]]  # the first stays, the others move on by one
+    step = [0] * players
+    for seat, player in zip(circle, turned, strict=True):
+        step[seat] = player
+    return torch.tensor(step, device=device)
+
+
+def jacobi(A: Tensor, start: Tensor | None = None) -> Factors:
+    """One-sided Jacobi (Hestenes) on all matrices at once, n / 2 rotations a step, elementwise and any dtype.
+
+    Singular values within 10 eps, reconstruction within 30 eps (LAPACK's numbers are 10 and 40 at 40 x 37), also for
+    matrices of any condition.
+
+    Args:
+        A: (B, m, n), m >= n.
+        start: (B, n, n) orthogonal, near V; None starts from the identity.
+    """
+    batch, m, n = A.shape
+    even = n + n % 2
+    V = torch.eye(n, dtype=A.dtype, device=A.device).expand(batch, n, n) if start is None else start
+    rows = A.new_zeros(batch, even, m + n)  # row j: column j of A V, then column j of V; a zero row if n is odd
+    rows[:, :n, :m], rows[:, :n, m:] = (A @ V).mT, V.mT
+    eps = torch.finfo(A.dtype).eps
+    noise = (2 * eps * torch.linalg.matrix_norm(A)) ** 2  # (B,) squared norm below which a column is rounding
+    step = _tournament_step(even, A.device)
+    for _ in range(_MAX_SWEEPS):
+        worst = A.new_zeros(())
+        for _ in range(even - 1):
+            rows, cosine = _rotate_pairs(rows, m, noise, eps * m**0.5)
+            worst = torch.maximum(worst, cosine)
+            rows = rows[:, step]
+        if float(worst) <= eps * m**0.5:
+            break
+    rows = rows[:, :n]  # after a whole tournament every row is back in its place
+    # Hundreds of rotations took V a few hundred eps away from orthogonality: one Newton step, and A V anew.
+    V = rows[:, :, m:].mT.double()
+    V = 1.5 * V - 0.5 * V @ (V.mT @ V)
+    U, S, V = _from_products(A, A.double() @ V, V, 4 * eps)
+    return U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)
+
+
+def _rotate_pairs(rows: Tensor, m: int, noise: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Make neighbouring rows 2i, 2i + 1 orthogonal in their first m entries; also return the largest |cosine| found."""
+    left, right = rows[:, 0::2], rows[:, 1::2]
+    a = left[:, :, :m].square().sum(2)
+    b = right[:, :, :m].square().sum(2)
+    product = (left[:, :, :m] * right[:, :, :m]).sum(2)
+    cosine = torch.where(torch.minimum(a, b) > noise.unsqueeze(1), product.abs() / (a * b).sqrt(), 0.0)
+    turn = cosine > tolerance
+    zeta = (b - a) / (2 * torch.where(turn, product, 1.0))
+    tangent = torch.where(turn, torch.where(zeta < 0, -1.0, 1.0) / (zeta.abs() + (1 + zeta.square()).sqrt()), 0.0)
+    c = (1 + tangent.square()).rsqrt().unsqueeze(2)
+    s = c * tangent.unsqueeze(2)
+    turned = torch.stack([c * left - s * right, s * left + c * right], 2)
+    return turned.flatten(1, 2), cosine.amax()
+
+
+def block_size(rank: int) -> int:
+    """Return how many vectors `subspace` iterates: more than the rank, since the last ones converge slowly."""
+    return rank + max(10, rank // 2)
+
+
+def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
+    r"""Subspace iteration on ``A^T A`` with Rayleigh-Ritz, float32, for the leading ``rank`` singular triplets.
+
+    A block of ``block_size(rank)`` vectors from a fixed random start (Halko, Martinsson, Tropp 2011, with more
+    power steps), orthonormalised between steps; the last steps are Chebyshev polynomials, which damp what lies below
+    the block's smallest value faster than powers. The early steps run in float32, the last ones in float64.
+
+    Returns:
+        The factors (B, m, r), (B, r), (B, n, r), and a mask (B,) of the matrices where they hold: residual
+        ``||A^T u - s v||`` of each triplet at most 16 eps of the largest singular value (``A v = s u`` holds by
+        construction), singular values within eps, and s_r above 1e-4 of the largest. The others, with a flat or a
+        short spectrum, need a full decomposition.
+    """
+    batch, _, n = A.shape
+    block = min(n, block_size(rank))
+    generator = torch.Generator().manual_seed(8)  # a start for an iteration, nothing private hangs on it
+    start = torch.randn(n, block, generator=generator).to(A.device)
+    A64 = A.double()
+    G = A64.mT @ A64
+    G32 = G.float()
+    X, holds = G32 @ start, torch.ones(batch, dtype=torch.bool, device=A.device)
+    for degree in (1, 1, 2):
+        X, holds = _orthonormalise(X, holds)
+        X = _chebyshev(G32, X, degree)
+    X, holds = _orthonormalise(X, holds)
+    X = _chebyshev(G, X.double(), 2)
+    X, holds = _orthonormalise(*_orthonormalise(X, holds))
+    Z = G @ X
+    squares, Q = eigh(X.mT @ Z)
+    squares, Q = squares.flip(-1)[:, :rank], Q.flip(-1)[:, :, :rank]
+    V = X @ Q
+    residual = torch.linalg.vector_norm(Z @ Q - V * squares.unsqueeze(1), dim=1)
+    limit = 16 * torch.finfo(A.dtype).eps
+    small = residual <= limit * (squares * squares[:, :1]).clamp_min(0).sqrt()
+    holds = holds & small.all(1) & (squares[:, -1] * _SAFE_CONDITION**2 > squares[:, 0])
+    S = squares.clamp_min(0).sqrt()
+    U = A64 @ V / S.unsqueeze(1)
+    return (U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)), holds
+
+
+def _chebyshev(G: Tensor, X: Tensor, degree: int) -> Tensor:
+    """Return ``T_degree(2 G / a - 1) X``, a the smallest ``||G x||`` of the columns: what lies below a is damped."""
+    Y = G @ X
+    if degree == 1:
+        return Y
+    scale = 2 / torch.linalg.vector_norm(Y[:, :, -1:], dim=1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
+    Y = scale * Y - X
+    for _ in range(degree - 1):
+        X, Y = Y, 2 * (scale * (G @ Y) - Y) - X
+    return Y
+
+
+def _orthonormalise(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return X's columns made orthonormal in their order, by Cholesky QR, and the mask (B,) where that worked so far.
+
+    Elsewhere the result is 0. Condition up to 1e7; orthonormal to eps * condition^2 of float64, in the dtype of X.
+    """
+    X64 = X.double()
+    products = X64.mT @ X64
+    lengths = products.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
+    L, info = torch.linalg.cholesky_ex(products * lengths.unsqueeze(1) * lengths.unsqueeze(2))
+    holds = holds & (info == 0)
+    inverse = torch.linalg.solve_triangular(L, torch.diag_embed(lengths), upper=False)
+    inverse = torch.where(holds[:, None, None], inverse, 0.0)
+    return X @ inverse.mT.to(X.dtype), holds
+
+
+def _from_products(A: Tensor, B: Tensor, V: Tensor, null: float) -> Factors:
+    """Return the factors in float64 from ``B = A V``, whose columns are nearly orthogonal; sorts them.
+
+    Columns of norm up to ``null`` times the largest are replaced in U by an orthonormal complement. What cannot be
+    finished in this way is decomposed by `lapack`.
+    """
+    S, order = torch.linalg.vector_norm(B, dim=1).sort(-1, descending=True)
+    order = order.unsqueeze(1)
+    B, V = B.gather(2, order.expand_as(B)), V.gather(2, order.expand_as(V)).double()
+    U, holds = _orthonormal_columns(B, S, S.le(null * S[:, :1]))
+    if not bool(holds.all()):
+        index = (~holds).nonzero().squeeze(1)
+        U[index], S[index], V[index] = (factor.double() for factor in lapack(A[index]))
+    return U, S, V
+
+
+def _orthonormal_columns(B: Tensor, S: Tensor, null: Tensor) -> tuple[Tensor, Tensor]:
+    """Normalise B's columns, put random ones for the null ones, and make all orthonormal by Cholesky QR, twice.
+
+    Triangular, so a column changes only by multiples of those before it, of larger singular values: what the product
+    ``U S V^T`` loses is the cosine of two columns times the *smaller* singular value.
+    """
+    generator = torch.Generator().manual_seed(8)
+    random = torch.randn(B.shape[1:], generator=generator, dtype=torch.float64).to(B.device)
+    random = random / torch.linalg.vector_norm(random, dim=0)
+    U = torch.where(null.unsqueeze(1), random, B / S.clamp_min(torch.finfo(S.dtype).tiny).unsqueeze(1))
+    holds = torch.ones(len(B), dtype=torch.bool, device=B.device)
+    for _ in range(3):  # a square random complement can have condition 1e6: the third pass is for that
+        U, holds = _orthonormalise(U, holds)
+    return U, holds
