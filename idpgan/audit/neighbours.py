@@ -89,8 +89,46 @@ def low_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
     return Pair(f"striped image of rank one against its negative in one {unit}", striped, neighbour)
 
 
+def brighter(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
+    """Return a grey image, and the same with one unit white: catches noise whose scale is the image's own.
+
+    Unlike `nearly_equal` neither image is black, so both get noise.
+
+    Raises:
+        InputError: For a unit that is no part of an image.
+    """
+    grey = torch.full(tuple(shape), (low + high) / 2, dtype=torch.float64)
+    return Pair(f"grey against one white {unit}", grey, _changed(grey, unit, high))
+
+
+def full_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
+    """Return an image of full rank, cosine waves, and the same with one unit negative.
+
+    With more rows than columns the column spaces differ: catches singular vectors without noise, and a choice of rank.
+
+    Raises:
+        InputError: For a unit that is no part of an image.
+    """
+    rows, columns = shape[-2:]
+    row, column = torch.arange(rows, dtype=torch.float64)[:, None], torch.arange(columns, dtype=torch.float64)
+    waves = torch.cos(torch.pi * (2 * row + 1) * (column + 1) / (2 * rows))  # of the DCT, without its constant
+    image = (low + (high - low) * (0.5 + 0.5 * waves)).expand(tuple(shape)).clone()
+    neighbour = image.clone()
+    if unit is Unit.PIXEL:
+        neighbour[..., 0, 0] = low
+    elif unit is Unit.COLUMN:
+        neighbour[..., 0] = low + high - image[..., 0]
+    elif unit is Unit.IMAGE:
+        neighbour = low + high - image
+    else:
+        raise InputError(f"no neighbouring images are known for unit {unit}; known: pixel, column, image.")
+    return Pair(f"image of full rank against its negative in one {unit}", image, neighbour)
+
+
 PAIRS: dict[str, Callable[[Sequence[int], Unit], Pair]] = {
     "extremes": extremes,
     "nearly-equal": nearly_equal,
     "low-rank": low_rank,
+    "brighter": brighter,
+    "full-rank": full_rank,
 }

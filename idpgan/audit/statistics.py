@@ -247,6 +247,35 @@ class SubspaceDistance(Statistic):
         return far[0] - far[1]
 
 
+class OutputRank(Statistic):
+    """Numerical rank of the output, summed over its matrices: catches factors whose size is the private image's."""
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        if data.ndim < 2:
+            raise InputError(f"the rank test is for matrices, got shape {tuple(data.shape)}.")
+        self.name = "rank of the output"
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`; singular values below 1e-9 of the largest count as zero."""
+        values = torch.linalg.svdvals(outputs.reshape(len(outputs), -1, *outputs.shape[-2:]).double())
+        return (values > 1e-9 * values[..., :1]).flatten(1).sum(1).double()
+
+
+class NoiseScale(Statistic):
+    """Log of the mean |output - data| where both neighbours are equal: catches noise whose scale is the data's."""
+
+    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+        self._equal = (data == neighbour).flatten()
+        if not bool(self._equal.any()):
+            raise InputError("the scale test needs entries that are equal on both neighbours.")
+        self.name = "scale of the noise"
+        self._values = data.flatten()[self._equal].double()
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`; an output without noise scores -690."""
+        return (_flat(outputs)[:, self._equal] - self._values).abs().mean(1).clamp(min=1e-300).log()
+
+
 class WithinBatch(Statistic):
     """Nearness of the *difference* of the first two records of an output (R, 2+, ...): shared noise cancels."""
 

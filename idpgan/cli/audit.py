@@ -26,7 +26,7 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
     noise: Annotated[str | None, typer.Option(help="idp-gan-published: once, per_step or per_batch.")] = None,
     law: Annotated[str | None, typer.Option(help="Kind of noise or bound, where a method has several.")] = None,
-    pair: Annotated[str | None, typer.Option(help="lap: extremes, nearly-equal or low-rank.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Publishers: the neighbours, such as extremes.")] = None,
     release: Annotated[bool, typer.Option("--release", help="Also fill the audited field of a run's release.")] = False,
     seed: Annotated[int | None, typer.Option(help="Fixes the noise, to have a result again.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, each with its own noise.")] = 1,

@@ -10,9 +10,10 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan.gan import METHODS
+    from idpgan import gan, publish
 
-    rows = [row.to_json() for row in METHODS.values()]
+    rows = [row.to_json() for row in gan.METHODS.values()]
+    rows += [row.to_json() for row in publish.METHODS.values()]
     if as_json:
         print_json(rows)
         return

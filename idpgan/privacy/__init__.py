@@ -17,6 +17,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
+from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -41,6 +42,7 @@ __all__ = [
     "Guarantee",
     "Laplace",
     "Ledger",
+    "MatrixMechanism",
     "Mechanism",
     "Noise",
     "NoisyMax",

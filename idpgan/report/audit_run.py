@@ -20,6 +20,7 @@ from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
 from idpgan.report.card import replace_audited
+from idpgan.report.publisher_audits import PUBLISHER_CASES
 from idpgan.report.release import CARD, PRIVACY
 from idpgan.report.verify import verify_release
 from idpgan.run import RunFolder, sha256_file, write_text_atomic
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
 
 FORMAT = "idpgan audit 1"
-AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES}
+AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **PUBLISHER_CASES}
 
 
 def method_case(name: str, request: Request) -> AuditCase:

@@ -1,0 +1,28 @@
+"""Publishers: matrices in, matrices out, each image a record of its own.
+
+`release` is the one way in. ``METHODS`` says what each publisher claims and what is proven; the six algorithms of seed
+000 (``lap-published``, ``lra``, ``sra``, ``esra``, ``lrm``, ``mm``) prove nothing and need ``accept_unsound=True``.
+Names other than ``METHODS`` are loaded on first use, so that the command line stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from idpgan.publish.registry import METHODS, PublisherInfo
+
+if TYPE_CHECKING:
+    from idpgan.publish.publisher import Release, release
+    from idpgan.publish.svd import batched_svd
+
+__all__ = ["METHODS", "PublisherInfo", "Release", "batched_svd", "release"]
+
+_MODULES = {"Release": "publisher", "batched_svd": "svd", "release": "publisher"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name when the name is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,193 @@
+r"""Factors ``A ~= B L`` of private images, whole batches at a time (seed 000, sections 2.2 and 3.2).
+
+Nothing here is private: every factor is computed from the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from idpgan.publish.svd import batched_svd
+
+AddNoise = Callable[[Tensor], Tensor]
+_LRM_INNER_STEPS = 5  # alternations per multiplier update
+_LRM_PENALTY = 10.0  # the first one; from 1 most rows of L shrink to zero at once and stay there
+_LRM_DOUBLING = 10  # multiplier updates after which the penalty doubles (Yuan et al. 2015, Algorithm 1)
+
+
+class Svd(NamedTuple):
+    """Thin singular value decomposition ``A = U diag(S) Vh`` with k = min(m, n).
+
+    Attributes:
+        U: (N, m, k); columns beyond the rank are zero.
+        S: (N, k), non-increasing; zero beyond the rank.
+        Vh: (N, k, n); rows beyond the rank are zero.
+        kept: (N, k) bool, True up to the rank.
+    """
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+    kept: Tensor
+
+    @property
+    def rank(self) -> Tensor:
+        """Numerical rank of each image, int64 (N,)."""
+        return self.kept.sum(-1)
+
+
+def decompose(images: Tensor, rank: int | None = None) -> Svd:
+    """Decompose images (N, m, n); singular values below ``max(m, n) * machine epsilon * largest`` count as zero.
+
+    Args:
+        images: Finite.
+        rank: Triplets to find, cut at min(m, n); None is all. The attributes of the result then have so many.
+    """
+    short = min(images.shape[-2:])
+    left, values, right = batched_svd(images, short if rank is None else min(rank, short))
+    tolerance = max(images.shape[-2:]) * torch.finfo(images.dtype).eps
+    kept = values > tolerance * values[:, :1]
+    if not bool(kept.all()):
+        left, values, right = left * kept[:, None, :], values * kept, right * kept[:, :, None]
+    return Svd(left, values, right, kept)
+
+
+def eigen_design(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``B = U sqrt(S)`` (N, m, k) and ``L = sqrt(S) Vh`` (N, k, n): MM's factors, and where LRA starts."""
+    svd = decompose(images)
+    root = svd.S.sqrt()
+    return svd.U * root[:, None, :], root[:, :, None] * svd.Vh
+
+
+def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
+    r"""Project the first entries of each row on non-increasing sequences, in least squares (seed 000, section 3.2.3).
+
+    ``result_h = min_{i <= h} max_{j >= h} mean(values[i..j])`` (Robertson, Wright, Dykstra 1988). Theorem 6 of the
+    paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front;
+    the example's result {12, 12, 9} is that of the formula here.
+
+    Args:
+        values: (N, k) floating point.
+        kept: (N, k) bool, True on a prefix of each row; what lies behind it plays no part and becomes 0.
+
+    Returns:
+        (N, k), dtype of ``values``.
+
+    Example:
+        >>> non_increasing(torch.tensor([[10.0, 14.0, 9.0]]), torch.ones(1, 3, dtype=torch.bool))
+        tensor([[12., 12.,  9.]])
+    """
+    exact = torch.where(kept, values, 0).double()
+    size = exact.shape[1]
+    result = torch.full_like(exact, torch.inf)
+    lengths = torch.arange(1, size + 1, dtype=torch.float64, device=values.device)
+    for start in range(size):  # shared by the whole batch
+        means = exact[:, start:].cumsum(1) / lengths[: size - start]
+        means = means.masked_fill(~kept[:, start:], -torch.inf)
+        highest = means.flip(1).cummax(1).values.flip(1)
+        result[:, start:] = torch.minimum(result[:, start:], highest)
+    return torch.where(kept, result, 0).to(values.dtype)
+
+
+def descend(
+    images: Tensor, add_noise: AddNoise, *, sweeps: int, learning_rate: float, regularisation: float
+) -> tuple[Tensor, Tensor]:
+    r"""Run LRA's stochastic gradient descent on eq. 8; return ``B`` (N, m, k) and ``L`` (N, k, n) without noise.
+
+    Lines 2-7 of the listing: for each pixel, ``e = a_ij - b_i . l~_j``, ``b_i += gamma (e l~_j - tau b_i)`` and
+    ``l_j += gamma (e b_i - tau l_j)``, both from the old values ("simultaneously"), with ``l~_j`` the noisy l_j.
+    Updates of pixels that share neither row nor column do not touch each other, so a cyclic diagonal is updated at
+    once, for all images: this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
+
+    Deviations: (1) The order of pixels, which the paper leaves open, is that of the cyclic diagonals. (2) Noise is
+    redrawn, and its scale recomputed from L, once per sweep instead of at every pixel. (3) The step is
+    ``min(gamma, 1 / |l~_j|^2)`` for b_i and ``min(gamma, 1 / |b_i|^2)`` for l_j. As printed an update multiplies the
+    pixel's error by ``1 - gamma |l~_j|^2``, which is -10^4 at eps = 0.1 on ORL: the numbers overflow within one sweep.
+    The cap is the largest step that does not overshoot the pixel. (4) k is the rank of each image, and factors start
+    from the SVD with the root of the singular values on both sides; the paper says neither.
+
+    Args:
+        images: (N, m, n).
+        add_noise: Maps L (N, k, n) to its noisy copy; called once per sweep.
+        sweeps: Passes over all pixels.
+        learning_rate: gamma.
+        regularisation: tau.
+    """
+    B, L = eigen_design(images)
+    rows, columns = images.shape[-2:]
+    Lt = L.mT.contiguous()  # (N, n, k): l_j is a row
+    kept = (Lt != 0).any(1, keepdim=True)  # (N, 1, k)
+    short = torch.arange(min(rows, columns), device=images.device)
+    for _ in range(sweeps):
+        drawn = (add_noise(Lt.mT).mT - Lt) * kept
+        for offset in range(max(rows, columns)):
+            moved = (short + offset) % max(rows, columns)
+            i, j = (moved, short) if rows >= columns else (short, moved)
+            left, right = B[:, i], Lt[:, j]  # (N, min(m, n), k): b_i and l_j of one diagonal
+            noisy = right + drawn[:, j]
+            error = (images[:, i, j] - torch.linalg.vecdot(left, noisy))[..., None]
+            step_b, step_l = _capped(learning_rate, noisy), _capped(learning_rate, left)
+            B[:, i] = (left * (1 - step_b * regularisation)).addcmul_(step_b * error, noisy)
+            Lt[:, j] = (right * (1 - step_l * regularisation)).addcmul_(step_l * error, left)
+    return B, Lt.mT
+
+
+def _capped(rate: float, other: Tensor) -> Tensor:
+    """Return the step for the factor that is multiplied by ``other`` (..., k): (..., 1)."""
+    return torch.linalg.vecdot(other, other)[..., None].clamp(min=1 / rate).reciprocal()
+
+
+def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tensor]:
+    r"""Return ``B`` (N, m, k) and ``L`` (N, k, n) of the low-rank mechanism, ``A ~= B L``.
+
+    min ``1/2 tr(B^T B)`` subject to ``A = B L`` and columns of L in the unit L1 ball (Yuan et al. 2012, 2015), by an
+    augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier; the penalty doubles every ten
+    updates. The paper gives no formula: (1) k is the image's rank (Yuan et al. take 1.2 times it); (2) the start is
+    their feasible point ``B = sqrt(k) U S, L = Vh / sqrt(k)``; (3) plain projected gradient steps, a fixed number of
+    alternations and of updates instead of a stopping rule, and images divided by their largest singular value; so
+    ``A = B L`` holds up to a residual, as in their relaxed form (2 % of the norm on two ORL images at the default).
+
+    Args:
+        images: (N, m, n).
+        iterations: Multiplier updates.
+    """
+    svd = decompose(images)
+    size = svd.S[:, :1, None]  # (N, 1, 1)
+    root = svd.rank.clamp(min=1).to(images.dtype).sqrt()[:, None, None]
+    target = images / torch.where(size > 0, size, 1)
+    L = svd.Vh / root
+    multiplier = torch.zeros_like(target)
+    identity = torch.eye(L.shape[1], dtype=images.dtype, device=images.device)
+    penalty = _LRM_PENALTY
+    for iteration in range(iterations):
+        pull = penalty * target + multiplier
+        for _ in range(_LRM_INNER_STEPS):
+            B = _best_left(L, pull, penalty, identity)
+            gram = B.mT @ B
+            steepness = penalty * gram.abs().sum(-1).amax(-1)[:, None, None]  # bounds the largest eigenvalue
+            slope = penalty * gram @ L - B.mT @ pull
+            L = project_columns(L - slope / torch.where(steepness > 0, steepness, 1))
+        multiplier = multiplier + penalty * (target - _best_left(L, pull, penalty, identity) @ L)
+        penalty *= 2.0 if iteration % _LRM_DOUBLING == _LRM_DOUBLING - 1 else 1.0
+    return _best_left(L, penalty * target + multiplier, penalty, identity) * size, L
+
+
+def _best_left(L: Tensor, pull: Tensor, penalty: float, identity: Tensor) -> Tensor:
+    """Return ``pull L^T (penalty L L^T + I)^-1``, the minimiser over B."""
+    factor = torch.linalg.cholesky(penalty * (L @ L.mT) + identity)
+    return torch.cholesky_solve(L @ pull.mT, factor).mT
+
+
+def project_columns(matrices: Tensor) -> Tensor:
+    """Project every column of (N, k, n) on the unit L1 ball (Duchi et al. 2008, Figure 1, all columns at once)."""
+    magnitude = matrices.abs()
+    ordered = magnitude.sort(-2, descending=True).values
+    count = torch.arange(1, ordered.shape[-2] + 1, dtype=ordered.dtype, device=ordered.device)[:, None]
+    threshold = (ordered.cumsum(-2) - 1) / count
+    last = (ordered > threshold).sum(-2, keepdim=True).clamp(min=1) - 1
+    shrunk = (magnitude - threshold.gather(-2, last).clamp(min=0)).clamp(min=0) * matrices.sign()
+    return torch.where(magnitude.sum(-2, keepdim=True) > 1, shrunk, matrices)

@@ -1,0 +1,184 @@
+r"""The six matrix publishers of seed 000, as published: LAP, LRA, SRA, ESRA, LRM, MM (math.md, section 2).
+
+**None of them is private.** They are here to be measured and attacked, and `idpgan.publish.release` reports their
+proven epsilon as infinite. Claimed is theorem 7: epsilon for one column, replace-one.
+
+All take images (N, m, n) in [0, 1], float32 or float64, and give the same shape, dtype and device, not clamped.
+``D1`` is the largest column L1 norm. Noise is continuous Laplace noise, as in the paper.
+
+Deviations common to all: (1) Pixels are in [0, 1]; the paper's are 0 to 255. All noise scales are proportional to the
+image, so only ESRA's choice of r depends on it. (2) Factors are those of the thin SVD, singular values below rounding
+error taken as zero: the paper's full Q and P have columns that the image does not determine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pydantic
+import torch
+from torch import Tensor
+
+from idpgan.config import Section
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
+from idpgan.privacy.mechanisms import Exponential
+from idpgan.privacy.noise import Noise
+from idpgan.publish.factorize import Svd, decompose, descend, eigen_design, low_rank_mechanism, non_increasing
+
+_CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of one factor in LRA's sweeps and LRM's updates
+_NO_CHOICE = -1e300  # score of an r beyond the rank: its probability underflows to 0
+
+
+class Options(Section):
+    """Options of a publisher: strict types, unknown keys refused. This one has none."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class LraOptions(Options):
+    """Options of LRA; the defaults are the paper's (section 4.2).
+
+    Attributes:
+        sweeps: Passes of gradient descent over all pixels.
+        learning_rate: gamma.
+        regularisation: tau.
+    """
+
+    sweeps: int = pydantic.Field(default=100, ge=1)
+    learning_rate: float = pydantic.Field(default=0.01, gt=0)
+    regularisation: float = pydantic.Field(default=0.1, ge=0)
+
+
+class EsraOptions(Options):
+    """Options of ESRA.
+
+    Attributes:
+        refine: Whether noisy singular values are made non-increasing (section 3.2.3).
+    """
+
+    refine: bool = True
+
+
+class SraOptions(EsraOptions):
+    """Options of SRA.
+
+    Attributes:
+        rank: Singular values to keep; an image of smaller rank keeps all of its own.
+    """
+
+    rank: int = pydantic.Field(default=100, ge=1)
+
+
+class LrmOptions(Options):
+    """Options of LRM.
+
+    Attributes:
+        iterations: Multiplier updates of the augmented Lagrangian.
+    """
+
+    iterations: int = pydantic.Field(default=20, ge=1)
+
+
+def lap_published(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
+    """LAP, eq. 5: ``A + Lap(D1 A / epsilon)``. A black image has D1 A = 0 and is released exactly."""
+    return noisy_product(None, images, column_norm(images) / epsilon, noise)
+
+
+def lra(images: Tensor, epsilon: float, options: LraOptions, noise: Noise) -> Tensor:
+    """LRA, section 3.2.1: ``B (L + Lap(D1 L / epsilon))`` with B and L from `factorize.descend` (deviations there)."""
+
+    def add_noise(L: Tensor) -> Tensor:
+        return add_laplace(L, _scale(L, epsilon), noise)
+
+    released = []
+    for part in _chunks(images):
+        B, L = descend(part, add_noise, **options.model_dump())
+        released.append(noisy_product(B, L, column_norm(L) / epsilon, noise))  # line 7 of the last pass, and line 8
+    return torch.cat(released)
+
+
+def lrm(images: Tensor, epsilon: float, options: LrmOptions, noise: Noise) -> Tensor:
+    """LRM: ``B (L + Lap(D1 L / epsilon))`` with the factors of `factorize.low_rank_mechanism` (deviations there)."""
+    released = []
+    for part in _chunks(images):
+        B, L = low_rank_mechanism(part, iterations=options.iterations)
+        released.append(noisy_product(B, L, column_norm(L) / epsilon, noise))
+    return torch.cat(released)
+
+
+def mm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
+    """MM: ``B (L + Lap(D1 L / epsilon))`` with the eigen design ``B = Q sqrt(D), L = sqrt(D) P^T`` (Li et al. 2015).
+
+    The paper gives no formula; this reading is ours.
+    """
+    B, L = eigen_design(images)
+    return noisy_product(B, L, column_norm(L) / epsilon, noise)
+
+
+def sra(images: Tensor, epsilon: float, options: SraOptions, noise: Noise) -> Tensor:
+    """SRA, section 3.2.2: ``Q_r (D_r + Lap(lambda_1 / epsilon)) P_r^T``, r = min(`rank`, rank of the image)."""
+    svd = decompose(images, options.rank)
+    return _rebuild(svd, svd.kept, epsilon, noise, refine=options.refine)
+
+
+def esra(images: Tensor, epsilon: float, options: EsraOptions, noise: Noise) -> Tensor:
+    """ESRA: r by the exponential mechanism with eps1 = epsilon / 2, then SRA with eps2 = epsilon / 2.
+
+    The listing writes epsilon in both steps; the proof of theorem 7 adds eps1 and eps2.
+    """
+    svd = decompose(images)
+    choice = score_ranks(svd, epsilon)
+    exponential = Exponential(1.0, epsilon / 2, Unit.COLUMN, Relation.REPLACE_ONE)
+    preference = choice.scores.double() / choice.sensitivity.double()[:, None]
+    drawn = exponential((-preference).masked_fill(~svd.kept, _NO_CHOICE), noise)  # r - 1, (N,)
+    chosen = svd.kept & (torch.arange(svd.kept.shape[1], device=images.device) <= drawn[:, None])
+    return _rebuild(svd, chosen, epsilon / 2, noise, refine=options.refine)
+
+
+class RankScores(NamedTuple):
+    """ESRA's error estimate of each r, and what the paper takes as its sensitivity.
+
+    Attributes:
+        scores: (N, k), of r = 1 .. k; smaller is better; meaningless beyond the rank.
+        sensitivity: (N,), 1 for a black image.
+    """
+
+    scores: Tensor
+    sensitivity: Tensor
+
+
+def score_ranks(svd: Svd, epsilon: float) -> RankScores:
+    r"""Return eq. 11 and theorem 5 for r = 1 .. min(m, n).
+
+    ``U(r) = sqrt(m - r) + sqrt(sum_{i>r} lambda_i^2) + sqrt(max(n - r, 0)) + sqrt(2 sum_{i<=r} lambda_i^2) / epsilon``:
+    singular vectors have norm 1, so the sums over unused ones are numbers of vectors. As sensitivity the paper takes
+    ``D1 Q + 2 D1 D + D1 P^T``. Its text once says that a larger U means less error; eq. 12, which is built, says less.
+    """
+    rows, columns = svd.U.shape[-2], svd.Vh.shape[-1]
+    energy = svd.S.double().square()
+    used = energy.cumsum(-1)
+    left_out = energy.flip(-1).cumsum(-1).flip(-1) - energy
+    r = torch.arange(1, energy.shape[1] + 1, dtype=torch.float64, device=energy.device)
+    vectors = (rows - r).sqrt() + (columns - r).clamp(min=0).sqrt()
+    scores = vectors + left_out.sqrt() + math.sqrt(2) * used.sqrt() / epsilon
+    sensitivity = column_norm(svd.U) + 2 * svd.S[:, 0] + column_norm(svd.Vh)
+    return RankScores(scores, torch.where(sensitivity > 0, sensitivity, 1).double())
+
+
+def _rebuild(svd: Svd, chosen: Tensor, epsilon: float, noise: Noise, *, refine: bool) -> Tensor:
+    """Add Lap(lambda_1 / epsilon) to the chosen singular values and multiply the factors again."""
+    noisy = add_laplace(svd.S, svd.S[:, :1] / epsilon, noise)
+    values = non_increasing(noisy, chosen) if refine else noisy * chosen
+    return (svd.U * values[:, None, :]) @ svd.Vh
+
+
+def _scale(L: Tensor, epsilon: float) -> Tensor:
+    return (column_norm(L) / epsilon)[:, None, None]
+
+
+def _chunks(images: Tensor) -> tuple[Tensor, ...]:
+    """Cut a batch into parts that stay in the cache, or fill the GPU."""
+    size = max(images.shape[-2:]) * min(images.shape[-2:])
+    return images.split(max(1, _CHUNK_NUMBERS.get(images.device.type, 1 << 20) // size))

@@ -1,0 +1,134 @@
+"""`release`: one way in, strict about what it is given, and the registry beside it."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from idpgan import publish
+from idpgan.errors import InputError
+from idpgan.privacy import Noise, Unit
+from tests.publish.pictures import pictures
+
+IMAGES = pictures(3, 4, 5)
+
+
+def test_every_method_is_registered_with_its_row():
+    assert set(publish.METHODS) >= {"lap", "lap-published", "lra", "sra", "esra", "lrm", "mm"}
+    for name, row in publish.METHODS.items():
+        assert (row.name, row.family, row.sound) == (name, "publisher", name == "lap")
+        assert set(row.units) <= set(Unit)
+        assert set(row.to_json()) == {
+            "name", "family", "units", "relation", "sound", "claimed", "proven", "reason"
+        }  # fmt: skip
+        assert row.sound or row.proven == "inf"
+
+
+@pytest.mark.parametrize("method", list(publish.METHODS))
+def test_every_method_releases_in_its_first_unit(method):
+    released = publish.release(IMAGES, method, epsilon=1.0, accept_unsound=True)
+    assert released.images.shape == IMAGES.shape
+    assert released.privacy.proven.unit == publish.METHODS[method].units[0]
+    assert released.privacy.claimed.epsilon == 1.0
+    assert released.event.is_private == publish.METHODS[method].sound
+    assert released.method == method
+
+
+def test_bytes_are_clipped_and_rounded():
+    released = publish.Release(
+        torch.tensor([[[-4.0, 0.0, 0.5, 1.0, 9.0]]]),
+        publish.release(IMAGES, "lap", epsilon=1.0).privacy,
+        "lap",
+        None,
+        {},
+    )
+    assert released.to_uint8().tolist() == [[[0, 0, 128, 255, 255]]]
+    assert released.to_uint8().dtype == torch.uint8
+
+
+def test_fixed_noise_is_marked_and_can_be_had_again():
+    one, other = (publish.release(IMAGES, "lap", epsilon=1.0, noise=Noise.fixed(7)) for _ in range(2))
+    assert torch.equal(one.images, other.images)
+    assert not one.privacy.private
+    fresh = [publish.release(IMAGES, "lap", epsilon=1.0).images for _ in range(2)]
+    assert not torch.equal(*fresh)
+
+
+def test_arrays_and_strings_are_taken():
+    released = publish.release(np.full((2, 3, 3), 0.5, dtype=np.float32), "lap", epsilon=1.0, unit="image")
+    assert released.images.dtype == torch.float32
+    assert released.privacy.proven.unit is Unit.IMAGE
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "words"),
+    [
+        ("esrra", {}, "Did you mean 'esra'"),
+        ("esra", {"accept_unsound": False}, "accept_unsound=True"),
+        ("lap", {"unit": "person"}, "pixel, column, image"),
+        ("sra", {"unit": "pixel"}, "known: column"),
+        ("lap", {"epsilon": 0.0}, "epsilon = 0.0"),
+        ("lap", {"epsilon": -1.0}, "epsilon = -1.0"),
+        ("sra", {"epsilon": math.inf}, "positive and finite"),
+        ("sra", {"epsilon": math.nan}, "positive and finite"),
+        ("lap", {"delta": 0.5}, "below 1/N"),
+        ("lap", {"delta": -0.1}, "below 1/N"),
+        ("sra", {"delta": 1e-5}, "leave delta out"),
+        ("lap", {"law": "gaussian"}, "no pure guarantee"),
+        ("lap", {"law": "cauchy"}, "law = 'cauchy'"),
+        ("sra", {"rnak": 3}, "Did you mean 'rank'"),
+        ("sra", {"rank": 0}, "rank = 0"),
+        ("sra", {"rank": "3"}, "rank = '3'"),
+        ("sra", {"rank": True}, "rank = True"),
+        ("mm", {"rank": 3}, "Unknown key 'rank'"),
+        ("lap", {"rank": 3}, "Unknown key 'rank'"),
+        ("lra", {"learning_rate": 0.0}, "learning_rate"),
+        ("lra", {"sweeps": 0}, "sweeps"),
+        ("lrm", {"iterations": 0}, "iterations"),
+    ],
+)
+def test_bad_arguments_are_refused(method, changes, words):
+    with pytest.raises(InputError, match=words) as caught:
+        publish.release(IMAGES, method, **({"epsilon": 1.0, "accept_unsound": True} | changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (torch.full((1, 2, 2), math.nan), "NaN"),
+        (torch.full((1, 2, 2), math.inf), "infinity"),
+        (torch.zeros(1, 2, 2, dtype=torch.uint8), "divide bytes by 255"),
+        (torch.zeros(1, 2, 2, dtype=torch.float16), "float32 or float64"),
+        (torch.zeros(2, 2), "(N, m, n)"),
+        (torch.zeros(0, 2, 2), "at least one pixel"),
+        (torch.zeros(1, 0, 2), "at least one pixel"),
+        (torch.zeros(1, 1, 2, 2), "(N, m, n)"),
+    ],
+)
+@pytest.mark.parametrize("method", ["lap", "esra"])
+def test_bad_images_are_refused(images, words, method):
+    with pytest.raises(InputError) as caught:
+        publish.release(images, method, epsilon=1.0, accept_unsound=True)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["lap", "sra", "lap-published"])
+def test_values_outside_the_range_are_clamped_first(method):
+    outside = torch.tensor([[[-2.0, 0.5], [0.25, 3.0]]])
+    one, other = (
+        publish.release(x, method, epsilon=1.0, noise=Noise.fixed(1), accept_unsound=True).images
+        for x in (outside, outside.clamp(0, 1))
+    )
+    assert torch.equal(one, other)
+
+
+def test_the_table_of_methods_costs_no_heavy_import():
+    code = "import sys; from idpgan.publish import METHODS; print('torch' in sys.modules, len(METHODS) >= 7)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+    with pytest.raises(AttributeError, match="nonsense"):
+        publish.nonsense  # noqa: B018
