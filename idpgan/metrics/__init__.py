@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         fit_feature_classifier,
         full_training_set,
     )
+    from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
+    from idpgan.metrics.recognition import Recognition, halves, recognise
     from idpgan.metrics.source import read_images
     from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
 
@@ -31,16 +33,25 @@ __all__ = [
     "FeatureClassifier",
     "InceptionResult",
     "Progress",
+    "Recognition",
     "UtilityResult",
     "class_probabilities",
+    "entropy",
     "evaluate_images",
     "extract_features",
     "fit_feature_classifier",
     "full_training_set",
+    "grey_histograms",
+    "halves",
+    "histogram_distance",
     "inception_score",
     "measure_inception",
     "measure_utility",
+    "mse",
+    "psnr",
     "read_images",
+    "recognise",
+    "ssim",
 ]
 
 Progress = Callable[[str, int, int], None]  # called with (what is measured, steps done, steps in all)
@@ -51,16 +62,25 @@ _MODULES = {
     "Evaluation": "evaluation",
     "FeatureClassifier": "features",
     "InceptionResult": "inception",
+    "Recognition": "recognition",
     "UtilityResult": "utility",
     "class_probabilities": "features",
+    "entropy": "images",
     "evaluate_images": "evaluation",
     "extract_features": "features",
     "fit_feature_classifier": "features",
     "full_training_set": "features",
+    "grey_histograms": "images",
+    "halves": "recognition",
+    "histogram_distance": "images",
     "inception_score": "inception",
     "measure_inception": "inception",
     "measure_utility": "utility",
+    "mse": "images",
+    "psnr": "images",
     "read_images": "source",
+    "recognise": "recognition",
+    "ssim": "images",
 }
 
 
