@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, describe, load
-from idpgan.errors import ConfigError
+from idpgan.errors import ConfigError, InputError
 from idpgan.gan.config import RunConfig
+from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
@@ -146,6 +148,41 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
     ledger = Ledger.open(run.ledger, config.identity())
     method = _method(config, split, ledger, resolve_device(config.training.device))
     return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+
+
+def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
+    """Train a generator by a run's config on other images, for attacks that calibrate by it; nothing is kept.
+
+    Args:
+        config: Of the run under attack.
+        split: Its private part is trained on: images of the same distribution, none of them the run's.
+        progress: What to show.
+
+    Returns:
+        The averaged generator, in eval mode. Its ledger has no target, since it protects nobody: curator only.
+
+    Raises:
+        InputError: If config and images do not fit, or the training was interrupted.
+    """
+    device = resolve_device(config.training.device)
+    unit, relation, _ = config.ledger_terms()
+    ledger = Ledger(unit, relation, owner=config.identity())
+    method = _method(config, split, ledger, device)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder.create(Path(folder) / "reference", dump_toml(config))
+        ledger.path = run.ledger
+        outcome = train(
+            method,
+            config=config.training,
+            ledger=ledger,
+            run=run,
+            fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
+            delta=_delta(config, split.num_private),
+            progress=progress,
+        )
+    if outcome.ended == "interrupted":
+        raise InputError("The training of the reference generator was interrupted, so that nothing was attacked.")
+    return cast(Generator, method.generator).eval()
 
 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:

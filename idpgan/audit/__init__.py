@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from idpgan.audit.cases import CASES, AuditCase, Audited, Request
     from idpgan.audit.distinguish import audit
     from idpgan.audit.neighbours import Pair
+    from idpgan.audit.one_run import OneRunResult, audit_guesses, audit_one_run, insert_canaries, make_canaries
     from idpgan.audit.statistics import Statistic
 
 __all__ = [
@@ -23,12 +24,17 @@ __all__ = [
     "AuditCase",
     "AuditResult",
     "Audited",
+    "OneRunResult",
     "Pair",
     "Request",
     "Statistic",
     "audit",
+    "audit_guesses",
+    "audit_one_run",
     "cap",
     "epsilon_bound",
+    "insert_canaries",
+    "make_canaries",
 ]
 
 _MODULES = {
@@ -36,12 +42,17 @@ _MODULES = {
     "AuditCase": "cases",
     "AuditResult": "bounds",
     "Audited": "cases",
+    "OneRunResult": "one_run",
     "Pair": "neighbours",
     "Request": "cases",
     "Statistic": "statistics",
     "audit": "distinguish",
+    "audit_guesses": "one_run",
+    "audit_one_run": "one_run",
     "cap": "bounds",
     "epsilon_bound": "bounds",
+    "insert_canaries": "one_run",
+    "make_canaries": "one_run",
 }
 
 

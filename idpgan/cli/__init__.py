@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
+from idpgan.cli.attack import attack
 from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sample, evaluate, audit, methods, verify, doctor):
+for command in (train, sample, evaluate, attack, audit, methods, verify, doctor):
     app.command()(command)
 
 

@@ -1,0 +1,228 @@
+"""Figures 5 and 6 of seed 004: precision of membership inference against epsilon and data size, and between methods.
+
+How we read them (section 3.3.3; the axes are not in the text that we have). Both are on CelebA. *Figure 5*: precision
+of the attack on IDP-GAN over epsilon, one curve per size of the training set; it rises with both, and at epsilon = 2 it
+is at most 0.52 even with the largest set: that is the anchor. *Figure 6*: the same for IDP-GAN, dp-GAN and WGAN; we
+draw it over the size of the set at one epsilon (--epsilon, 2), WGAN-GP having none. The attack (section 3.2.2) is the
+confidence of a classifier that was trained on the generated images: the column `paper_attack`. The other attacks stand
+beside it, since one weak attack shows little; `highest_precision` is that of the best one, so luck alone lifts it.
+
+The epsilon of idp-gan-published is the *claimed* one, eps1 + eps2 in halves; `proven` is what our accountant proves.
+idp-gan-local spends a fifth of epsilon on the label. Private sets are cut to size by `data.holdout_share`.
+
+One JSON line per cell, then a picture of all cells. Runs are named by the hash of their config and attacks by that of
+their options too: finished ones are read back, interrupted ones continue. Everything printed is for the curator.
+
+python benchmarks/paper_figures.py --figure 5 --data mnist --data-root DIR --out runs/figures --sizes 500 5000
+python benchmarks/paper_figures.py --figure 6 --data faces --out runs/figures --steps 2000 --threads 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from idpgan import gan, jobs
+from idpgan.config import load_table
+from idpgan.data.load import describe
+from idpgan.gan.config import RunConfig
+from idpgan.report.attack_run import Options, attack_run, write_attack
+from idpgan.run import write_bytes_atomic, write_text_atomic
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
+METHODS = (*FORMS, "dp-gan", "wgan-gp")
+EPSILONS = (0.3, 1.0, 2.0, 4.0, 8.0, 11.0)
+PAPER_ATTACK, ANCHOR_EPSILON, ANCHOR = "classifier-confidence", 2.0, 0.52
+FACES: dict[str, dict[str, Any]] = {
+    "faces": {"name": "faces", "num_images": 100_000, "image_size": 48, "channels": 3, "label": ["glasses", "smiling"]},
+    "celeba": {"name": "celeba", "image_size": 48, "channels": 3, "label": ["Eyeglasses", "Smiling"]},
+    "mnist": {"name": "mnist"},
+    "digits": {"name": "digits"},
+}
+SIZES = {
+    "mnist": (500, 5_000, 25_000),
+    "faces": (500, 5_000, 40_000),
+    "celeba": (500, 10_000, 80_000),
+    "digits": (500,),
+}
+
+
+class Cell(NamedTuple):
+    """One point of a figure; epsilon None = no privacy."""
+
+    method: str
+    epsilon: float | None
+    size: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", type=int, required=True, choices=(5, 6))
+    parser.add_argument("--data", default="mnist", choices=tuple(FACES))
+    parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CelebA lie")
+    parser.add_argument("--out", type=Path, default=Path("runs/figures"), help="runs, results and pictures")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="default: figure 5 the forms of IDP-GAN, 6 all")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS, help="of figure 5")
+    parser.add_argument("--epsilon", type=float, default=ANCHOR_EPSILON, help="of figure 6")
+    parser.add_argument("--sizes", type=int, nargs="+", help="private images; default: three sizes")
+    parser.add_argument("--steps", type=int, help="critic steps; default: those of each method's config")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--attacks", nargs="+", default=["all"])
+    parser.add_argument("--most", type=int, default=5_000, help="members judged at most")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="name the cells and their runs, train nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rows = []
+    for cell in cells(arguments):
+        config = cell_config(cell, arguments)
+        if arguments.list:
+            print(*cell, arguments.out / config.identity()[:16])
+            continue
+        rows.append(
+            {"figure": arguments.figure, "data": arguments.data, **cell._asdict(), **measured(config, arguments)}
+        )
+        rows[-1] |= verdict(cell, rows[-1])
+        print(json.dumps(rows[-1]), flush=True)
+    if rows:
+        name = f"figure{arguments.figure}-{arguments.data}.png"
+        write_bytes_atomic(arguments.out / name, picture(rows, arguments.figure))
+
+
+def cells(arguments: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the points of the figure, the small sets first."""
+    methods = arguments.methods or (FORMS if arguments.figure == 5 else METHODS)
+    for size in arguments.sizes or SIZES[arguments.data]:
+        for method in methods:
+            epsilons = arguments.epsilons if arguments.figure == 5 else [arguments.epsilon]
+            for epsilon in [None] if method == "wgan-gp" else epsilons:
+                yield Cell(method, epsilon, size)
+
+
+def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
+    """Return the config of one cell: the method's own on MNIST (aggregate on faces has one), other data, other size."""
+    faces = arguments.data in ("faces", "celeba")
+    if cell.method == "idp-gan-aggregate":
+        table = load_table(CONFIGS / ("faces-aggregate.toml" if faces else "mnist-aggregate-no-public.toml"))
+    else:
+        table = load_table(CONFIGS / f"mnist-{cell.method}.toml")
+    public = {key: table["data"][key] for key in ("public_share", "confirm_public") if key in table["data"]}
+    root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
+    table["data"] = {**FACES[arguments.data], **public, **root}
+    table["training"] |= {"seed": arguments.seed, "device": arguments.device}
+    if arguments.steps is not None:
+        table["training"] |= {"steps": arguments.steps, "tick_steps": max(1, arguments.steps // 4)}
+    table["data"]["holdout_share"] = holdout_share(table, cell.size)
+    if cell.epsilon is not None:
+        table["privacy"] |= budget(cell, table["training"]["batch_size"])
+        if "sample_rate" in table["privacy"]:
+            table["training"]["batch_size"] = round(table["privacy"]["sample_rate"] * cell.size)
+    return gan.build_config(table, f"the cell {cell}")
+
+
+def holdout_share(table: dict[str, Any], size: int) -> float:
+    """Return the share that leaves ``size`` private images."""
+    found = describe(gan.build_config(table, "the data of this figure").data)
+    if found is None:
+        raise SystemExit(f"{table['data']['name']} is not there. Name the folder of its files with --data-root.")
+    public, private, holdout, _ = found.sizes
+    spare = private + holdout - size
+    if spare < 2:
+        raise SystemExit(f"{size} private images of {private + holdout} leave no non-members. Lower --sizes.")
+    return (spare + 0.5) / (public + private + holdout)
+
+
+def budget(cell: Cell, batch_size: int) -> dict[str, Any]:
+    """Return the [privacy] keys that spend epsilon."""
+    epsilon = cell.epsilon or math.inf
+    if cell.method == "idp-gan-published":
+        return {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
+    if cell.method == "idp-gan-local":
+        return {"epsilon": 0.8 * epsilon, "label_epsilon": 0.2 * epsilon}
+    if cell.method == "dp-gan":
+        return {"epsilon": epsilon, "sample_rate": min(batch_size, cell.size // 4) / cell.size}
+    return {"epsilon": epsilon}
+
+
+def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train and attack a cell, or read what an earlier call found."""
+    name = config.identity()[:16]
+    options = Options(attacks=tuple(arguments.attacks), most=arguments.most, device=arguments.device)
+    asked = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
+    result, run = arguments.out / f"{name}-{asked}.json", arguments.out / name
+    if not result.exists():
+        if not (run / "config.toml").exists():
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            jobs.start(config, run)
+        elif not (run / "release" / "privacy.json").exists():
+            jobs.resume(run, arguments.data_root)
+        attacked = attack_run(run, options)
+        write_attack(attacked)
+        write_text_atomic(result, json.dumps(summary(run, attacked.to_json())) + "\n")
+    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return found
+
+
+def summary(run: Path, attacked: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of one cell."""
+    report = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["report"]
+    done = {name: row for name, row in attacked["attacks"].items() if row["skipped"] is None}
+    paper = done.get(PAPER_ATTACK)
+    precisions = [row["precision"] for row in done.values() if row["precision"] is not None]
+    return {
+        "run": str(run),
+        "proven": report["proven"],
+        "num_members": attacked["num_members"],
+        "paper_attack": paper
+        and {key: paper[key] for key in ("precision", "precision_interval", "auc", "auc_interval")},
+        "highest_precision": max(precisions, default=None),
+        "auc": {name: row["auc"] for name, row in done.items()},
+        "precision": {name: row["precision"] for name, row in done.items()},
+        "skipped": {name: row["skipped"] for name, row in attacked["attacks"].items() if row["skipped"] is not None},
+    }
+
+
+def verdict(cell: Cell, row: dict[str, Any]) -> dict[str, Any]:
+    """Compare with the paper's anchor: precision at most 0.52 at epsilon = 2."""
+    paper = row["paper_attack"]
+    if cell.method not in FORMS or cell.epsilon != ANCHOR_EPSILON or not paper or paper["precision"] is None:
+        return {}
+    low, _ = paper["precision_interval"]
+    return {"anchor": ANCHOR, "anchor_met": paper["precision"] <= ANCHOR, "anchor_refuted": low > ANCHOR}
+
+
+def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
+    """Draw precision over epsilon (figure 5) or over the size of the set (figure 6)."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    sheet = Figure(figsize=(6, 4.5), layout="constrained")
+    axes = sheet.add_subplot()
+    across, curve = ("epsilon", ("method", "size")) if figure == 5 else ("size", ("method",))
+    for key in dict.fromkeys(tuple(row[name] for name in curve) for row in rows):
+        mine = [row for row in rows if tuple(row[name] for name in curve) == key and row["paper_attack"]]
+        points = [(row[across], row["paper_attack"]["precision"]) for row in mine]
+        points = sorted((x, y) for x, y in points if x is not None and y is not None)
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(map(str, key)))
+    axes.axhline(0.5, color="grey", linestyle=":", label="a guess")
+    axes.axhline(ANCHOR, color="grey", linestyle="--", label="the paper's 0.52 at epsilon 2")
+    axes.set(xscale="log", xlabel=across, ylabel="precision of the attack", title=f"seed 004, figure {figure}")
+    axes.legend(fontsize="small")
+    buffer = io.BytesIO()
+    sheet.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Distances and densities of image sets, in blocks that fit the memory of the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from idpgan.data.images import to_float
+from idpgan.errors import InputError
+
+Progress = Callable[[int, int], None]  # called with (done, in all)
+_CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
+_GPU_SHARE = 0.2  # of the free memory
+_FIT_ROWS = 4000  # images that principal components are computed from, at most
+_WIDTH_ROWS = 500  # points whose likelihood chooses a bandwidth
+_BANDWIDTHS = 12  # tried, from a tenth to thirty times the distance between neighbours
+
+
+def check_comparable(images: Tensor, others: Tensor) -> None:
+    """Raise an `InputError` for empty sets and shapes that differ."""
+    if len(images) == 0 or len(others) == 0 or images.shape[1:] != others.shape[1:]:
+        raise InputError(
+            f"Images of the shape {tuple(images.shape)} cannot be compared with {tuple(others.shape)}: give at least "
+            "one of each, of one shape."
+        )
+
+
+def nearest_neighbours(
+    images: Tensor, cloud: Tensor, count: int, progress: Progress | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return mean squared differences (n, count), ascending, and positions of the nearest rows of the cloud.
+
+    Args:
+        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
+        cloud: (S, ...), alike, perhaps on another device.
+        count: At most S are returned.
+        progress: Called with (rows of the cloud done, S).
+    """
+    count, seen = min(count, len(cloud)), 0
+    best = torch.full((len(images), count), math.inf, device=images.device)
+    where = torch.zeros((len(images), count), dtype=torch.int64, device=images.device)
+    for rows, distances in blocks(images, cloud):
+        found, index = distances.topk(min(count, distances.shape[1]), largest=False)
+        both, places = torch.cat([best[rows], found], 1), torch.cat([where[rows], index + seen], 1)
+        best[rows], chosen = both.topk(count, largest=False)
+        where[rows] = places.gather(1, chosen)
+        if rows.stop == len(images):
+            seen += distances.shape[1]
+            tell(progress, seen, len(cloud))
+    # The expanded square loses digits where two images are nearly equal: the distances of those chosen are exact.
+    for part in torch.arange(len(images)).split(max(1, _CPU_NUMBERS // (images[0].numel() * count))):
+        near = flat(cloud[where[part].flatten().to(cloud.device)].to(images.device))
+        best[part] = (near.view(len(part), count, -1) - flat(images[part])[:, None]).square().mean(2)
+    return best, where
+
+
+def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield (positions of images, their squared distances to a part of the cloud); all images for part after part."""
+    side = _block_rows(images.device)
+    for part in cloud.split(side):
+        points = flat(part.to(images.device))
+        norms = points.square().sum(1)
+        for start in range(0, len(images), side):
+            rows = slice(start, min(start + side, len(images)))
+            mine = flat(images[rows])
+            yield rows, torch.addmm(norms, mine, points.T, alpha=-2).add_(mine.square().sum(1, True)).clamp_(min=0)
+
+
+def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
+    """Return mean (D,) and directions (D, k) of the largest variance, perhaps divided by their standard deviation.
+
+    Args:
+        cloud: (S, ...); the first 4,000 count. Directions without variance are left out, so k <= count.
+        count: Directions wanted.
+        whiten: Whether every direction gets variance 1.
+    """
+    rows = flat(cloud[:_FIT_ROWS]).double()
+    mean = rows.mean(0)
+    rows = rows - mean
+    small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # of the two Gram matrices the smaller one
+    values, vectors = torch.linalg.eigh(small.T @ small)
+    keep = max(1, min(count, int((values > 1e-9 * values[-1]).sum())))
+    values, vectors = values[-keep:].clamp(min=1e-30), vectors[:, -keep:]
+    if small is not rows:
+        vectors = rows.T @ vectors / values.sqrt()
+    if whiten:
+        vectors = vectors / (values / len(rows)).sqrt()
+    return mean.float(), vectors.float()
+
+
+def projected(images: Tensor, onto: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the coordinates (n, k) of images in `components`, on the device of these."""
+    mean, vectors = onto
+    return torch.cat([(flat(part.to(mean.device)) - mean) @ vectors for part in images.split(_FIT_ROWS)])
+
+
+def log_density(points: Tensor, cloud: Tensor) -> Tensor:
+    """Return the logarithm of the Gaussian kernel density of a cloud (S, k), S >= 2, at points (n, k): (n,)."""
+    width, dimensions = _bandwidth(cloud), cloud.shape[1]
+    total = torch.full((len(points),), -math.inf, device=points.device)
+    for rows, distances in blocks(points, cloud):
+        total[rows] = torch.logaddexp(total[rows], (distances / (-2 * width**2)).logsumexp(1))
+    return total - math.log(len(cloud)) - dimensions * math.log(width)
+
+
+def flat(images: Tensor) -> Tensor:
+    """Return images as float rows (n, D)."""
+    return (to_float(images) if images.dtype == torch.uint8 else images.float()).flatten(1)
+
+
+def tell(progress: Progress | None, done: int, total: int) -> None:
+    """Call `progress` if there is one."""
+    if progress is not None:
+        progress(done, total)
+
+
+def _block_rows(device: torch.device) -> int:
+    """Return the side of a square block of distances that fits the memory."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return max(256, math.isqrt(int(_GPU_SHARE * free / 4)))
+    return math.isqrt(_CPU_NUMBERS)
+
+
+def _bandwidth(cloud: Tensor) -> float:
+    """Return the bandwidth under which points of the cloud are likeliest, each given all the others."""
+    points = cloud[:_WIDTH_ROWS]
+    between = nearest_neighbours(points, cloud, 2)[0][:, 1].mul(cloud.shape[1]).sqrt().median()
+    widths = between.clamp(min=1e-3) * torch.logspace(-1, 1.5, _BANDWIDTHS, device=cloud.device)
+    scores = torch.full((len(points), _BANDWIDTHS), -math.inf, device=cloud.device)
+    seen = 0
+    for _, distances in blocks(points, cloud):  # the points fit one block: part after part of the cloud
+        own = torch.arange(len(points), device=cloud.device)[seen : seen + distances.shape[1]]
+        distances[own, own - seen] = math.inf
+        seen += distances.shape[1]
+        for i, width in enumerate(widths):
+            scores[:, i] = torch.logaddexp(scores[:, i], (distances / (-2 * width**2)).logsumexp(1))
+    likelihood = scores.mean(0) - cloud.shape[1] * widths.log()
+    return float(widths[likelihood.argmax()])

@@ -1,0 +1,224 @@
+r"""Membership inference by comparing an image with generated ones, with a critic, or with a classifier.
+
+Pure functions: each gives n images their scores, higher for members. They see members and non-members in one tensor and
+are not told which is which. A *calibrated* score is the score minus that against a reference, which takes out how
+ordinary an image is: ordinary images are near to generated ones whether they were trained on or not.
+
+| attack | paper | needs |
+|---|---|---|
+| `nearest_sample` | GAN-Leaks, Chen et al. (2020), arXiv:1909.03935 | generated images |
+| `calibrate` | the same, with a reference generator | the same from a reference |
+| `neighbourhood_count` | Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4) | generated images |
+| `density_ratio` | DOMIAS, van Breugel et al. (2023), arXiv:2302.12580 | generated and other real images |
+| `critic_score` | LOGAN, Hayes et al. (2019), arXiv:1705.07663, white box | the critic |
+| `classifier_confidence` | Song, Shokri, Mittal (2019): what seed 004 measures | labelled generated images |
+
+`latent_reconstruction`, the partial black box of GAN-Leaks, is in `reconstruction.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from idpgan.attacks.distances import (
+    Progress,
+    blocks,
+    check_comparable,
+    components,
+    log_density,
+    nearest_neighbours,
+    projected,
+    tell,
+)
+from idpgan.data.images import Images, to_float
+from idpgan.errors import InputError
+from idpgan.models.classifier import build_classifier
+from idpgan.training.fit import FitConfig, fit_classifier, predict
+
+CriticScores = Callable[[Tensor, Tensor | None], Tensor]  # float (B, C, H, W) in [-1, 1], labels (B,) or None -> (B,)
+_SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
+
+
+def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress | None = None) -> Tensor:
+    """Score by minus the squared distance to the nearest generated image, mean over pixels.
+
+    Args:
+        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
+        samples: (S, ...) generated images, alike.
+        progress: Called after every block.
+
+    Returns:
+        (n,) float32 on the device of `images`, at most 0; 0 for an image that was generated exactly.
+
+    Raises:
+        InputError: If there are no images or samples, or shapes differ.
+    """
+    check_comparable(images, samples)
+    return -nearest_neighbours(images, samples, 1, progress)[0][:, 0]
+
+
+def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
+    """Return scores minus those of the same attack against a reference (GAN-Leaks).
+
+    Args:
+        scores: (n,) against the generator under attack.
+        reference: (n,) of the same images, against a generator trained on other images of the same distribution.
+    """
+    return scores - reference
+
+
+def neighbourhood_count(
+    images: Tensor,
+    samples: Tensor,
+    *,
+    radius: float | None = None,
+    dimensions: int = 40,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Score by the share of generated images within a radius (Hilprecht et al.), in principal components.
+
+    Args:
+        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
+        samples: (S, ...) generated images, alike; the components are theirs.
+        radius: In the space of the components; None is the paper's heuristic, the median over all images of the
+            distance to the nearest sample, so that half of the images have none.
+        dimensions: Principal components; 40 in the paper for MNIST.
+        progress: Called after every block.
+
+    Returns:
+        (n,) float32 in [0, 1].
+
+    Raises:
+        InputError: If there are no images or samples, or shapes differ.
+    """
+    check_comparable(images, samples)
+    space = components(samples.to(images.device), dimensions, whiten=False)
+    points, cloud = projected(images, space), projected(samples, space)
+    if radius is None:
+        radius = float(nearest_neighbours(points, cloud, 1)[0].mul(points.shape[1]).sqrt().median())
+    counts, seen = torch.zeros(len(points), device=points.device), 0
+    for rows, distances in blocks(points, cloud):
+        counts[rows] += (distances <= radius**2).sum(1)
+        seen += distances.numel()
+        tell(progress, seen, len(points) * len(cloud))
+    return counts / len(cloud)
+
+
+def density_ratio(
+    images: Tensor,
+    samples: Tensor,
+    reference: Tensor,
+    *,
+    dimensions: int = 30,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?.
+
+    Both densities are Gaussian kernel estimates in whitened principal components of the two sets together. The paper
+    lets the estimator be chosen; here the bandwidth of each is the one with the best leave-one-out likelihood.
+
+    Args:
+        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
+        samples: (S, ...) generated images, alike.
+        reference: (R, ...) real images of the same distribution, none of them among `images`.
+        dimensions: Of the space that densities are estimated in.
+        progress: Called after each of the two densities.
+
+    Returns:
+        (n,) float32.
+
+    Raises:
+        InputError: If a set is empty, a density has fewer than 3 images, or shapes differ.
+    """
+    check_comparable(images, samples)
+    check_comparable(images, reference)
+    if min(len(samples), len(reference)) < 3:
+        raise InputError(f"{len(samples)} samples and {len(reference)} reference images: a density needs 3.")
+    both = torch.cat([part[:_SPACE_ROWS].to(images.device) for part in (samples, reference)])
+    space = components(both, dimensions, whiten=True)
+    points = projected(images, space)
+    densities = []
+    for done, cloud in enumerate((samples, reference)):
+        densities.append(log_density(points, projected(cloud, space)))
+        tell(progress, done + 1, 2)
+    return densities[0] - densities[1]
+
+
+def critic_score(
+    images: Tensor,
+    labels: Tensor | None,
+    critic: CriticScores,
+    *,
+    batch_size: int = 500,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Score by the critic's own output: an overfit critic knows its training images (LOGAN, white box).
+
+    Args:
+        images: (n, C, H, W) uint8, mapped to [-1, 1], or floating point.
+        labels: (n,) int64, or None.
+        critic: Higher = more real.
+        batch_size: Images per call.
+        progress: Called after every batch.
+
+    Returns:
+        (n,) float32.
+    """
+    parts = []
+    for index in torch.arange(len(images)).split(batch_size):
+        batch = images[index]
+        batch = to_float(batch) if batch.dtype == torch.uint8 else batch
+        with torch.no_grad():
+            parts.append(critic(batch, None if labels is None else labels[index]).float())
+        tell(progress, int(index[-1]) + 1, len(images))
+    return torch.cat(parts)
+
+
+def classifier_confidence(
+    images: Tensor,
+    labels: Tensor | None,
+    samples: Images,
+    *,
+    steps: int = 400,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Score by the confidence of a classifier that was trained on the generated images (seed 004, section 3.2.2).
+
+    The confidence p is that in the image's class or, where the attacker does not know it, in the likeliest one. The
+    score is its log-odds log(p / (1 - p)), which orders images as p does but does not round to 1 (Carlini et al. 2022).
+
+    Args:
+        images: (n, C, H, W) uint8.
+        labels: (n,) int64 in [0, K), or None.
+        samples: At least 3 generated images with labels.
+        steps: Of the fit, at least; where the images are many it is six epochs.
+        seed: Of the classifier.
+        progress: Called with (epochs done, epochs in all).
+
+    Returns:
+        (n,) float32.
+
+    Raises:
+        InputError: If the samples have no labels, or are too few.
+    """
+    if samples.labels is None:
+        raise InputError("The generated images have no labels, so that no classifier can be trained on them.")
+    model = build_classifier("cnn", samples.image_shape, len(samples.classes), seed=seed).to(images.device)
+    batch_size = min(256, max(32, len(samples) // 40))
+    epochs = max(6, math.ceil(steps * batch_size / len(samples)))
+    config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=5e-3, seed=seed)
+    fit_classifier(
+        model,
+        samples.images,
+        samples.labels,
+        config=config,
+        on_epoch=lambda epoch: tell(progress, epoch.number, epochs),
+    )
+    logits = predict(model, images)
+    chosen = logits.argmax(1, keepdim=True) if labels is None else labels.to(logits.device)[:, None]
+    return (logits.gather(1, chosen) - logits.scatter(1, chosen, -math.inf).logsumexp(1, keepdim=True))[:, 0]

@@ -1,0 +1,298 @@
+r"""Audit of a whole training in one run: canaries that are in or out by independent coins.
+
+`Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_:
+m canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
+lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP for *adding or removing* one record, the
+number V of right ones among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
+
+.. math:: P[V \ge v] \le P[W \ge v] + 2 m \delta \max_{1 \le i \le v} \tfrac{1}{i} P[v > W \ge v - i].
+
+The lower bound is the largest epsilon for which that probability stays below 1 - confidence. How many are guessed is
+fixed before the coins are looked at; several numbers share the error probability evenly.
+
+The relation is add-or-remove-one: each coin adds a record or leaves it out, so the number of private images varies with
+the coins. A method that takes that number as public (for its batches, its delta, its sampling rate) must be given the
+*declared* one, and a bound under replace-one is not what is tested here: a pair of replaced records is two of ours.
+A black-box attacker scores by samples or generator, a white-box one by the critic; this module wants only the scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import InputError
+
+CanaryKind = Literal["holdout", "mislabelled", "noise"]
+_CANARY_KINDS = ("holdout", "mislabelled", "noise")
+_HALVINGS = 40  # of the bisection for epsilon: to 1e-12 of it
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A data set with canaries in it, before training.
+
+    Attributes:
+        split: The private part has the included canaries appended; make any method with it.
+        canaries: All m of them.
+        included: (m,) bool, the coins. Secret until the guesses are made.
+    """
+
+    split: Split
+    canaries: Images
+    included: Tensor
+
+
+@dataclass(frozen=True)
+class OneRunResult:
+    """A lower bound of epsilon from one run, with all that is needed to compute it again.
+
+    Attributes:
+        epsilon_lower: With probability `confidence` no (epsilon, delta) guarantee with a smaller epsilon holds.
+        cap: What it would be had every guess been right.
+        guesses: r, of the number of guesses that gave the bound.
+        correct: v, right ones among them.
+        canaries: m.
+        tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
+        delta: Of the guarantee under test.
+        confidence: Over the coins and the training.
+        relation: "add-or-remove-one", always.
+    """
+
+    epsilon_lower: float
+    cap: float
+    guesses: int
+    correct: int
+    canaries: int
+    tried: tuple[int, ...]
+    delta: float
+    confidence: float
+    relation: str = "add-or-remove-one"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return dataclasses.asdict(self)
+
+
+def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, seed: int = 0) -> Images:
+    """Make canaries: records that a model would have no reason to know unless it was trained on them.
+
+    Args:
+        split: Its holdout gives the images.
+        num: m.
+        kind: "holdout" takes ordinary images, "mislabelled" gives them the next class, "noise" draws every pixel, with
+            the labels of ordinary ones.
+        seed: Of noise. Canaries may be public; the coins must not.
+
+    Raises:
+        InputError: If the holdout has fewer images, or no labels to be wrong.
+    """
+    if kind not in _CANARY_KINDS:
+        raise InputError(f"There are no canaries of the kind '{kind}'. Known: {', '.join(_CANARY_KINDS)}.")
+    if not 1 <= num <= len(split.holdout):
+        raise InputError(f"{num} canaries must be in 1 .. {len(split.holdout)}, the number of holdout images.")
+    images = split.holdout.select(torch.arange(num))
+    if kind == "mislabelled":
+        if images.labels is None:
+            raise InputError("Mislabelled canaries need labels, and the data set has none. Take noise or holdout.")
+        return dataclasses.replace(images, labels=(images.labels + 1) % len(images.classes))
+    if kind == "noise":
+        rng = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(256, images.images.shape, generator=rng, dtype=torch.uint8)
+        return dataclasses.replace(images, images=drawn)
+    return images
+
+
+def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
+    """Toss a coin for each canary, and append those that are in to the private images.
+
+    Args:
+        split: Public, holdout and test part stay as they are; no canary may be in a part that is trained on.
+        canaries: (m) images, of the shape and classes of the private ones.
+        seed: Fixes the coins, for tests; None is the operating system's entropy.
+
+    Returns:
+        The trial. Everything that follows is done with ``trial.split``, so that any method works.
+
+    Raises:
+        InputError: If there are no canaries, or they do not fit the private images.
+    """
+    private = split.private
+    for what, found, expected in (
+        ("the shape (C, H, W)", canaries.image_shape, private.image_shape),
+        ("the classes", canaries.classes, private.classes),
+        ("identities", canaries.identities is not None, private.identities is not None),
+        ("the attributes", canaries.attribute_names, private.attribute_names),
+    ):
+        if found != expected:
+            raise InputError(f"The canaries have {what} {found}, but the private images have {expected}.")
+    if len(canaries) == 0:
+        raise InputError("There are no canaries. Give at least one.")
+    rng = torch.Generator()
+    if seed is None:
+        rng.seed()
+    else:
+        rng.manual_seed(seed)
+    included = torch.rand(len(canaries), generator=rng) < 0.5
+    chosen = canaries.select(included)
+    names = [name for name in ("labels", "identities", "attributes") if getattr(private, name) is not None]
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(private, name), getattr(chosen, name)]) for name in ("images", *names)
+    }
+    return Trial(dataclasses.replace(split, private=dataclasses.replace(private, **joined)), canaries, included)
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
+    """Bound the probability that an (epsilon, delta)-DP training lets so many guesses be right (Theorem 5.2).
+
+    Args:
+        canaries: m.
+        guesses: r <= m, abstentions not counted.
+        correct: v <= r.
+        epsilon: Hypothesis, >= 0.
+        delta: Hypothesis, in [0, 1].
+
+    Example:
+        >>> round(p_value(10, 10, 10, 0.0), 6)  # ten fair coins
+        0.000977
+    """
+    if not 0 <= correct <= guesses <= canaries or epsilon < 0 or not 0 <= delta <= 1:
+        raise InputError(
+            f"correct {correct} <= guesses {guesses} <= canaries {canaries}, epsilon {epsilon} >= 0 and delta {delta} "
+            "in [0, 1] must hold."
+        )
+    chance = 1 / (1 + np.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, chance))
+    if delta == 0 or correct == 0:
+        return min(tail, 1.0)
+    below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, chance))  # P[v > W >= v - i], i = 1 .. v
+    slack = float((below / np.arange(1, correct + 1)).max())
+    return min(tail + 2 * canaries * delta * slack, 1.0)
+
+
+def epsilon_from_guesses(
+    canaries: int, guesses: int, correct: int, *, delta: float = 0.0, confidence: float = 0.95
+) -> float:
+    """Return the largest epsilon that so many right guesses refute; 0 if none.
+
+    Args:
+        canaries: m.
+        guesses: r.
+        correct: v.
+        delta: Of the guarantee under test.
+        confidence: Probability, over coins and training, that the bound holds.
+
+    Example:
+        >>> round(epsilon_from_guesses(1000, 1000, 1000), 2)  # all right: log(0.05^(1/r) / (1 - 0.05^(1/r)))
+        5.81
+    """
+    error = 1 - confidence
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(canaries, guesses, correct, epsilon, delta) < error
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+        if high > 1000:  # delta = 0 and an absurd number of guesses
+            return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def audit_guesses(
+    scores: Tensor,
+    included: Tensor,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    guesses: Sequence[int] | None = None,
+) -> OneRunResult:
+    """Bound epsilon from below by an attack's scores of the canaries.
+
+    Of r guesses the r/2 highest scores are called "in" and the r/2 lowest "out"; the others are abstentions. Ties are
+    broken by position, which the coins do not depend on.
+
+    Args:
+        scores: (m,), higher = rather in; they must not depend on the coins but through the training.
+        included: (m,) bool, the coins.
+        delta: Of the guarantee under test.
+        confidence: Of the bound.
+        guesses: Numbers r to try, chosen before scores and coins are known; None is m, m/4 and m/20. They share the
+            error probability.
+
+    Raises:
+        InputError: If scores are NaN or do not fit the coins, or a number is out of range.
+    """
+    num = len(included)
+    if scores.shape != (num,) or bool(scores.isnan().any()):
+        raise InputError(f"The scores must be {num} numbers, one per canary and none NaN, got {tuple(scores.shape)}.")
+    if not 0 < confidence < 1 or not 0 <= delta <= 1:
+        raise InputError(f"confidence {confidence} must be in (0, 1) and delta {delta} in [0, 1].")
+    chosen = {max(2, num // share) for share in (1, 4, 20)} if guesses is None else set(guesses)
+    tried = tuple(sorted(min(r, num) for r in chosen)) if guesses is None else tuple(sorted(chosen))
+    if not tried or not 1 <= tried[0] <= tried[-1] <= num:
+        raise InputError(f"Numbers of guesses {list(tried)} must be in 1 .. {num}, the number of canaries.")
+    each = 1 - (1 - confidence) / len(tried)
+    order = scores.cpu().argsort(descending=True, stable=True)
+    truth = included.cpu()[order]
+    best: tuple[float, int, int] = (-1.0, 0, 0)
+    for r in tried:
+        top = (r + 1) // 2
+        correct = int(truth[:top].sum()) + int((~truth[num - (r - top) :]).sum() if r > top else 0)
+        found = epsilon_from_guesses(num, r, correct, delta=delta, confidence=each)
+        best = max(best, (found, r, correct))
+    epsilon, r, correct = best
+    cap = max(epsilon_from_guesses(num, r, r, delta=delta, confidence=each) for r in tried)
+    return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence)
+
+
+def audit_one_run(
+    split: Split,
+    canaries: Images,
+    train: Callable[[Split], _T],
+    attacks: Mapping[str, Callable[[_T, Images], Tensor]],
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    guesses: Sequence[int] | None = None,
+    seed: int | None = None,
+) -> dict[str, OneRunResult]:
+    """Train once with canaries, attack the result, and bound epsilon from below by each attack.
+
+    Args:
+        split: The data set without canaries.
+        canaries: See `make_canaries`.
+        train: Any training: gets the data set with the coins' canaries, returns whatever the attacks take.
+        attacks: By name: (what was trained, all canaries) -> scores (m,), higher = rather in. They are not told the
+            coins. Black box: samples or generator; white box: the critic.
+        delta: Of the guarantee under test, for add-or-remove-one.
+        confidence: Of each bound by itself; they rest on the same coins.
+        guesses: See `audit_guesses`.
+        seed: Of the coins, for tests; None is the operating system's entropy.
+
+    Returns:
+        A bound per attack.
+    """
+    trial = insert_canaries(split, canaries, seed=seed)
+    trained = train(trial.split)
+    return {
+        name: audit_guesses(
+            attack(trained, trial.canaries), trial.included, delta=delta, confidence=confidence, guesses=guesses
+        )
+        for name, attack in attacks.items()
+    }

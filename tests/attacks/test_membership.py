@@ -1,0 +1,246 @@
+"""Every attack catches a generator that replays its training images, and none catches one that does not."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from idpgan.attacks import (
+    ATTACKS,
+    Knowledge,
+    calibrate,
+    classifier_confidence,
+    critic_score,
+    density_ratio,
+    evaluate_scores,
+    latent_reconstruction,
+    nearest_sample,
+    neighbourhood_count,
+    select_attacks,
+)
+from idpgan.attacks import distances as distances_module
+from idpgan.attacks.distances import blocks, components, log_density, nearest_neighbours, projected
+from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.errors import InputError
+from idpgan.models.config import ModelConfig
+from idpgan.models.generator import Generator
+
+NUM = 120
+
+
+def rng(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(num, seed):
+    """Grey 8 x 8 images of a 12-dimensional distribution, with labels that say nothing about them."""
+    basis = torch.randn(12, 64, generator=rng(0))
+    pixels = torch.tanh(
+        torch.randn(num, 12, generator=rng(seed)) @ basis / 6 + 0.02 * torch.randn(num, 64, generator=rng(seed + 99))
+    )
+    return Images(to_uint8(pixels.view(num, 1, 8, 8)), torch.randint(4, (num,), generator=rng(seed)), tuple("abcd"))
+
+
+MEMBERS, OTHERS, REFERENCE, FRESH = blobs(NUM, 1), blobs(NUM, 2), blobs(400, 3), blobs(1000, 4)
+BOTH = Images(torch.cat([MEMBERS.images, OTHERS.images]), torch.cat([MEMBERS.labels, OTHERS.labels]), MEMBERS.classes)
+REPLAYED = Images(
+    to_uint8(to_float(MEMBERS.images.repeat(5, 1, 1, 1)) + 0.03 * torch.randn(5 * NUM, 1, 8, 8, generator=rng(5))),
+    MEMBERS.labels.repeat(5),
+    MEMBERS.classes,
+)
+
+
+class LinearGenerator(Generator):
+    """G(z) = tanh(z W): reaches some images exactly, and no others."""
+
+    def __init__(self, weight, classes=0):
+        super().__init__(ModelConfig(conditional=classes > 0), (1, 8, 8), classes, len(weight))
+        self.weight = torch.nn.Parameter(weight)
+
+    def images(self, z, labels):
+        return torch.tanh(z @ self.weight).view(-1, 1, 8, 8)
+
+
+def judged(scores):
+    return evaluate_scores(scores[:NUM], scores[NUM:])
+
+
+def black_box(samples):
+    """Scores of the attacks that see samples only, by name."""
+    images = BOTH.images
+    reference = nearest_sample(images, REFERENCE.images)
+    return {
+        "nearest": nearest_sample(images, samples.images),
+        "nearest, calibrated": calibrate(nearest_sample(images, samples.images), reference),
+        "count": neighbourhood_count(images, samples.images),
+        "density": density_ratio(images, samples.images, REFERENCE.images, dimensions=10),
+        "confidence": classifier_confidence(images, BOTH.labels, samples),
+    }
+
+
+def test_a_generator_that_replays_its_training_images_is_caught():
+    for name, scores in black_box(REPLAYED).items():
+        assert judged(scores).auc > 0.9, name
+
+
+def test_a_generator_that_learned_the_distribution_only_is_not():
+    for name, scores in black_box(FRESH).items():
+        low, high = judged(scores).auc_interval
+        assert low <= 0.5 <= high, name
+
+
+def test_two_halves_of_non_members_are_a_guess_even_for_a_generator_that_replays():
+    others = blobs(400, 7).images
+    for scores in (
+        nearest_sample(others, REPLAYED.images),
+        neighbourhood_count(others, REPLAYED.images),
+        density_ratio(others, REPLAYED.images, REFERENCE.images, dimensions=10),
+    ):
+        low, high = evaluate_scores(scores[:200], scores[200:]).auc_interval
+        assert low <= 0.5 <= high
+        assert high - low < 0.13
+
+
+def test_scores_do_not_know_who_is_a_member():
+    swap = torch.cat([torch.arange(NUM, 2 * NUM), torch.arange(NUM)])
+    for attack in (nearest_sample, neighbourhood_count):
+        forward, swapped = attack(BOTH.images, REPLAYED.images), attack(BOTH.images[swap], REPLAYED.images)
+        assert torch.allclose(forward[swap], swapped)
+
+
+def test_an_image_that_was_generated_exactly_is_at_distance_zero():
+    assert nearest_sample(MEMBERS.images, MEMBERS.images).abs().max() == 0
+    black, white = torch.full((1, 1, 2, 2), -1.0), torch.full((1, 1, 2, 2), 1.0)
+    assert nearest_sample(black, white).item() == -4
+
+
+@pytest.mark.parametrize("numbers", [16, 1 << 10, 1 << 24])
+def test_blocks_do_not_change_what_is_computed(monkeypatch, numbers):
+    monkeypatch.setattr(distances_module, "_CPU_NUMBERS", numbers)
+    images, cloud = to_float(MEMBERS.images[:20]), to_float(OTHERS.images[:33])
+    expected = torch.cdist(images.flatten(1), cloud.flatten(1)).square() / 64
+    found, index = nearest_neighbours(images, cloud, 3)
+    assert torch.allclose(found, expected.sort(1).values[:, :3], atol=1e-5)
+    assert torch.equal(index, expected.argsort(1)[:, :3])
+    assert sum(part.numel() for _, part in blocks(images, cloud)) == 20 * 33
+    inside = neighbourhood_count(images, cloud, radius=5.0, dimensions=64)
+    space = components(cloud, 64, whiten=False)
+    exact = torch.cdist(projected(images, space), projected(cloud, space))
+    assert torch.allclose(inside, (exact <= 5).float().mean(1))
+
+
+def test_components_are_those_of_the_covariance():
+    cloud = torch.randn(500, 5, generator=rng(1)) * torch.tensor([5.0, 3.0, 1.0, 0.5, 0.1])
+    mean, vectors = components(cloud, 2, whiten=False)
+    assert torch.allclose(mean, cloud.mean(0), atol=1e-5)
+    assert vectors.shape == (5, 2)
+    assert projected(cloud, (mean, vectors)).var(0, correction=0).sum() > 0.9 * cloud.var(0, correction=0).sum()
+    white = projected(cloud, components(cloud, 5, whiten=True))
+    assert torch.allclose(white.T @ white / 500, torch.eye(5), atol=1e-3)
+    few = cloud[:3]  # fewer images than pixels: the other Gram matrix
+    assert torch.allclose(projected(few, components(few, 2, whiten=False)).norm(dim=1), (few - few.mean(0)).norm(dim=1))
+
+
+def test_log_density_comes_close_to_a_normal_one():
+    cloud, points = torch.randn(2000, 2, generator=rng(1)), torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
+    exact = -points.square().sum(1) / 2
+    found = log_density(points, cloud)
+    assert torch.allclose(found - found[0], exact - exact[0], atol=0.25)
+
+
+def test_a_critic_that_knows_its_images_is_caught_and_one_that_does_not_is_not():
+    known = to_float(MEMBERS.images).flatten(1)
+
+    def memory(images, labels):
+        assert labels.shape == (len(images),)
+        return -torch.cdist(images.flatten(1), known).amin(1)
+
+    assert judged(critic_score(BOTH.images, BOTH.labels, memory, batch_size=50)).auc == 1.0
+    low, high = judged(critic_score(BOTH.images, None, lambda images, labels: images.mean((1, 2, 3)))).auc_interval
+    assert low < 0.5 < high
+
+
+@pytest.mark.parametrize("classes", [0, 4])
+def test_reconstruction_finds_what_the_generator_can_draw(classes):
+    generator = LinearGenerator(torch.randn(6, 64, generator=rng(1)) / 4, classes)
+    drawn = generator.sample(30, seed=1)
+    images = torch.cat([drawn, to_float(OTHERS.images[:30])])
+    labels = torch.arange(60) % 4 if classes else None
+    before = [parameter.clone() for parameter in generator.parameters()]
+    scores = latent_reconstruction(images, labels, generator, pool=50, batch_size=25)
+    assert evaluate_scores(scores[:30], scores[30:]).auc > 0.95
+    assert scores[:30].median() > -0.01
+    assert all(torch.equal(old, new) for old, new in zip(before, generator.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in generator.parameters())
+    if classes:  # the attacker does not know the labels
+        assert evaluate_scores(*latent_reconstruction(images, None, generator, pool=20).split(30)).auc > 0.95
+
+
+def test_reconstruction_of_what_a_generator_draws_as_well_is_a_guess():
+    generator = LinearGenerator(torch.randn(6, 64, generator=rng(1)) / 4)
+    scores = latent_reconstruction(generator.sample(80, seed=2), None, generator, pool=50, steps=20)
+    low, high = evaluate_scores(scores[:40], scores[40:]).auc_interval
+    assert low < 0.5 < high
+
+
+def test_confidence_without_labels_is_that_of_the_likeliest_class():
+    scores = classifier_confidence(BOTH.images[:20], None, REPLAYED.select(torch.arange(100)), steps=1)
+    assert scores.shape == (20,)
+    assert (scores >= math.log((1 / 4) / (3 / 4)) - 1e-4).all()  # the likeliest of 4 has at least 1/4
+    named = classifier_confidence(BOTH.images[:20], BOTH.labels[:20], REPLAYED.select(torch.arange(100)), steps=1)
+    assert (named <= scores + 1e-5).all()
+    with pytest.raises(InputError, match="no labels"):
+        classifier_confidence(BOTH.images, None, Images(REPLAYED.images))
+
+
+def test_shapes_that_differ_and_empty_sets_are_refused():
+    with pytest.raises(InputError, match="cannot be compared"):
+        nearest_sample(MEMBERS.images, torch.zeros(5, 1, 4, 4))
+    with pytest.raises(InputError, match="cannot be compared"):
+        neighbourhood_count(MEMBERS.images, MEMBERS.images[:0])
+    with pytest.raises(InputError, match="a density needs 3"):
+        density_ratio(MEMBERS.images, OTHERS.images, OTHERS.images[:2])
+    with pytest.raises(InputError, match="at least 1"):
+        latent_reconstruction(MEMBERS.images, None, LinearGenerator(torch.zeros(2, 64)), steps=0)
+
+
+def test_the_registry_names_what_is_missing():
+    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 9
+    nothing = Knowledge(why_not={"critic": "its critic sees sums"})
+    assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"
+    assert "generated images" in ATTACKS["nearest-sample"].missing(nothing)
+    unlabelled = Knowledge(samples=Images(FRESH.images))
+    assert "labelled" in ATTACKS["classifier-confidence"].missing(unlabelled)
+    assert ATTACKS["nearest-sample"].missing(unlabelled) is None
+    for attack in ATTACKS.values():
+        if attack.missing(nothing):
+            with pytest.raises(InputError):
+                attack.score(nothing, BOTH, None)
+
+
+def test_every_attack_of_the_registry_runs(monkeypatch):
+    monkeypatch.setattr("idpgan.attacks.registry.classifier_confidence", partial(classifier_confidence, steps=20))
+    generator = LinearGenerator(torch.randn(6, 64, generator=rng(1)) / 4)
+    knowledge = Knowledge(
+        samples=REPLAYED.select(torch.arange(60)),
+        generator=generator,
+        critic=lambda images, labels: images.mean((1, 2, 3)),
+        reference=REFERENCE,
+        reference_samples=FRESH,
+        reference_generator=generator,
+    )
+    some = BOTH.select(torch.arange(NUM - 10, NUM + 10))
+    for attack in select_attacks(["all"]):
+        told = []
+        scores = attack.score(knowledge, some, lambda done, total, told=told: told.append((done, total)))
+        assert scores.shape == (20,), attack.name
+        assert scores.isfinite().all(), attack.name
+        assert told[-1][0] == told[-1][1], attack.name
+
+
+def test_attacks_are_selected_by_name_and_the_nearest_is_named():
+    assert [attack.name for attack in select_attacks(["critic-score", "critic-score"])] == ["critic-score"]
+    assert len(select_attacks(["critic-score", "all"])) == 9
+    with pytest.raises(InputError, match="Did you mean 'critic-score'"):
+        select_attacks(["critic-scor"])

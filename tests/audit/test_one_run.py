@@ -1,0 +1,254 @@
+"""The one-run audit: Theorem 5.2 in closed cases, correct mechanisms are not refuted, leaky ones caught, a GAN too."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from idpgan.audit import audit_guesses, audit_one_run, insert_canaries, make_canaries
+from idpgan.audit.one_run import epsilon_from_guesses, p_value
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import Split, load
+from idpgan.errors import InputError
+from idpgan.gan import build_config
+from idpgan.gan.wgan_gp import WganGp
+from idpgan.privacy import Noise, Relation, Unit
+from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.mechanisms import RandomisedResponse
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load(DataConfig())
+
+
+def tosses(num, seed):
+    return torch.rand(num, generator=torch.Generator().manual_seed(seed)) < 0.5
+
+
+# The bound -----------------------------------------------------------------------------------------------------------
+
+
+def slow_p_value(m, r, v, eps, delta):
+    """Theorem 5.2 term by term."""
+    q = math.exp(eps) / (1 + math.exp(eps))
+    pmf = [math.comb(r, k) * q**k * (1 - q) ** (r - k) for k in range(r + 1)]
+    slack = max([sum(pmf[max(v - i, 0) : v]) / i for i in range(1, v + 1)] or [0.0])
+    return min(1.0, sum(pmf[v:]) + 2 * m * delta * slack)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 25), st.integers(0, 25), st.floats(0, 4), st.sampled_from([0.0, 1e-5, 1e-2]))
+def test_p_value_is_the_theorem(a, b, epsilon, delta):
+    v, r = sorted((a, b))
+    assert p_value(30, r, v, epsilon, delta) == pytest.approx(slow_p_value(30, r, v, epsilon, delta), abs=1e-12)
+
+
+def test_closed_cases():
+    # All r guesses right: q^r = alpha, so epsilon = logit(alpha^(1/r)).
+    for r in (10, 100, 1000):
+        q = 0.05 ** (1 / r)
+        assert epsilon_from_guesses(r, r, r) == pytest.approx(math.log(q / (1 - q)), abs=1e-9)
+    assert epsilon_from_guesses(100, 100, 50) == 0.0
+    assert epsilon_from_guesses(100, 4, 4) == 0.0  # 1/16 > 0.05
+    assert epsilon_from_guesses(100, 5, 5) > 0.0
+    # delta = 1 / m allows anything: the bound must vanish.
+    assert epsilon_from_guesses(100, 100, 100, delta=0.5) == 0.0
+
+
+def test_epsilon_grows_with_right_guesses_and_falls_with_delta_and_confidence():
+    bounds = [epsilon_from_guesses(200, 100, v) for v in range(50, 101, 5)]
+    assert bounds == sorted(bounds)
+    assert epsilon_from_guesses(200, 100, 90, delta=1e-4) < epsilon_from_guesses(200, 100, 90)
+    assert epsilon_from_guesses(200, 100, 90, confidence=0.999) < epsilon_from_guesses(200, 100, 90)
+
+
+def test_the_bound_is_where_the_p_value_meets_the_confidence():
+    for delta in (0.0, 1e-5):
+        epsilon = epsilon_from_guesses(1000, 400, 300, delta=delta)
+        assert p_value(1000, 400, 300, epsilon, delta) == pytest.approx(0.05, abs=1e-9)
+
+
+# Mechanisms ----------------------------------------------------------------------------------------------------------
+
+
+def responses(coins, epsilon, seed):
+    """Randomised response on each coin: exactly epsilon-DP for adding or removing a canary."""
+    lie = torch.rand(len(coins), generator=torch.Generator().manual_seed(seed)) >= 1 / (1 + math.exp(-epsilon))
+    return (coins ^ lie).double()
+
+
+def test_a_correct_mechanism_is_not_refuted_more_often_than_allowed():
+    refuted, lower = 0, []
+    for seed in range(100):
+        coins = tosses(400, seed)
+        found = audit_guesses(responses(coins, 1.0, seed + 10_000), coins, confidence=0.95, guesses=[400])
+        refuted += found.epsilon_lower > 1.0
+        lower.append(found.epsilon_lower)
+    assert refuted <= binom.isf(1e-3, 100, 0.05)
+    assert np.median(lower) > 0.6  # randomised response is the tight case: the bound is not vacuous
+
+
+def test_a_leaky_mechanism_is_caught():
+    claimed, seeds = 1.0, range(20)
+    caught = [
+        audit_guesses(responses(tosses(400, s), 2 * claimed, s + 1), tosses(400, s), guesses=[400]).epsilon_lower
+        > claimed
+        for s in seeds
+    ]
+    assert sum(caught) >= 18  # noise for epsilon 2 was sold as 1
+
+
+def test_a_gaussian_sum_keeps_to_its_epsilon_at_its_delta():
+    # One noisy number per canary, sensitivity 1: sigma of Dwork and Roth is above what (1, 1e-3) needs.
+    epsilon, delta = 1.0, 1e-3
+    sigma = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    for seed in range(8):
+        coins = tosses(500, seed)
+        noise = torch.randn(500, generator=torch.Generator().manual_seed(seed + 77))
+        result = audit_guesses(coins + sigma * noise, coins, delta=delta)
+        assert result.epsilon_lower <= epsilon
+        assert audit_guesses(coins + 0.05 * noise, coins, delta=delta).epsilon_lower > epsilon  # a forgotten factor
+
+
+def test_our_own_randomised_response_keeps_to_its_epsilon():
+    coins = tosses(1000, 1)
+    response = RandomisedResponse(2, 1.5, Unit.IMAGE, Relation.REPLACE_ONE)
+    result = audit_guesses(response(coins.long(), Noise.fixed(3)).double(), coins, confidence=0.999)
+    assert 0.8 < result.epsilon_lower <= 1.5
+
+
+def test_abstentions_help_where_only_few_canaries_are_known():
+    coins = tosses(1000, 3)
+    noise = torch.randn(1000, generator=torch.Generator().manual_seed(4))
+    known = torch.zeros(1000).index_fill_(0, torch.arange(0, 1000, 20), 1.0)
+    scores = torch.where(known > 0, (coins.double() - 0.5) * 100, noise.double())
+    assert audit_guesses(scores, coins, guesses=[1000]).epsilon_lower < 0.4
+    few = audit_guesses(scores, coins)
+    assert few.guesses == 50
+    assert few.correct >= 45  # one score more is called out than canaries are
+    assert few.epsilon_lower > 1
+
+
+def test_constant_scores_find_nothing_and_bad_ones_are_refused():
+    coins = tosses(100, 1)
+    assert audit_guesses(torch.zeros(100), coins).epsilon_lower < 0.5
+    for scores, options, words in (
+        (torch.full((100,), math.nan), {}, "NaN"),
+        (torch.zeros(99), {}, "one per canary"),
+        (torch.zeros(100), {"guesses": [101]}, "1 .. 100"),
+        (torch.zeros(100), {"confidence": 1.0}, "confidence"),
+        (torch.zeros(100), {"delta": -1.0}, "delta"),
+    ):
+        with pytest.raises(InputError, match=words):
+            audit_guesses(scores, coins, **options)
+    with pytest.raises(InputError, match="correct"):
+        p_value(10, 5, 6, 1.0)
+
+
+# Canaries ------------------------------------------------------------------------------------------------------------
+
+
+def test_canaries_are_appended_by_independent_coins(digits):
+    canaries = make_canaries(digits, 100, "noise")
+    trials = [insert_canaries(digits, canaries, seed=seed) for seed in range(30)]
+    for trial in trials:
+        kept, private = int(trial.included.sum()), trial.split.private
+        assert len(private) == digits.num_private + kept
+        assert torch.equal(private.images[: digits.num_private], digits.private.images)
+        assert torch.equal(private.images[digits.num_private :], canaries.images[trial.included])
+        assert torch.equal(private.labels[digits.num_private :], canaries.labels[trial.included])
+        assert trial.split.holdout is digits.holdout
+    coins = torch.stack([trial.included for trial in trials]).double()
+    assert abs(coins.mean() - 0.5) < 5 * 0.5 / math.sqrt(3000)
+    assert torch.corrcoef(coins.T).triu(1).nan_to_num().mean().abs() < 0.05
+    again = insert_canaries(digits, canaries, seed=1)
+    assert torch.equal(again.included, trials[1].included)
+    assert not torch.equal(insert_canaries(digits, canaries).included, insert_canaries(digits, canaries).included)
+
+
+def test_kinds_of_canaries(digits):
+    ordinary = make_canaries(digits, 20, "holdout")
+    assert torch.equal(ordinary.images, digits.holdout.images[:20])
+    wrong = make_canaries(digits, 20)
+    assert torch.equal(wrong.images, ordinary.images)
+    assert (wrong.labels != ordinary.labels).all()
+    assert wrong.labels.max() < 10
+    unlabelled = Split(*(Images(part.images) for part in (digits.public, digits.private, digits.holdout, digits.test)))
+    for split, num, kind, words in (
+        (digits, 10_000, "noise", "holdout images"),
+        (digits, 10, "loud", "no canaries of the kind"),
+        (unlabelled, 10, "mislabelled", "need labels"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make_canaries(split, num, kind)
+    with pytest.raises(InputError, match="the classes"):
+        insert_canaries(digits, make_canaries(unlabelled, 5, "noise"))
+    with pytest.raises(InputError, match="no canaries"):
+        insert_canaries(digits, digits.holdout.select(torch.arange(0)))
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+def wgan_gp(steps):
+    """Any method will do: it is made with the split that holds the canaries."""
+    table = {
+        "data": {"name": "digits"},
+        "model": {"width": 8, "latent_dim": 4},
+        "method": {"name": "wgan-gp", "critic_steps_per_generator_step": 10, "learning_rate": 2e-3},
+        "training": {"steps": steps, "batch_size": 64},
+    }
+    config = build_config(table, "test")
+
+    def train(split):
+        method = WganGp(config, split, ledger=Ledger(*config.ledger_terms()), device=CPU)
+        for step in range(1, steps + 1):
+            method.critic_step(step)
+            if method.wants_generator_step(step):
+                method.generator_step(step)
+        return method
+
+    return train
+
+
+def white_box(method, canaries):
+    with torch.no_grad():
+        return method.critic(to_float(canaries.images), canaries.labels)
+
+
+def black_box(method, canaries):
+    samples = method.generator.sample(500, seed=0).flatten(1)
+    return -torch.cdist(to_float(canaries.images).flatten(1), samples).amin(1)
+
+
+def test_a_training_without_noise_is_caught_from_inside(digits):
+    few = digits.private.select(torch.arange(20))
+    split = Split(digits.public, few, digits.holdout, digits.test)
+    canaries = make_canaries(digits, 60, "noise")
+    found = audit_one_run(split, canaries, wgan_gp(120), {"white box": white_box, "black box": black_box}, seed=1)
+    assert found["white box"].epsilon_lower > 0.5
+    assert found["white box"].relation == "add-or-remove-one"
+    assert 0 <= found["black box"].epsilon_lower <= found["black box"].cap
+    assert found["white box"].to_json()["canaries"] == 60
+
+
+def test_a_generator_that_replays_its_training_set_is_caught_from_outside(digits):
+    canaries = make_canaries(digits, 100, "noise")
+
+    def nearest(replayed, images):
+        return -torch.cdist(to_float(images.images).flatten(1), to_float(replayed).flatten(1)).amin(1)
+
+    attacks = {"nearest": nearest}
+    caught = audit_one_run(digits, canaries, lambda split: split.private.images, attacks, seed=2)["nearest"]
+    assert caught.correct >= 98  # more or fewer than half are in
+    assert caught.cap >= caught.epsilon_lower > 2
+    blind = audit_one_run(digits, canaries, lambda split: digits.private.images, attacks, seed=2)["nearest"]
+    assert blind.epsilon_lower < 0.3

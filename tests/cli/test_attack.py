@@ -1,0 +1,154 @@
+"""``idpgan attack`` as a user meets it."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from idpgan import jobs
+from idpgan.attacks import ATTACKS
+from idpgan.data.load import load
+from idpgan.privacy.ledger import Ledger
+from idpgan.report.attack_run import deal
+from idpgan.report.critics import NoCriticError, critic_of
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+QUICK = ["--samples", 60, "--most", 30, "--most-costly", 4]
+
+
+@pytest.fixture
+def copied(finished_run, tmp_path):
+    """A finished run of its own."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def quick_fit(monkeypatch):
+    """A classifier of one epoch or so."""
+    from functools import partial
+
+    from idpgan.attacks import classifier_confidence
+
+    monkeypatch.setattr("idpgan.attacks.registry.classifier_confidence", partial(classifier_confidence, steps=1))
+
+
+def test_all_attacks_are_run_and_written_for_the_curator(run, copied):
+    before = {path.name: path.read_bytes() for path in (copied / "release").iterdir()}
+    code, out, err = run("attack", copied, *QUICK, "--train-reference")
+    assert (code, err) == (0, "")
+    for word in (*ATTACKS, "n too small", "AUC", "Curator only", "proves nothing"):
+        assert word in out
+    written = json.loads((copied / "attack.json").read_text())
+    assert written["curator_only"] is True
+    assert set(written["attacks"]) == set(ATTACKS)
+    assert all(row["skipped"] is None and 0 <= row["auc"] <= 1 for row in written["attacks"].values())
+    assert written["num_members"] == written["num_non_members"] == 30
+    assert written["attacks"]["latent-reconstruction"]["num_members"] == 4
+    assert written["attacks"]["critic-score"]["access"] == "white box"
+    assert (copied / "attack.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name: path.read_bytes() for path in (copied / "release").iterdir()} == before
+    # The reference generator is kept, and used again.
+    kept = (copied / "reference" / "generator.safetensors").stat().st_mtime_ns
+    code, out, _ = run("attack", copied, *QUICK, "--train-reference", "--attack", "nearest-sample-calibrated", "--json")
+    assert code == 0
+    assert (copied / "reference" / "generator.safetensors").stat().st_mtime_ns == kept
+    again = json.loads(out)["attacks"]["nearest-sample-calibrated"]
+    assert again["auc"] == written["attacks"]["nearest-sample-calibrated"]["auc"]
+
+
+def test_what_cannot_be_run_is_skipped_with_its_reason(run, copied):
+    shutil.rmtree(copied / "state")
+    names = ["--attack", "critic-score", "--attack", "nearest-sample-calibrated", "--attack", "nearest-sample"]
+    code, out, _ = run("attack", copied, *QUICK, *names, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert "state/" in found["attacks"]["critic-score"]["skipped"]
+    assert "--train-reference" in found["attacks"]["nearest-sample-calibrated"]["skipped"]
+    assert found["attacks"]["nearest-sample"]["skipped"] is None
+    assert any("without state/" in note for note in found["notes"])
+
+
+def test_an_unconditional_generator_has_no_labels_to_classify(run, tiny, tmp_path):
+    path = tmp_path / "run"
+    assert run("train", *tiny, "model.conditional=false", "--out", path)[0] == 0
+    code, out, _ = run("attack", path, *QUICK, "--json")
+    assert code == 0
+    attacks = json.loads(out)["attacks"]
+    assert "unconditional" in attacks["classifier-confidence"]["skipped"]
+    assert attacks["critic-score"]["skipped"] is None
+    assert attacks["latent-reconstruction"]["skipped"] is None
+
+
+def test_bad_input_is_one_line_and_nothing_is_written(run, copied, tmp_path):
+    unfinished = shutil.copytree(copied, tmp_path / "unfinished")
+    (unfinished / "release" / "generator.safetensors").unlink()
+    without = shutil.copytree(copied, tmp_path / "without")
+    text = (without / "config.toml").read_text()
+    (without / "config.toml").write_text(text.replace("holdout_share = 0.1", "holdout_share = 0.0"))
+    other = shutil.copytree(copied, tmp_path / "other")
+    (other / "config.toml").write_text(text.replace("holdout_share = 0.1", "holdout_share = 0.2"))
+    for arguments, words in (
+        ([tmp_path / "nothing"], "does not exist"),
+        ([tmp_path], "no run folder"),
+        ([unfinished], "is not finished"),
+        ([without], "no holdout"),
+        ([other], "not those that"),
+        ([copied, "--attack", "critic-scor"], "Did you mean 'critic-score'"),
+        ([copied, "--samples", 2], "--samples 2"),
+        ([copied, "--most", 1], "--most 1"),
+        ([copied, "--device", "tpu"], "--device tpu"),
+        ([copied, "--seed", -1], "--seed -1"),
+        ([copied, "--confidence", 1.5], "--confidence 1.5"),
+        ([copied, "--reference", copied], "was trained on"),
+        ([copied, "--reference", copied, "--train-reference"], "exclude each other"),
+    ):
+        code, out, err = run("attack", *arguments, *([] if "--most" in arguments else ["--most", 30]))
+        assert (code, out) == (2, ""), arguments
+        assert err.startswith("idpgan: ")
+        assert err.count("\n") == 1
+        assert words in err
+    assert not list(tmp_path.rglob("attack.json"))
+
+
+def test_members_non_members_and_reference_are_disjoint():
+    split = load(jobs.load_config(CONFIGS / "digits-wgan-gp.toml", ["data.holdout_share=0.6"]).data)
+    members, others, reference = deal(split, 100)
+    assert len(members) == len(others) == 100
+    assert torch.equal(members.images, split.private.images[:100])
+    assert torch.equal(others.images, split.holdout.images[:100])
+    assert len(reference) == len(split.test) + len(split.holdout) - 100
+    assert torch.equal(reference.images[len(split.test) :], split.holdout.images[100:])
+
+
+@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-local", "idp-gan-published", "aggregate"])
+def test_the_critic_of_every_method_scores_images(name):
+    config = jobs.load_config(CONFIGS / f"digits-{name}.toml", ["model.width=8"])
+    split = load(config.data)
+    method = jobs._method(config, split, Ledger(*config.ledger_terms()), torch.device("cpu"))
+    if name == "aggregate":  # its critic comes from the released sums
+        method.prepare()
+    critic = critic_of(method)
+    images, labels = torch.rand(6, *split.image_shape) * 2 - 1, torch.arange(6)
+    scores = critic(images, labels)
+    assert scores.shape == (6,)
+    assert scores.isfinite().all()
+    assert scores.unique().numel() > 1
+
+
+def test_a_method_that_scores_images_itself_is_taken_at_its_word():
+    method = SimpleNamespace(critic_scores=lambda images, labels: images.sum((1, 2, 3)))
+    assert critic_of(method) is method.critic_scores
+    with pytest.raises(NoCriticError):
+        critic_of(SimpleNamespace())
+
+
+def test_a_critic_that_never_sees_one_image_is_not_asked():
+    deep = ["method.critic=deep", "method.groups=2", "method.moments=6", "method.fourier=20"]
+    config = jobs.load_config(CONFIGS / "digits-aggregate.toml", deep)
+    method = jobs._method(config, load(config.data), Ledger(*config.ledger_terms()), torch.device("cpu"))
+    method.prepare()
+    with pytest.raises(NoCriticError, match="groups"):
+        critic_of(method)
