@@ -38,6 +38,11 @@ CELLS: dict[str, tuple[str, list[str]]] = {
     **{f"random-eps{eps}": (RANDOM, [f"privacy.epsilon={eps}"]) for eps in ("0.3", "1.0", "3.0", "11.0")},
     **{f"public-eps1.0-seed{seed}": (PUBLIC, [f"training.seed={seed}"]) for seed in (1, 2)},
     **{f"random-eps1.0-seed{seed}": (RANDOM, [f"training.seed={seed}"]) for seed in (1, 2)},
+    # Other budgets without public images, at 5 minutes of one core.
+    **{
+        f"random-eps{eps}-steps2250": (RANDOM, [f"privacy.epsilon={eps}", "training.steps=2250"])
+        for eps in ("0.3", "3.0", "11.0")
+    },
     # Training time at one epsilon: about 5, 20 and 60 minutes of one core.
     **{f"random-eps1.0-steps{steps}": (RANDOM, [f"training.steps={steps}"]) for steps in (2250, 9000, 26000)},
 }

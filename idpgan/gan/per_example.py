@@ -1,0 +1,210 @@
+"""What one private record adds to the critic's gradient, and the sum of those additions, each bounded in norm.
+
+Gradients are taken record by record with ``vmap(grad)``: no hook is placed on the critic and nothing is left on it.
+(Opacus' hooks raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep ``grad_sample`` of
+the generator's step.) Measured: 1.0 to 1.5 times the plain backward pass on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+from torch.nn.functional import softplus
+
+from idpgan.losses import interpolate
+from idpgan.privacy.noise import Noise
+
+Weights = Mapping[str, Tensor]
+RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
+T = TypeVar("T")
+
+_TINY = 1e-6  # Opacus' own: keeps C / norm finite, and the clipped norm just below C
+
+
+def poisson_sample(num: int, sample_rate: float, noise: Noise) -> Tensor:
+    """Return the records that are in: an independent secret coin each.
+
+    Args:
+        num: Number of records.
+        sample_rate: q. A coin compares 53 uniform bits with q, so its chance is q to 2^-53.
+        noise: Where the coins come from. They are never released: the accounting of Poisson sampling needs that.
+
+    Returns:
+        (B,) int64, ascending; B is random, private, and may be 0.
+    """
+    return torch.nonzero(noise.uniform((num,)) < sample_rate)[:, 0]
+
+
+class CriticLoss:
+    """The critic's loss as a function of its weights and of one record.
+
+    Args:
+        critic: Scores of a record depend on that record alone.
+        kind: "non-saturating": ``softplus(-D(x)) + softplus(D(G(z)))`` (Goodfellow et al. 2014); "wgan-gp":
+            ``D(G(z)) - D(x) + penalty * (||grad D(x^)|| - 1)^2`` (Gulrajani et al. 2017).
+        penalty: Weight of the gradient penalty, "wgan-gp" only.
+        paired: Whether the fake's term belongs to its record.
+        mismatch: Weight of the record under a wrong class as one more fake (GAN-CLS, Reed et al. 2016), which teaches
+            the critic classes; 0 = none.
+    """
+
+    def __init__(
+        self,
+        critic: nn.Module,
+        kind: Literal["non-saturating", "wgan-gp"],
+        *,
+        penalty: float,
+        paired: bool,
+        mismatch: float = 0.0,
+    ) -> None:
+        self.critic, self.kind, self.penalty, self.paired, self.mismatch = critic, kind, penalty, paired, mismatch
+        self.conditional = bool(getattr(critic, "num_classes", 0))
+
+    def of_record(
+        self, weights: Weights, real: Tensor, label: Tensor, fake: Tensor, alpha: Tensor, wrong: Tensor
+    ) -> Tensor:
+        """Return all terms that one private record has a part in, 0-d.
+
+        Args:
+            weights: Of the critic.
+            real: (C, H, W), the record.
+            label: 0-d, its class; of the fake too.
+            fake: (C, H, W), not used where it is neither paired nor interpolated.
+            alpha: 0-d in [0, 1], where between real and fake the penalty is taken.
+            wrong: 0-d, another class than the record's, not used without mismatch.
+        """
+        images, labels = [real], [label]
+        if self.paired:
+            images, labels = [real, fake], [label, label]
+        if self.mismatch:
+            images, labels = [*images, real], [*labels, wrong]
+        scores = self._scores(weights, torch.stack(images), torch.stack(labels))
+        loss = self._real_term(scores[0])
+        if self.paired:
+            loss = loss + self._fake_term(scores[1])
+        if self.mismatch:
+            loss = loss + self.mismatch * self._fake_term(scores[-1])
+        if self.kind == "wgan-gp":
+            mixed = interpolate(real[None], fake[None], alpha[None])
+            slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
+            loss = loss + self.penalty * (torch.linalg.vector_norm(slope) - 1).square()
+        return loss
+
+    def of_fake(self, weights: Weights, fake: Tensor, label: Tensor) -> Tensor:
+        """Return the term of one fake, 0-d."""
+        return self._fake_term(self._scores(weights, fake[None], label[None])[0])
+
+    def of_generator(self, scores: Tensor) -> Tensor:
+        """Return the generator's loss on scores (B,) of fakes, 0-d."""
+        return softplus(-scores).mean() if self.kind == "non-saturating" else -scores.mean()
+
+    def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
+        scores: Tensor = functional_call(
+            self.critic, dict(weights), (images, labels) if self.conditional else (images,)
+        )
+        return scores
+
+    def _real_term(self, score: Tensor) -> Tensor:
+        return softplus(-score) if self.kind == "non-saturating" else -score
+
+    def _fake_term(self, score: Tensor) -> Tensor:
+        return softplus(score) if self.kind == "non-saturating" else score
+
+
+def per_example_gradients(
+    loss: RecordLoss, weights: Weights, records: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Differentiate a loss for every record on its own.
+
+    Args:
+        loss: Called as ``loss(weights, *record)``; may itself differentiate with `torch.func.grad`.
+        weights: What is differentiated for; not changed.
+        records: Tensors of B rows each, B >= 0.
+
+    Returns:
+        Gradients, (B, *shape) each, and losses, (B,).
+    """
+    weights = {name: weight.detach() for name, weight in weights.items()}
+    if not len(records[0]):
+        some = next(iter(weights.values()))
+        return {name: weight.new_zeros(0, *weight.shape) for name, weight in weights.items()}, some.new_zeros(0)
+    in_dims = (None, *[0] * len(records))
+    gradients, losses = vmap(grad_and_value(loss), in_dims=in_dims)(weights, *records)
+    return gradients, losses
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """A sum of per-record gradients of norm at most C each, and what it was made of (curator only).
+
+    Attributes:
+        sums: One tensor per weight, without a batch dimension.
+        losses: (B,).
+        norms: (B,) before clipping; not finite where the record counted as zero.
+    """
+
+    sums: dict[str, Tensor]
+    losses: Tensor
+    norms: Tensor
+
+
+def clipped_sum(
+    loss: RecordLoss, weights: Weights, records: Sequence[Tensor], *, clip_norm: float, physical_batch: int
+) -> ClippedSum:
+    r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
+
+    Sensitivity, L2, add or remove one record: C, since every term is a function of one record (and of coins that are
+    its own) and has norm at most C. A gradient that is not finite counts as zero *before* the sum, so that no record
+    can void the others' noise with a NaN. Chunks bound the memory and change only the order of the sum.
+
+    Args:
+        loss: See `per_example_gradients`.
+        weights: See there.
+        records: See there.
+        clip_norm: C > 0.
+        physical_batch: Records whose gradients are in memory at once.
+    """
+    sums = {name: torch.zeros_like(weight, requires_grad=False) for name, weight in weights.items()}
+    losses, norms = [], []
+    for chunk in zip(*(part.split(physical_batch) for part in records), strict=True):
+        gradients, values = per_example_gradients(loss, weights, chunk)
+        flat = {name: gradient.flatten(1) for name, gradient in gradients.items()}  # (B, numbers) each
+        norm = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in flat.values()]).norm(dim=0)  # (B,)
+        finite = norm.isfinite()
+        if not bool(finite.all()):
+            flat = {name: torch.where(finite[:, None], part, 0.0) for name, part in flat.items()}
+        factor = torch.where(finite, (clip_norm / (norm + _TINY)).clamp(max=1.0), 0.0)
+        for name, part in flat.items():
+            sums[name] += (factor @ part).view_as(sums[name])
+        losses.append(values)
+        norms.append(norm)
+    return ClippedSum(sums, torch.cat(losses), torch.cat(norms))
+
+
+def halving_on_out_of_memory(compute: Callable[[int], T], physical_batch: int) -> tuple[T, int]:
+    """Call ``compute(physical_batch)``, with half as many records at once each time the memory does not suffice.
+
+    Returns:
+        The result, and the number that sufficed.
+
+    Raises:
+        RuntimeError: What `compute` raised, if it is something else, or one record is too many.
+    """
+    while True:
+        try:
+            return compute(physical_batch), physical_batch
+        except RuntimeError as error:  # torch.OutOfMemoryError is one; on the CPU there is none of its own
+            if physical_batch == 1 or not _is_out_of_memory(error):
+                raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        physical_batch //= 2
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
