@@ -5,7 +5,7 @@ continue. Everything measured here is for the curator (real images judge it); no
 
 python benchmarks/idp_published.py --accounting                       # scale and proven only: no training, no images
 python benchmarks/idp_published.py --data-root DIR --out runs/idp --steps 20000 [--local] [--device cuda]
-python benchmarks/idp_published.py --data-root DIR --steps 1500 --set model.width=16 method.learning_rate=5e-4  # on a CPU
+python benchmarks/idp_published.py --data-root DIR --steps 2000 --set model.width=16 method.learning_rate=5e-4
 """
 
 from __future__ import annotations
