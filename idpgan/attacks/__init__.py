@@ -7,8 +7,9 @@ attack that fails proves nothing; a guarantee does. The names below are loaded o
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve
@@ -57,9 +58,4 @@ _MODULES = {
     "select_attacks": "registry",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -8,8 +8,9 @@ The names below are loaded when they are first used, so that the command line st
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
@@ -55,9 +56,4 @@ _MODULES = {
     "make_canaries": "one_run",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -6,9 +6,10 @@ The names below are loaded on first use, so that the command line stays fast.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.metrics.cache import Cache
@@ -83,9 +84,4 @@ _MODULES = {
     "ssim": "images",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

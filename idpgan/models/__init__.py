@@ -5,8 +5,9 @@ The names below are loaded on first use, so that reading a config does not impor
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.models.checkpoint import load_generator, save_generator
@@ -42,9 +43,4 @@ _MODULES = {
     "validate_private_critic": "validate",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -7,9 +7,9 @@ Names other than ``METHODS`` are loaded on first use, so that the command line s
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from idpgan.lazy import lazy_names
 from idpgan.publish.registry import METHODS, PublisherInfo
 
 if TYPE_CHECKING:
@@ -20,9 +20,4 @@ __all__ = ["METHODS", "PublisherInfo", "Release", "batched_svd", "release"]
 
 _MODULES = {"Release": "publisher", "batched_svd": "svd", "release": "publisher"}
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)
