@@ -65,7 +65,7 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
         common.append(f"data.root={json.dumps(str(arguments.data_root))}")
     if arguments.local:
         for projected in (["method.projection=dct"], ["method={name='idp-gan-local',projection='pixels'}"]):
-            yield jobs.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*common, *projected, "privacy.epsilon=10"])
+            yield jobs.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*projected, *common, "privacy.epsilon=10"])
         return
     for epsilon in arguments.epsilons:
         for batch_size in arguments.batch_sizes:
