@@ -93,7 +93,7 @@ def _find_weights(path: Path) -> Path:
         if (path / "state").is_dir():
             raise InputError(
                 f"The run {path} has released no generator yet ({path / 'release' / WEIGHTS} is missing). "
-                "Continue it with --resume until its first tick."
+                "Finish it with --resume: a generator is released at the end."
             )
         raise InputError(f"{path} is neither a run nor a release folder: it holds no {WEIGHTS}. Name one that does.")
     if not path.exists():
