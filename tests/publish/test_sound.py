@@ -69,21 +69,23 @@ def test_proven_is_what_was_asked_for_or_less(unit, law, delta):
 
 @pytest.mark.parametrize(("unit", "distance"), [(Unit.PIXEL, 1), (Unit.COLUMN, 60), (Unit.IMAGE, 60 * 150)])
 def test_pure_noise_has_the_scale_of_math_md(unit, distance):
-    images = pictures(1, 60, 150)
+    images = pictures(8, 60, 150)
     noise = release(images, "lap", epsilon=0.5, unit=unit, noise=Noise.fixed(1)).images - images
     flat, scale = noise.flatten().numpy(), distance / 0.5
     assert kstest(flat, laplace(scale=scale).cdf).pvalue > 1e-3
-    for wrong in (0.8 * scale, 1.2 * scale, 2 * scale):
+    for wrong in (0.9 * scale, 1.1 * scale, 2 * scale):
         assert kstest(flat, laplace(scale=wrong).cdf).pvalue < 1e-6
 
 
 def test_gaussian_noise_is_gaussian():
-    images = pictures(1, 40, 120)
+    images = pictures(8, 40, 120)
     released = release(images, "lap", epsilon=1.0, delta=1e-5, unit="column", law="gaussian", noise=Noise.fixed(2))
     flat = (released.images - images).flatten().numpy()
     std = calibrate_pixels((40, 120), Unit.COLUMN, "gaussian", epsilon=1.0, delta=1e-5).scale
     assert kstest(flat, norm(scale=std).cdf).pvalue > 1e-3
     assert kstest(flat, laplace(scale=std / 2**0.5).cdf).pvalue < 1e-6
+    for wrong in (0.9 * std, 1.1 * std):
+        assert kstest(flat, norm(scale=wrong).cdf).pvalue < 1e-6
     assert std == pytest.approx(math.sqrt(40) * 4.08, rel=0.02)  # sqrt(m) R times the multiplier of zCDP
 
 
