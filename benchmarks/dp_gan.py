@@ -39,7 +39,7 @@ DP_GAN, HYBRID = "mnist-dp-gan.toml", "mnist-hybrid.toml"
 TUNE_IMAGES = 5_000
 # A critic step takes 0.12 to 0.18 s, one of the hybrid's first part about 0.13 s, on one core (measured under load).
 SHORT = ["training.steps=3500"]
-SHORT_HYBRID = ["method.aggregate_steps=2250", "training.steps=4000"]
+SHORT_HYBRID = ["method.aggregate_steps=1500", "training.steps=4250"]
 PUBLIC = [
     "data.public_share=0.02", "data.confirm_public=true", "model.latent_dim=32", "model.codes=128", "model.warp=1.0",
     "method.aggregate.features=public", "method.aggregate.moments=40", "method.aggregate.fourier=1000",
@@ -56,7 +56,8 @@ CELLS: dict[str, tuple[str, list[str]]] = {
     "dp-gan-10min-wgan-gp": (DP_GAN, [*SHORT, "method.loss=wgan-gp"]),
     "dp-gan-10min-no-mismatch": (DP_GAN, [*SHORT, "method.mismatch=0"]),
     "dp-gan-10min-dcgan": (DP_GAN, [*SHORT, "model.generator=dcgan", "model.width=32", "model.latent_dim=32"]),
-    "hybrid-public-60min": (HYBRID, [*PUBLIC, "training.steps=18000"]),
+    "hybrid-public-60min": (HYBRID, [*PUBLIC, "training.steps=15000"]),
+    "hybrid-10min-no-match": (HYBRID, [*SHORT_HYBRID, "method.match=0"]),
     **{f"hybrid-share{share}": (HYBRID, [*SHORT_HYBRID, f"method.share={share}"]) for share in (0.05, 0.1, 0.2, 0.5)},
 }
 

@@ -191,6 +191,7 @@ class DpGan:
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: The critic; covered by the guarantee, but not released.
         pace: Critic steps per generator step.
+        extra_loss: What the generator minimises besides, of itself; it must read nothing private. None = nothing.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
@@ -226,6 +227,7 @@ class DpGan:
         self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
         self._physical_batch = self.config.max_physical_batch
         self._frozen_statistics = False
+        self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = self.config.critic_steps_per_generator_step, 0, 1.0
         self._start_training()
 
@@ -330,6 +332,8 @@ class DpGan:
         images, labels = self._fakes()
         scores = self.critic(images, labels)
         loss = self.loss.of_generator(scores)
+        if self.extra_loss is not None:
+            loss = loss + self.extra_loss(self.newest)
         self._generator_optimizer.zero_grad()
         loss.backward(inputs=list(self.newest.parameters()))  # leaves nothing on the critic
         self._generator_optimizer.step()

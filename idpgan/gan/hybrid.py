@@ -43,6 +43,8 @@ class HybridConfig(MethodConfig):
         share: Of epsilon, for the release of sums (at the same delta); in (0, 1).
         aggregate_steps: First steps of the run, on the released sums alone.
         aggregate_batch_size: Images generated in each of them; a multiple of the number of classes.
+        match: Weight of the match with the released sums, beside the critic's score, in the generator's steps of
+            dp-gan: without it they forget what the sums say before the critic knows better. 0 = none.
         aggregate: [method.aggregate], as [method] of idp-gan-aggregate.
         dp_gan: [method.dp_gan], as [method] of dp-gan; its warm-up lets the critic catch up with the generator.
     """
@@ -51,6 +53,7 @@ class HybridConfig(MethodConfig):
     share: float = Field(0.1, gt=0, lt=1)
     aggregate_steps: int = Field(2000, ge=1)
     aggregate_batch_size: int = Field(250, ge=1)
+    match: float = Field(100.0, ge=0)
     aggregate: AggregateConfig = AggregateConfig()
     dp_gan: DpGanConfig = DpGanConfig(critic_warmup=300)
 
@@ -154,6 +157,8 @@ class Hybrid:
         first, second = config.aggregate_part(), config.dp_gan_part()
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
+        if self.config.match:
+            self.dp_gan.extra_loss = self._match_loss
         self._done = 0  # steps of both parts
 
     @property
@@ -178,6 +183,10 @@ class Hybrid:
         if own == 1:
             self.dp_gan.start_from(self.aggregate.generator)
         return self.dp_gan.critic_step(own)
+
+    def _match_loss(self, generator: Generator) -> Tensor:
+        """Return the weighted distance from the released sums, 0-d."""
+        return self.config.match * self.aggregate.match_loss(generator)
 
     def wants_generator_step(self, step: int) -> bool:
         """Ask the part whose turn it is."""

@@ -299,7 +299,7 @@ class IdpAggregate:
                 self._set_metric(*self._public_images())
             if self.config.metric == "fakes" and step in self.config.metric_steps:
                 self._set_metric(*self._fake_images())
-        self._fake = self._embedded()
+        self._fake = self._embedded(self.newest)
         return self.critic.learn(self._fake.detach())
 
     def wants_generator_step(self, step: int) -> bool:
@@ -319,13 +319,22 @@ class IdpAggregate:
         self.ema.update(self.newest)
         return {"score": score.detach()}
 
-    def _embedded(self) -> Tensor:
+    def match_loss(self, generator: Generator) -> Tensor:
+        """Move the critic by images of another generator, and return how little it likes them, 0-d, differentiable.
+
+        For a method that trains a generator on the released sums and on something else (`hybrid`).
+        """
+        fake = self._embedded(generator)
+        self.critic.learn(fake.detach())
+        return -self.critic.score(fake)
+
+    def _embedded(self, generator: Generator) -> Tensor:
         """Generate equally many images of each class; return their mean embedding, (rows, clusters, D) or (rows, D)."""
         deep = isinstance(self.critic, DeepCritic)
         size = self.group_size if deep else self.training.batch_size // self.rows
         labels = torch.arange(self.rows, device=self.device).repeat_interleave(size)
         z = torch.randn(len(labels), self.newest.latent_dim, generator=self._rng, device=self.device)
-        images = self.newest(z, labels if self.classes else None)
+        images = generator(z, labels if self.classes else None)
         members = self.cells.members(images, labels) if self.config.clusters > 1 else None
         means = self.features.means(images, labels if self.classes else None, self.rows, members)
         return means[:, 0] if deep else means

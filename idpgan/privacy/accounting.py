@@ -24,6 +24,7 @@ FINEST_DELTA = (
     1e-12  # below, PLDs are at the mercy of their tail truncation (1e-15 per composition) and of FFT rounding
 )
 _WIDEST_INTERVAL = 1e-4
+_COARSEST_INTERVAL = 100.0  # losses that need a coarser one are of no use, and their exponentials overflow
 _MOST_POINTS = 1 << 21  # a coarser grid is still sound: discretisation rounds the loss up
 
 
@@ -68,6 +69,8 @@ def _compose_epsilon(events: tuple[Event, ...], delta: float) -> float:
     if [event.kind for event in events] == ["discrete-gaussian"]:
         return _zcdp_epsilon(_rho(events[0]), delta)
     interval = _interval(events)
+    if interval > _COARSEST_INTERVAL:
+        return pure  # infinite for Gaussian noise: an upper bound, as all here
     repeated = [_repeat(event_pld(event.single, interval), event.count) for event in events]
     composed = functools.reduce(lambda left, right: left.compose(right), repeated)
     if not composed.get_delta_for_epsilon(1e9) >= 0:  # the mass at infinite loss

@@ -111,6 +111,24 @@ def test_the_first_part_is_free_and_the_second_goes_on_from_its_generator():
     assert torch.equal(scores, method.dp_gan.critic_scores(digits().holdout.images[:5], digits().holdout.labels[:5]))
 
 
+def test_the_second_part_goes_on_matching_the_released_sums():
+    distances = {match: distance_after(60, match) for match in (0.0, 100.0)}
+    assert distances[100.0] < 0.93 * distances[0.0]
+
+
+def distance_after(steps, match):
+    """Squared distance of the generator's sums from the released ones, after all steps."""
+    method = method_of(config_of(match=match, privacy={"epsilon": 50.0}, training={"steps": steps}))
+    method.prepare()
+    for step in range(1, steps + 1):
+        method.critic_step(step)
+        if method.wants_generator_step(step):
+            method.generator_step(step)
+    aggregate = method.aggregate
+    fake = aggregate._embedded(method.dp_gan.newest).detach()
+    return float((aggregate.critic.target - fake).square().sum())
+
+
 def test_the_first_part_reads_private_images_in_prepare_only():
     private = digits().private
     copy = dataclasses.replace(private, images=private.images.clone())

@@ -180,6 +180,17 @@ def test_calibration_inverts_accounting(kind, epsilon):
     assert compose_epsilon([Event(kind, *ADD, multiplier * 0.999, 3)], 1e-5) > epsilon
 
 
+def test_hardly_any_noise_costs_a_large_epsilon_and_no_overflow():
+    """Calibration to a large epsilon asks for such multipliers; the library's grid overflowed on them."""
+
+    def steps(multiplier):
+        return [Event("poisson-gaussian", Unit.IMAGE, Relation.ADD_REMOVE, multiplier, sample_rate=0.02).repeated(56)]
+
+    assert compose_epsilon(steps(0.05), 1e-5) > 200  # one step's loss is about 1 / (2 * 0.05^2)
+    multiplier = calibrate(steps, 50.0, 1e-5)
+    assert 49 <= compose_epsilon(steps(multiplier), 1e-5) <= 50
+
+
 def test_calibration_refuses_the_impossible():
     with pytest.raises(InputError, match="no amount of noise"):
         calibrate(lambda m: [Event("exponential", *ADD, pure_epsilon=2.0)], 1.0, 1e-5)
