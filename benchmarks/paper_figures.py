@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS, help="of figure 5")
     parser.add_argument("--epsilon", type=float, default=ANCHOR_EPSILON, help="of figure 6")
     parser.add_argument("--sizes", type=int, nargs="+", help="private images; default: three sizes")
+    parser.add_argument("--num-images", type=int, help="faces drawn, all parts together; default: 100,000")
     parser.add_argument("--steps", type=int, help="critic steps; default: those of each method's config")
+    parser.add_argument("--width", type=int, help="feature maps of the DCGANs (all but aggregate and dp-gan)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--attacks", nargs="+", default=["all"])
     parser.add_argument("--most", type=int, default=5_000, help="members judged at most")
@@ -118,9 +120,13 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     public = {key: table["data"][key] for key in ("public_share", "confirm_public") if key in table["data"]}
     root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
     table["data"] = {**FACES[arguments.data], **public, **root}
+    if arguments.data == "faces" and arguments.num_images is not None:
+        table["data"]["num_images"] = arguments.num_images
     table["training"] |= {"seed": arguments.seed, "device": arguments.device}
     if arguments.steps is not None:
         table["training"] |= {"steps": arguments.steps, "tick_steps": max(1, arguments.steps // 4)}
+    if arguments.width is not None and table.setdefault("model", {}).get("generator", "dcgan") == "dcgan":
+        table["model"]["width"] = arguments.width
     table["data"]["holdout_share"] = holdout_share(table, cell.size)
     if cell.epsilon is not None:
         table["privacy"] |= budget(cell, table["training"]["batch_size"])
