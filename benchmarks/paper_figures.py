@@ -153,7 +153,7 @@ def budget(cell: Cell, batch_size: int) -> dict[str, Any]:
     if cell.method == "idp-gan-published":
         return {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
     if cell.method == "idp-gan-local":
-        return {"epsilon": 0.8 * epsilon, "label_epsilon": 0.2 * epsilon}
+        return {"epsilon": epsilon, "label_epsilon": 0.2 * epsilon}  # the label's is part of the whole
     if cell.method == "dp-gan":
         return {"epsilon": epsilon, "sample_rate": min(batch_size, cell.size // 4) / cell.size}
     return {"epsilon": epsilon}
