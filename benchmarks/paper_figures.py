@@ -207,7 +207,7 @@ def verdict(cell: Cell, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
-    """Draw precision over epsilon (figure 5) or over the size of the set (figure 6)."""
+    """Draw precision and its 95 % interval over epsilon (figure 5) or over the size of the set (figure 6)."""
     import io
 
     from matplotlib.figure import Figure
@@ -217,10 +217,13 @@ def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
     across, curve = ("epsilon", ("method", "size")) if figure == 5 else ("size", ("method",))
     for key in dict.fromkeys(tuple(row[name] for name in curve) for row in rows):
         mine = [row for row in rows if tuple(row[name] for name in curve) == key and row["paper_attack"]]
-        points = [(row[across], row["paper_attack"]["precision"]) for row in mine]
-        points = sorted((x, y) for x, y in points if x is not None and y is not None)
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=", ".join(map(str, key)))
+        mine = [row for row in mine if row[across] is not None and row["paper_attack"]["precision"] is not None]
+        mine.sort(key=lambda row: row[across])
+        if mine:
+            x, y = [row[across] for row in mine], [row["paper_attack"]["precision"] for row in mine]
+            low, high = zip(*(row["paper_attack"]["precision_interval"] for row in mine), strict=True)
+            around = [[b - a for a, b in zip(low, y, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
+            axes.errorbar(x, y, around, marker="o", capsize=2, label=", ".join(map(str, key)))
     axes.axhline(0.5, color="grey", linestyle=":", label="a guess")
     axes.axhline(ANCHOR, color="grey", linestyle="--", label="the paper's 0.52 at epsilon 2")
     axes.set(xscale="log", xlabel=across, ylabel="precision of the attack", title=f"seed 004, figure {figure}")
