@@ -13,6 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from idpgan import linalg
+
 Factors = tuple[Tensor, Tensor, Tensor]
 Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -28,7 +30,7 @@ def lapack(A: Tensor) -> Factors:
     Singular values, reconstruction: a few eps. The reference for the other methods, and what they fall back to.
     """
     # A row-major matrix is LAPACK's transposed matrix: this way round nothing is copied.
-    V, S, Uh = torch.linalg.svd(A.mT, full_matrices=False)
+    V, S, Uh = linalg.svd(A.mT)
     return Uh.mT, S, V
 
 
