@@ -185,7 +185,7 @@ class Hybrid:
         return self.dp_gan.critic_step(own)
 
     def _match_loss(self, generator: Generator) -> Tensor:
-        """Return the weighted distance from the released sums, 0-d."""
+        """Return the weighted loss of a generator before the critic of the released sums, 0-d."""
         return self.config.match * self.aggregate.match_loss(generator)
 
     def wants_generator_step(self, step: int) -> bool:
