@@ -5,7 +5,7 @@ Nothing here is private: every factor is computed from the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -118,27 +118,34 @@ def descend(
         regularisation: tau.
     """
     B, L = eigen_design(images)
-    rows, columns = images.shape[-2:]
-    Lt = L.mT.contiguous()  # (N, n, k): l_j is a row
-    kept = (Lt != 0).any(1, keepdim=True)  # (N, 1, k)
-    short = torch.arange(min(rows, columns), device=images.device)
+    Bt, L = B.mT.contiguous(), L.contiguous()  # (N, k, m) and (N, k, n): a diagonal is a slice of both, not a gather
+    kept = (L != 0).any(2, keepdim=True)  # (N, k, 1)
     for _ in range(sweeps):
-        drawn = (add_noise(Lt.mT).mT - Lt) * kept
-        for offset in range(max(rows, columns)):
-            moved = (short + offset) % max(rows, columns)
-            i, j = (moved, short) if rows >= columns else (short, moved)
-            left, right = B[:, i], Lt[:, j]  # (N, min(m, n), k): b_i and l_j of one diagonal
-            noisy = right + drawn[:, j]
-            error = (images[:, i, j] - torch.linalg.vecdot(left, noisy))[..., None]
+        drawn = (add_noise(L) - L) * kept
+        for i, j in _diagonals(*images.shape[-2:]):
+            left, right = Bt[:, :, i], L[:, :, j]  # views (N, k, length): b_i and l_j of the diagonal's pixels
+            noisy = right + drawn[:, :, j]
+            pixels = images[:, i, j].diagonal(dim1=1, dim2=2)
+            error = (pixels - (left * noisy).sum(1))[:, None]
             step_b, step_l = _capped(learning_rate, noisy), _capped(learning_rate, left)
-            B[:, i] = (left * (1 - step_b * regularisation)).addcmul_(step_b * error, noisy)
-            Lt[:, j] = (right * (1 - step_l * regularisation)).addcmul_(step_l * error, left)
-    return B, Lt.mT
+            right.mul_(1 - step_l * regularisation).addcmul_(step_l * error, left)
+            left.mul_(1 - step_b * regularisation).addcmul_(step_b * error, noisy)
+    return Bt.mT, L
+
+
+def _diagonals(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of each cyclic diagonal; one that runs over the longer side's end comes in two."""
+    short, long = min(rows, columns), max(rows, columns)
+    for offset in range(long):
+        cut = min(short, long - offset)
+        pieces = [(slice(0, cut), slice(offset, offset + cut)), (slice(cut, short), slice(0, short - cut))]
+        for along_short, along_long in pieces[: 1 if cut == short else 2]:
+            yield (along_long, along_short) if rows >= columns else (along_short, along_long)
 
 
 def _capped(rate: float, other: Tensor) -> Tensor:
-    """Return the step for the factor that is multiplied by ``other`` (..., k): (..., 1)."""
-    return torch.linalg.vecdot(other, other)[..., None].clamp(min=1 / rate).reciprocal()
+    """Return the step for the factor that is multiplied by ``other`` (N, k, length): (N, 1, length)."""
+    return other.square().sum(1, keepdim=True).clamp(min=1 / rate).reciprocal()
 
 
 def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tensor]:

@@ -101,11 +101,14 @@ def lra(images: Tensor, epsilon: float, options: LraOptions, noise: Noise) -> Te
 
 def lrm(images: Tensor, epsilon: float, options: LrmOptions, noise: Noise) -> Tensor:
     """LRM: ``B (L + Lap(D1 L / epsilon))`` with the factors of `factorize.low_rank_mechanism` (deviations there)."""
-    released = []
-    for part in _chunks(images):
-        B, L = low_rank_mechanism(part, iterations=options.iterations)
-        released.append(noisy_product(B, L, column_norm(L) / epsilon, noise))
-    return torch.cat(released)
+    B, L = lrm_factors(images, options.iterations)
+    return noisy_product(B, L, column_norm(L) / epsilon, noise)
+
+
+def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Return `factorize.low_rank_mechanism` of any number of images, part by part; they hang on no epsilon."""
+    parts = [low_rank_mechanism(part, iterations=iterations) for part in _chunks(images)]
+    return torch.cat([B for B, _ in parts]), torch.cat([L for _, L in parts])
 
 
 def mm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
