@@ -30,6 +30,7 @@ SUBSPACE = "subspace"  # truncated only; matrices where it does not converge get
 _CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
 _COPIES = 8  # float64 matrices of size (m + n) x n that a method holds at once, about
 _MAX_CHUNK = 32_768
+_WIDEST_BLOCK = 0.35  # of the shorter side: beyond, LAPACK's full decomposition took less time
 _settings_lock = threading.Lock()  # torch keeps one thread count for threads to come: one call at a time touches it
 
 
@@ -74,7 +75,7 @@ def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | N
     """
     long, short = max(m, n), min(m, n)
     rank = short if rank is None else rank
-    if dtype == torch.float32 and 3 * svd_methods.block_size(rank) <= short:
+    if dtype == torch.float32 and svd_methods.block_size(rank) <= _WIDEST_BLOCK * short:
         return SUBSPACE
     if device == "cpu":
         return "lapack"
