@@ -11,9 +11,9 @@ from scipy.stats import chisquare, kstest, laplace
 
 from idpgan.privacy import Noise
 from idpgan.privacy.matrix import column_norm, noisy_product
-from idpgan.publish import release
+from idpgan.publish import matrix, release
 from idpgan.publish.factorize import decompose, eigen_design
-from idpgan.publish.matrix import EsraOptions, SraOptions, esra, score_ranks, sra
+from idpgan.publish.matrix import EsraOptions, SraOptions, esra, lrm_factors, score_ranks, sra
 from tests.publish.pictures import pictures
 
 PUBLISHED = ("lap-published", "lra", "sra", "esra", "lrm", "mm")
@@ -196,3 +196,15 @@ def test_a_claim_proves_nothing():
         assert (report.claimed.epsilon, report.claimed.unit) == (0.3, "column")
         assert (report.proven.epsilon, report.private) == (math.inf, False)
         assert report.reason
+
+
+def test_lrm_is_noise_on_factors_that_depend_on_no_other_image(monkeypatch):
+    images = pictures(5, 9, 6)
+    B, L = lrm_factors(images, 3)
+    alone = lrm_factors(images[2:3], 3)
+    assert torch.allclose(B[2:3] @ L[2:3], alone[0] @ alone[1], atol=1e-6)
+    monkeypatch.setitem(matrix._CHUNK_NUMBERS, "cpu", 2 * 9 * 6)  # two images a part
+    in_parts = lrm_factors(images, 3)
+    assert torch.allclose(in_parts[0], B, atol=1e-6)
+    assert torch.allclose(in_parts[1], L, atol=1e-6)
+    assert torch.equal(publish(images, "lrm"), noisy_product(*in_parts, column_norm(in_parts[1]), Noise.fixed(1)))
