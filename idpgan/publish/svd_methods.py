@@ -21,7 +21,7 @@ Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
 _SAFE_CONDITION = 1e4  # the Gram route keeps U orthonormal to 2.2e-16 * 1e8 = 2e-8 up to here
 _MAX_SWEEPS = 30  # Jacobi: 6 to 10 are usual; what has not converged then goes to LAPACK
 _BLOCK = 16  # columns of a block: pairs are 32 wide, the largest size that torch 2.11 solves in one cuSOLVER call
-_MORE_ROUNDS = 2  # of `subspace`; each takes a residual down by about 100
+_MORE_ROUNDS = 2  # of `subspace`; with them rank 20 held on all of ORL's faces and of the drawn ones tried
 _NEARLY = 200.0  # times its limit: a residual from which more rounds are cheaper than a full decomposition
 _EIGH_BATCH = 32_768  # cusolverDnXsyevBatched refuses 65,536 matrices
 
