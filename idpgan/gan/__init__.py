@@ -8,44 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from idpgan.config import build, nearest_hint
 from idpgan.errors import ConfigError
+from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
-
-
-@dataclass(frozen=True)
-class MethodInfo:
-    """One row of ``idpgan methods``.
-
-    Attributes:
-        name: As written in ``method.name``.
-        family: "gan".
-        units: What the guarantee can speak of, the default first.
-        relation: How neighbours differ.
-        sound: Whether proven <= claimed for every setting; true where nothing is claimed.
-        claimed: The epsilon that a paper states, None where none does.
-        proven: The epsilon that our accountant proves; "inf" is none.
-        reason: One sentence: why `proven` is what it is.
-    """
-
-    name: str
-    family: str
-    units: tuple[str, ...]
-    relation: str
-    sound: bool
-    claimed: str | None
-    proven: str
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        return {**asdict(self), "units": list(self.units)}
 
 
 _ROWS = (

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from idpgan.lazy import lazy_names
-from idpgan.publish.registry import METHODS, PublisherInfo
+from idpgan.publish.registry import METHODS
 
 if TYPE_CHECKING:
     from idpgan.publish.publisher import Release, release
     from idpgan.publish.svd import batched_svd
 
-__all__ = ["METHODS", "PublisherInfo", "Release", "batched_svd", "release"]
+__all__ = ["METHODS", "Release", "batched_svd", "release"]
 
 _MODULES = {"Release": "publisher", "batched_svd": "svd", "release": "publisher"}
 

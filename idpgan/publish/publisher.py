@@ -12,12 +12,13 @@ from torch import Tensor
 
 from idpgan.config import build, nearest_hint
 from idpgan.errors import InputError
+from idpgan.methods import MethodInfo
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.noise import Noise
 from idpgan.publish import matrix, sound
-from idpgan.publish.registry import METHODS, PublisherInfo
+from idpgan.publish.registry import METHODS
 
 _Published = Callable[[Tensor, float, Any, Noise], Tensor]
 PUBLISHED: Mapping[str, tuple[_Published, type[matrix.Options]]] = {
@@ -126,13 +127,13 @@ def release(
     )
 
 
-def _known(method: str) -> PublisherInfo:
+def _known(method: str) -> MethodInfo:
     if method not in METHODS:
         raise InputError(f"'{method}' is no known publisher. {nearest_hint(method, METHODS)}")
     return METHODS[method]
 
 
-def _unit(info: PublisherInfo, unit: Unit | str | None) -> Unit:
+def _unit(info: MethodInfo, unit: Unit | str | None) -> Unit:
     chosen = info.units[0] if unit is None else str(unit)
     if chosen not in info.units:
         raise InputError(f"unit = '{chosen}' is not known to '{info.name}'; known: {', '.join(info.units)}.")
@@ -151,7 +152,7 @@ def _images(images: Tensor) -> Tensor:
     return values.detach().clamp(0, 1)
 
 
-def _proven_report(info: PublisherInfo, event: Event, epsilon: float, delta: float, noise: Noise) -> PrivacyReport:
+def _proven_report(info: MethodInfo, event: Event, epsilon: float, delta: float, noise: Noise) -> PrivacyReport:
     """Return the report of a sound release; proven is computed anew from what was charged."""
     pair = (event.unit, event.relation)
     basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
@@ -162,7 +163,7 @@ def _proven_report(info: PublisherInfo, event: Event, epsilon: float, delta: flo
     return PrivacyReport(claimed, proven, None, info.reason, noise.private, _PUBLIC)
 
 
-def _claimed_report(info: PublisherInfo, event: Event, epsilon: float) -> PrivacyReport:
+def _claimed_report(info: MethodInfo, event: Event, epsilon: float) -> PrivacyReport:
     """Return the report of a published method."""
     claimed = Guarantee(epsilon, 0.0, event.unit, event.relation, "seed 000, theorem 7")
     proven = Guarantee(math.inf, 0.0, event.unit, event.relation, "nothing is proven")

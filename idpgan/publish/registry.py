@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+
+from idpgan.methods import MethodInfo
 
 
-@dataclass(frozen=True)
-class PublisherInfo:
-    """One row of ``idpgan methods``.
-
-    Attributes:
-        name: As passed to `idpgan.publish.release`.
-        family: "publisher".
-        units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
-        relation: How neighbours differ.
-        sound: Whether proven <= claimed for every setting.
-        claimed: The epsilon that the method states.
-        proven: The epsilon that our accountant proves; "inf" is none.
-        reason: One sentence: why `proven` is what it is.
-    """
-
-    name: str
-    family: str
-    units: tuple[str, ...]
-    relation: str
-    sound: bool
-    claimed: str
-    proven: str
-    reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        return {**asdict(self), "units": list(self.units)}
-
-
-def _published(name: str, reason: str) -> PublisherInfo:
+def _published(name: str, reason: str) -> MethodInfo:
     """Return the row of an algorithm of seed 000, which claims epsilon for one column (theorem 7)."""
-    return PublisherInfo(name, "publisher", ("column",), "replace-one", False, "epsilon", "inf", reason)
+    return MethodInfo(name, "publisher", ("column",), "replace-one", False, "epsilon", "inf", reason)
 
 
 _ROWS = (
-    PublisherInfo(
+    MethodInfo(
         name="lap",
         family="publisher",
         units=("pixel", "column", "image"),
@@ -83,4 +54,4 @@ _ROWS = (
         "image's own right factor",
     ),
 )
-METHODS: Mapping[str, PublisherInfo] = {row.name: row for row in _ROWS}
+METHODS: Mapping[str, MethodInfo] = {row.name: row for row in _ROWS}

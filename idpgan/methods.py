@@ -1,0 +1,35 @@
+"""What is said of every method: one row of ``idpgan methods``. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One row of ``idpgan methods``.
+
+    Attributes:
+        name: As written in ``method.name`` (a GAN) or passed to `idpgan.publish.release` (a publisher).
+        family: "gan" or "publisher".
+        units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
+        relation: How neighbours differ.
+        sound: Whether proven <= claimed for every setting; true where nothing is claimed.
+        claimed: The epsilon that the method states, None where it states none.
+        proven: The epsilon that our accountant proves; "inf" is none.
+        reason: One sentence: why `proven` is what it is.
+    """
+
+    name: str
+    family: str
+    units: tuple[str, ...]
+    relation: str
+    sound: bool
+    claimed: str | None
+    proven: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {**asdict(self), "units": list(self.units)}
