@@ -14,24 +14,19 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import cell, load_config, parser, utility
 
-from idpgan import jobs, load_generator
-from idpgan.data.images import Images, to_uint8
-from idpgan.data.load import Split, load
+from idpgan.data.load import load
 from idpgan.gan.idp_aggregate import Config, IdpAggregate
 from idpgan.gan.pretrain import fit_embedding
-from idpgan.metrics import Cache, measure_utility
 from idpgan.models.features import EmbeddingNet
-from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger
 from idpgan.training.fit import predict
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 PUBLIC, RANDOM = "mnist-aggregate.toml", "mnist-aggregate-no-public.toml"
 CELLS: dict[str, tuple[str, list[str]]] = {
     **{f"public-eps{eps}": (PUBLIC, [f"privacy.epsilon={eps}"]) for eps in ("0.3", "1.0", "3.0", "11.0")},
@@ -50,50 +45,25 @@ BASELINES = ("public-only", "public-network")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name the cells and stop")
-    parser.add_argument("--cells", nargs="+", default=[*CELLS, *BASELINES], choices=[*CELLS, *BASELINES])
-    parser.add_argument("--data-root", type=Path, help="where the files of MNIST lie")
-    parser.add_argument("--out", type=Path, default=Path("runs/aggregate"), help="runs and cache")
-    parser.add_argument("--classifiers", nargs="+", default=["cnn"], help="cnn, resnet, logistic")
-    parser.add_argument("--samples", type=int, default=60_000)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = parser(__doc__, [*CELLS, *BASELINES], Path("runs/aggregate")).parse_args()
     if arguments.list:
         print("\n".join([*CELLS, *BASELINES]))
         return
     torch.set_num_threads(arguments.threads)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.cells:
-        row = BASELINE_OF[name](arguments) if name in BASELINES else cell(name, arguments)
+        if name in BASELINES:
+            row = BASELINE_OF[name](arguments)
+        else:
+            row = cell(load_config(*CELLS[name], arguments), arguments)
         row |= {"threads": arguments.threads, "load": round(os.getloadavg()[0], 1)}
         print(json.dumps({"cell": name, **row}), flush=True)
-
-
-def settings(arguments: argparse.Namespace, extra: Sequence[str] = ()) -> list[str]:
-    root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
-    return [*root, *extra]
-
-
-def cell(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train one config (or read it back) and measure it."""
-    file, overrides = CELLS[name]
-    config = jobs.load_config(CONFIGS / file, settings(arguments, overrides))
-    path = arguments.out / config.identity()[:16]
-    if not (path / "config.toml").exists():
-        jobs.start(config, path)
-    elif not (path / "release" / "privacy.json").exists():
-        jobs.resume(path)
-    last = json.loads((path / "stats.jsonl").read_text().splitlines()[-1])
-    accuracies = utility(load_generator(path), load(config.data), arguments)
-    row = {"seed": config.training.seed, "epsilon": last["epsilon"], "delta": last["delta"], "steps": last["step"]}
-    return row | {"train_seconds": last["seconds"], "run": str(path), **accuracies}
 
 
 def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train the same generator on the public split alone: its own sums, next to noiseless, stand for the private."""
     overrides = ["privacy.epsilon=10000", "privacy.delta=1e-4"]
-    config = jobs.load_config(CONFIGS / PUBLIC, settings(arguments, overrides))
+    config = load_config(PUBLIC, overrides, arguments)
     if not isinstance(config, Config):
         raise TypeError(f"{PUBLIC} is not a config of idp-gan-aggregate.")
     split = load(config.data)
@@ -111,21 +81,12 @@ def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def public_network(arguments: argparse.Namespace) -> dict[str, Any]:
     """Test the public CNN itself, so that nobody is misled by MNIST."""
-    config = jobs.load_config(CONFIGS / PUBLIC, settings(arguments))
+    config = load_config(PUBLIC, [], arguments)
     split = load(config.data)
     network = EmbeddingNet(split.image_shape, len(split.classes), seed=config.training.seed)
     fit_embedding(network, split.public, steps=3500, seed=config.training.seed)
     right = predict(network, split.test.images).argmax(1) == split.test.labels
     return {"accuracy": right.double().mean().item(), "public_images": len(split.public)}
-
-
-def utility(generator: Generator, split: Split, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the accuracy of each classifier trained on synthetic images, seed 0."""
-    labels = generator.sample_labels(arguments.samples)
-    images = Images(to_uint8(generator.sample(arguments.samples, seed=0)), labels, split.classes)
-    cache = Cache(arguments.out / "cache")
-    result = measure_utility(images, split.test, classifiers=arguments.classifiers, seeds=(0,), cache=cache)
-    return {score.name: score.mean for score in result.scores}
 
 
 BASELINE_OF = {"public-only": public_only, "public-network": public_network}

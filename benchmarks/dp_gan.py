@@ -19,22 +19,18 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import cell, load_config, parser, utility
 
-from idpgan import gan, jobs, load_generator
-from idpgan.data.images import Images, to_uint8
+from idpgan import gan
 from idpgan.data.load import Split, load
 from idpgan.gan.config import RunConfig
-from idpgan.metrics import Cache, measure_utility
-from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger
 from idpgan.training.method import resolve_device
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 DP_GAN, HYBRID, AGGREGATE = "mnist-dp-gan.toml", "mnist-hybrid.toml", "mnist-aggregate-no-public.toml"
 TUNE_IMAGES = 5_000
 # A step of dp-gan takes 0.13 s on one core, one of the hybrid's parts 0.1 s and 0.18 s.
@@ -64,17 +60,10 @@ CELLS: dict[str, tuple[str, list[str]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="name the cells and stop")
-    parser.add_argument("--cells", nargs="+", default=[*CELLS], choices=[*CELLS])
-    parser.add_argument("--settings", nargs="*", default=[], help="section.key=value, on top of every cell's")
-    parser.add_argument("--tune", action="store_true", help="on holdout images alone")
-    parser.add_argument("--data-root", type=Path, help="where the files of MNIST lie")
-    parser.add_argument("--out", type=Path, default=Path("runs/dp_gan"), help="runs and cache")
-    parser.add_argument("--classifiers", nargs="+", default=["cnn"], help="cnn, resnet, logistic")
-    parser.add_argument("--samples", type=int, default=60_000)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
+    options = parser(__doc__, CELLS, Path("runs/dp_gan"))
+    options.add_argument("--settings", nargs="*", default=[], help="section.key=value, on top of every cell's")
+    options.add_argument("--tune", action="store_true", help="on holdout images alone")
+    arguments = options.parse_args()
     if arguments.list:
         print("\n".join(CELLS))
         return
@@ -82,28 +71,10 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.cells:
         file, overrides = CELLS[name]
-        config = jobs.load_config(CONFIGS / file, settings(arguments, [*overrides, *arguments.settings]))
+        config = load_config(file, [*overrides, *arguments.settings], arguments)
         row = tuned(config, arguments) if arguments.tune else cell(config, arguments)
         row |= {"threads": arguments.threads, "load": round(os.getloadavg()[0], 1)}
         print(json.dumps({"cell": name, "tune": arguments.tune, "settings": arguments.settings, **row}), flush=True)
-
-
-def settings(arguments: argparse.Namespace, extra: Sequence[str]) -> list[str]:
-    root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
-    return [*root, *extra]
-
-
-def cell(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train one config (or continue it, or read it back) and measure it."""
-    path = arguments.out / config.identity()[:16]
-    if not (path / "config.toml").exists():
-        jobs.start(config, path)
-    elif not (path / "release" / "privacy.json").exists():
-        jobs.resume(path)
-    last = json.loads((path / "stats.jsonl").read_text().splitlines()[-1])
-    row = {"seed": config.training.seed, "epsilon": last["epsilon"], "delta": last["delta"], "steps": last["step"]}
-    row |= {"train_seconds": last["seconds"], "run": str(path)}
-    return row | utility(load_generator(path), load(config.data), arguments)
 
 
 def tuned(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -136,15 +107,6 @@ def without_private(split: Split) -> Split:
     return dataclasses.replace(
         split, private=holdout.select(repeated), test=holdout.select(torch.arange(TUNE_IMAGES, len(holdout)))
     )
-
-
-def utility(generator: Generator, split: Split, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return the accuracy of each classifier trained on synthetic images, seed 0."""
-    labels = generator.sample_labels(arguments.samples)
-    images = Images(to_uint8(generator.sample(arguments.samples, seed=0)), labels, split.classes)
-    cache = Cache(arguments.out / "cache")
-    result = measure_utility(images, split.test, classifiers=arguments.classifiers, seeds=(0,), cache=cache)
-    return {score.name: score.mean for score in result.scores}
 
 
 if __name__ == "__main__":
