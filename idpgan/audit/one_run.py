@@ -176,7 +176,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     if delta == 0 or correct == 0:
         return min(tail, 1.0)
     below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, chance))  # P[v > W >= v - i], i = 1 .. v
-    slack = float((below / np.arange(1, correct + 1)).max())
+    slack = float(np.max(below / np.arange(1, correct + 1)))
     return min(tail + 2 * canaries * delta * slack, 1.0)
 
 

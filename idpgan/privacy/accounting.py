@@ -210,7 +210,7 @@ def _zcdp_epsilon(rho: float, delta: float) -> float:
     excess = around * np.geomspace(1e-3, 1e3, 6001)
     order = 1 + excess
     epsilons = order * rho + (math.log(1 / delta) - np.log(order)) / excess + np.log1p(-1 / order)
-    return max(float(epsilons.min()), 0.0)
+    return max(float(np.min(epsilons)), 0.0)
 
 
 def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: float) -> int:

@@ -1,3 +1,4 @@
+import io
 import json
 import pickle
 import shutil
@@ -137,8 +138,9 @@ def test_a_pickle_is_refused_and_not_opened(release, name, with_torch):
         torch.save({"weight": torch.zeros(1), "bomb": Bomb()}, path)
     else:
         path.write_bytes(pickle.dumps(Bomb()))
+    content = path.read_bytes()  # torch 2.13 goes by the name and opens *.safetensors with safetensors
     with pytest.raises(SystemExit):  # negative control: it would go off
-        torch.load(path, weights_only=False) if with_torch else pickle.loads(path.read_bytes())
+        torch.load(io.BytesIO(content), weights_only=False) if with_torch else pickle.loads(content)
     assert "damaged" in refusal(path) if name.endswith("safetensors") else "run code" in refusal(path)
 
 
