@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep import cell, load_config, parser, utility
+from sweep import cell, load_config, options, utility
 
 from idpgan.data.load import load
 from idpgan.gan.idp_aggregate import Config, IdpAggregate
@@ -45,7 +45,7 @@ BASELINES = ("public-only", "public-network")
 
 
 def main() -> None:
-    arguments = parser(__doc__, [*CELLS, *BASELINES], Path("runs/aggregate")).parse_args()
+    arguments = options(__doc__, [*CELLS, *BASELINES], Path("runs/aggregate")).parse_args()
     if arguments.list:
         print("\n".join([*CELLS, *BASELINES]))
         return

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep import cell, load_config, parser, utility
+from sweep import cell, load_config, options, utility
 
 from idpgan import gan
 from idpgan.data.load import Split, load
@@ -60,10 +60,10 @@ CELLS: dict[str, tuple[str, list[str]]] = {
 
 
 def main() -> None:
-    options = parser(__doc__, CELLS, Path("runs/dp_gan"))
-    options.add_argument("--settings", nargs="*", default=[], help="section.key=value, on top of every cell's")
-    options.add_argument("--tune", action="store_true", help="on holdout images alone")
-    arguments = options.parse_args()
+    parser = options(__doc__, CELLS, Path("runs/dp_gan"))
+    parser.add_argument("--settings", nargs="*", default=[], help="section.key=value, on top of every cell's")
+    parser.add_argument("--tune", action="store_true", help="on holdout images alone")
+    arguments = parser.parse_args()
     if arguments.list:
         print("\n".join(CELLS))
         return

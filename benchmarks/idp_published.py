@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sweep import finish
 
 from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
@@ -105,10 +106,7 @@ def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]
     name = config.identity()[:16]
     result, run = arguments.out / f"{name}.json", arguments.out / name
     if not result.exists():
-        if (run / "state" / "state.pt").exists():
-            jobs.resume(run, arguments.data_root)
-        else:
-            jobs.start(config, run)
+        finish(config, run, arguments.data_root)
         write_text_atomic(result, json.dumps(judge(config, run, arguments)) + "\n")
     found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return {"run": str(run), **found}

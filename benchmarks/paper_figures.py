@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from sweep import finish
 
-from idpgan import gan, jobs
+from idpgan import gan
 from idpgan.config import load_table
 from idpgan.data.load import describe
 from idpgan.gan.config import RunConfig
@@ -166,11 +167,7 @@ def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]
     asked = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     result, run = arguments.out / f"{name}-{asked}.json", arguments.out / name
     if not result.exists():
-        if not (run / "config.toml").exists():
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            jobs.start(config, run)
-        elif not (run / "release" / "privacy.json").exists():
-            jobs.resume(run, arguments.data_root)
+        finish(config, run, arguments.data_root)
         attacked = attack_run(run, options)
         write_attack(attacked)
         write_text_atomic(result, json.dumps(summary(run, attacked.to_json())) + "\n")

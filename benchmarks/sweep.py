@@ -18,7 +18,7 @@ from idpgan.models.generator import Generator
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def parser(description: str | None, cells: Iterable[str], out: Path) -> argparse.ArgumentParser:
+def options(description: str | None, cells: Iterable[str], out: Path) -> argparse.ArgumentParser:
     """Return the options that every sweep has."""
     names = [*cells]
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,13 +38,19 @@ def load_config(file: str, overrides: Iterable[str], arguments: argparse.Namespa
     return jobs.load_config(CONFIGS / file, [*root, *overrides])
 
 
+def finish(config: RunConfig, path: Path, data_root: Path | None) -> None:
+    """Train a config in ``path``: from the start, from where it was interrupted, or not at all if it is done."""
+    if not (path / "config.toml").exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jobs.start(config, path)
+    elif not (path / "release" / "privacy.json").exists():
+        jobs.resume(path, data_root)
+
+
 def cell(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train one config (or continue it, or read it back) and measure it."""
     path = arguments.out / config.identity()[:16]
-    if not (path / "config.toml").exists():
-        jobs.start(config, path)
-    elif not (path / "release" / "privacy.json").exists():
-        jobs.resume(path)
+    finish(config, path, arguments.data_root)
     last = json.loads((path / "stats.jsonl").read_text().splitlines()[-1])
     row = {"seed": config.training.seed, "epsilon": last["epsilon"], "delta": last["delta"], "steps": last["step"]}
     row |= {"train_seconds": last["seconds"], "run": str(path)}
