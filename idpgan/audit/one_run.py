@@ -10,7 +10,7 @@ number V of right ones among r guesses is bounded (their Theorem 5.2): with W ~ 
 The lower bound is the largest epsilon for which that probability stays below 1 - confidence. How many are guessed is
 fixed before the coins are looked at; several numbers share the error probability evenly.
 
-The relation is add-or-remove-one: each coin adds a record or leaves it out, so the number of private images varies with
+The relation is zero-out-one: each coin adds a record or leaves it out, so the number of private images varies with
 the coins. A method that takes that number as public (for its batches, its delta, its sampling rate) must be given the
 *declared* one, and a bound under replace-one is not what is tested here: a pair of replaced records is two of ours.
 A black-box attacker scores by samples or generator, a white-box one by the critic; this module wants only the scores.
@@ -66,7 +66,7 @@ class OneRunResult:
         tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
         delta: Of the guarantee under test.
         confidence: Over the coins and the training.
-        relation: "add-or-remove-one", always.
+        relation: "zero-out-one", always.
     """
 
     epsilon_lower: float
@@ -77,7 +77,7 @@ class OneRunResult:
     tried: tuple[int, ...]
     delta: float
     confidence: float
-    relation: str = "add-or-remove-one"
+    relation: str = "zero-out-one"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -280,7 +280,7 @@ def audit_one_run(
         train: Any training: gets the data set with the coins' canaries, returns whatever the attacks take.
         attacks: By name: (what was trained, all canaries) -> scores (m,), higher = rather in. They are not told the
             coins. Black box: samples or generator; white box: the critic.
-        delta: Of the guarantee under test, for add-or-remove-one.
+        delta: Of the guarantee under test, for zero-out-one.
         confidence: Of each bound by itself; they rest on the same coins.
         guesses: See `audit_guesses`.
         seed: Of the coins, for tests; None is the operating system's entropy.

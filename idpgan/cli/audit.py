@@ -21,7 +21,7 @@ def audit(
     epsilon: Annotated[float | None, typer.Option(help="What the method is asked to keep to.")] = None,
     delta: Annotated[float | None, typer.Option(help="Default: 1e-5 for Gaussian noise and published, else 0.")] = None,
     unit: Annotated[str | None, typer.Option(help="pixel, column, image, label or person.")] = None,
-    relation: Annotated[str | None, typer.Option(help="replace-one or add-or-remove-one.")] = None,
+    relation: Annotated[str | None, typer.Option(help="replace-one or zero-out-one.")] = None,
     runs: Annotated[int, typer.Option(help="Runs per side; one half chooses, the other is counted.")] = 100_000,
     confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
     noise: Annotated[str | None, typer.Option(help="idp-gan-published: once, per_step or per_batch.")] = None,

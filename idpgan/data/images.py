@@ -24,6 +24,9 @@ class Images:
         identities: int64 (N,), a number per person; None where the set does not know them.
         attributes: uint8 (N, A), each 0 or 1; None where the set has none.
         attribute_names: Public names of the A attributes; empty where the set has none.
+        null: bool (N,), True where the position holds the *null record*; None where none does. A null record stands for
+            an image that is not there: it keeps its position and its person number, adds nothing to any sum, and is
+            never shown to anybody. Its pixels, label and attributes are 0 and mean nothing (see `zeroed_out`).
 
     Raises:
         DataError: If shapes or types do not fit together. (Values are checked where they are read, see `check_labels`:
@@ -36,6 +39,7 @@ class Images:
     identities: Tensor | None = None
     attributes: Tensor | None = None
     attribute_names: tuple[str, ...] = ()
+    null: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] not in (1, 3):
@@ -47,6 +51,9 @@ class Images:
             if numbers is not None and (numbers.dtype != torch.int64 or numbers.shape != (len(self),)):
                 found = f"{numbers.dtype} {tuple(numbers.shape)}"
                 raise DataError(f"For {len(self)} images the {name} must be int64 ({len(self)},), got {found}.")
+        if self.null is not None and (self.null.dtype != torch.bool or self.null.shape != (len(self),)):
+            found = f"{self.null.dtype} {tuple(self.null.shape)}"
+            raise DataError(f"For {len(self)} images the null records must be bool ({len(self)},), got {found}.")
         self._check_attributes()
 
     def _check_attributes(self) -> None:
@@ -86,12 +93,41 @@ class Images:
         index = index.to(self.images.device)
         return self._each(lambda tensor: tensor[index])
 
+    def zeroed_out(self, index: Tensor) -> Images:
+        """Return a copy in which the positions at `index`, int64 (B,) or bool (N,), hold the null record.
+
+        This is what neighbouring data sets differ in under zero-out-one: N, the order and the people stay.
+        """
+        null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
+        null[index.to(null.device)] = True
+        null = null if self.null is None else null | self.null
+
+        def emptied(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            return tensor.masked_fill(null.view(-1, *[1] * (tensor.ndim - 1)), 0)
+
+        return dataclasses.replace(
+            self,
+            images=self.images.masked_fill(null.view(-1, 1, 1, 1), 0),
+            labels=emptied(self.labels),
+            attributes=emptied(self.attributes),
+            null=null,
+        )
+
+    def existing(self) -> Images:
+        """Return the set without null records: for judging on the curator's side, never for what is released."""
+        return self if self.null is None else dataclasses.replace(self.select(~self.null), null=None)
+
     def digest(self) -> str:
-        """Return the SHA-256 (hex) of shape, pixels, labels, class names, identities, attributes; the order counts."""
+        """Return the SHA-256 (hex) of shape, pixels, labels, class names, identities, attributes and null records.
+
+        The order counts.
+        """
         header = [list(self.images.shape), self.classes, self.labels is not None, self.identities is not None]
-        header += [self.attribute_names] if self.attribute_names else []  # sets without any keep their old digest
+        header += [self.attribute_names, self.null is not None]
         sha = hashlib.sha256(json.dumps(header).encode())
-        for tensor in (self.images, self.labels, self.identities, self.attributes):
+        for tensor in (self.images, self.labels, self.identities, self.attributes, self.null):
             if tensor is not None:
                 sha.update(tensor.cpu().contiguous().numpy().data)
         return sha.hexdigest()
@@ -108,6 +144,7 @@ class Images:
             labels=changed(self.labels),
             identities=changed(self.identities),
             attributes=changed(self.attributes),
+            null=changed(self.null),
         )
 
 

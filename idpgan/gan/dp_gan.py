@@ -7,7 +7,7 @@ the generator. One critic step reads the records that independent coins of chanc
 .. math:: \frac{1}{B} \Big( \sum_{i} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
 
 with B = ``training.batch_size``, a public constant. That is the Poisson-sampled Gaussian mechanism of noise multiplier
-sigma, unit image, add or remove one (Abadi et al. 2016); an image and its label are one record.
+sigma, unit image, zero-out-one (Abadi et al. 2016); an image and its label are one record.
 
 Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own:
 
@@ -121,7 +121,7 @@ class DpGanConfig(MethodConfig):
 
 
 class DpGanPrivacy(PrivacyConfig):
-    """[privacy] of dp-gan; unit image, add or remove one.
+    """[privacy] of dp-gan; unit image, zero-out-one.
 
     Attributes:
         epsilon: What the run may spend; the step that would exceed it is not taken.
@@ -144,7 +144,7 @@ class Config(RunConfig):
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`."""
-        return Unit.IMAGE, Relation.ADD_REMOVE, Budget(self.privacy.epsilon, self.privacy.delta)
+        return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
 
     def planned_events(self, num_private: int) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
@@ -160,7 +160,7 @@ class Config(RunConfig):
 
 
 def _step_event(noise_multiplier: float, sample_rate: float) -> Event:
-    return Event("poisson-gaussian", Unit.IMAGE, Relation.ADD_REMOVE, noise_multiplier, sample_rate=sample_rate)
+    return Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier, sample_rate=sample_rate)
 
 
 @functools.lru_cache(maxsize=16)  # some seconds of work, and asked for by the plan and by the method
@@ -395,7 +395,7 @@ class DpGan:
         terms = self.privacy_config
         return PrivacyReport(
             claimed=Guarantee(
-                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ADD_REMOVE, "privacy.epsilon of the config"
+                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
             ),
             proven=self.ledger.proven(terms.delta),
             audited=None,

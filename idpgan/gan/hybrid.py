@@ -2,7 +2,7 @@ r"""Hybrid: one noisy release of sums and a generator trained on it for nothing,
 
 A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
 the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
-image, add or remove one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic
+image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic
 step (`per_example.clipped_sum`).
 
 The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only
@@ -59,7 +59,7 @@ class HybridConfig(MethodConfig):
 
 
 class HybridPrivacy(PrivacyConfig):
-    """[privacy] of hybrid; unit image, add or remove one.
+    """[privacy] of hybrid; unit image, zero-out-one.
 
     Attributes:
         epsilon: Of everything together.
@@ -89,7 +89,7 @@ class Config(RunConfig):
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`."""
-        return Unit.IMAGE, Relation.ADD_REMOVE, Budget(self.privacy.epsilon, self.privacy.delta)
+        return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
 
     def planned_events(self, num_private: int) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
@@ -208,7 +208,7 @@ class Hybrid:
         private = self.aggregate.noise.private and self.dp_gan.noise.private
         return PrivacyReport(
             claimed=Guarantee(
-                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ADD_REMOVE, "privacy.epsilon of the config"
+                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
             ),
             proven=self.ledger.proven(terms.delta),
             audited=None,

@@ -117,7 +117,7 @@ class AggregatePrivacy(PrivacyConfig):
     epsilon: float = Field(gt=0)
     delta: float = Field(ge=0, lt=1)
     unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
-    relation: Relation = Relation.ADD_REMOVE
+    relation: Relation = Relation.ZERO_OUT
     most_per_person: int = Field(20, ge=1)
 
 

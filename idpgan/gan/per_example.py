@@ -158,7 +158,7 @@ def clipped_sum(
 ) -> ClippedSum:
     r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
 
-    Sensitivity, L2, add or remove one record: C, since every term is a function of one record (and of coins that are
+    Sensitivity, L2, zero-out-one: C, since every term is a function of one record (and of coins that are
     its own) and has norm at most C. A gradient that is not finite counts as zero *before* the sum, so that no record
     can void the others' noise with a NaN. Chunks bound the memory and change only the order of the sum.
 

@@ -80,8 +80,8 @@ class Event:
             value = getattr(self, name)
             if value is not None and not (type(value) is int and value >= least):
                 raise InputError(f"{name} = {value!r} of a {self.kind} event must be a whole number >= {least}.")
-        if self.kind == "poisson-gaussian" and self.relation is not Relation.ADD_REMOVE:
-            raise InputError("Poisson sampling is accounted under add-or-remove-one only; see docs/pitfalls.md.")
+        if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
+            raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
         if self.kind == "randomised-response" and self.relation is not Relation.REPLACE_ONE:
             raise InputError("randomised response is accounted under replace-one only: an absent record has no answer.")
 

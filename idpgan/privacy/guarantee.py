@@ -26,7 +26,7 @@ class Relation(StrEnum):
     """How two neighbouring data sets differ in one unit."""
 
     REPLACE_ONE = "replace-one"
-    ADD_REMOVE = "add-or-remove-one"
+    ZERO_OUT = "zero-out-one"
 
 
 def number_to_json(value: float) -> float | str:
@@ -82,7 +82,7 @@ class Guarantee:
         epsilon: Privacy parameter in [0, inf]; infinite means that nothing can be promised, 0 that nothing was read.
         delta: Failure mass in [0, 1); 0 is pure differential privacy.
         unit: What one neighbour may change.
-        relation: Replace one unit, or add or remove one.
+        relation: Replace one unit, or zero one out.
         basis: One phrase that says where the number comes from ("PLD of 1 discrete Gaussian release", "paper, eq. 12").
     """
 

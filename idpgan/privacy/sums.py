@@ -32,7 +32,7 @@ class CellSums:
     Proof of the sensitivity. Let ``r(x)`` be a rounded record, d = `dimensions`. Rounding moves each coordinate by at
     most half a step, so in steps ``||r||_2 <= S_2 = 1/step + sqrt(d)/2`` and ``||r||_1 <= S_1 = 1/step + d/2``.
 
-    * add-or-remove-one: the joint vector of all cells changes by one ``r(x)`` in one cell: S.
+    * zero-out-one: the joint vector of all cells changes by one ``r(x)`` in one cell: S.
     * replace-one, the cell may change too: by ``r(x)`` and ``r(x')``, in one cell or in two: at most 2 S. Where no
       coordinate is negative, L2 is at most sqrt(2) S: ``||r - r'||^2 = ||r||^2 + ||r'||^2 - 2 r.r' <= 2 S^2``.
 
@@ -110,10 +110,10 @@ class CellSums:
         """The noise that is added to all sums at once."""
         whole, images = (1 + _NORM_SLACK) / self.grid.step, self.most_per_unit
         if self.law == "laplace":
-            moved = 1 if self.relation is Relation.ADD_REMOVE else 2
+            moved = 1 if self.relation is Relation.ZERO_OUT else 2
             steps = moved * math.ceil(whole + images * self.dimensions / 2)
             return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
-        moved_l2 = 1.0 if self.relation is Relation.ADD_REMOVE else math.sqrt(2) if self.nonnegative else 2.0
+        moved_l2 = 1.0 if self.relation is Relation.ZERO_OUT else math.sqrt(2) if self.nonnegative else 2.0
         distance = moved_l2 * (whole + images * math.sqrt(self.dimensions) / 2)
         return DiscreteGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
 

@@ -48,7 +48,7 @@ def aggregate_case(sums: CellSums, request: Request, claimed: Guarantee | None =
     grid, mechanism = sums.grid, sums.mechanism
     axis = torch.zeros(sums.dimensions, dtype=torch.float64)
     axis[0] = 3.0
-    if sums.relation is Relation.ADD_REMOVE:
+    if sums.relation is Relation.ZERO_OUT:
         name, absent, present = "one record absent against present", None, (axis, 0)
     elif sums.nonnegative:
         name, absent, present = "one record moved to another cell", (axis, sums.num_cells - 1), (axis, 0)
@@ -93,7 +93,7 @@ def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
 
 def _aggregate(request: Request) -> AuditCase:
     """Return the case of a small aggregate release."""
-    unit, relation = request.unit or Unit.IMAGE, request.relation or Relation.ADD_REMOVE
+    unit, relation = request.unit or Unit.IMAGE, request.relation or Relation.ZERO_OUT
     sums = CellSums.calibrated(
         _CELLS,
         _DIMENSIONS,
@@ -268,7 +268,7 @@ GAN_CASES: dict[str, Entry] = {
     "idp-gan-aggregate": Entry(
         _aggregate,
         (Unit.IMAGE, Unit.PERSON),
-        (Relation.ADD_REMOVE, Relation.REPLACE_ONE),
+        (Relation.ZERO_OUT, Relation.REPLACE_ONE),
         delta=1e-5,
         options={"law": ("gaussian", "laplace")},
         pure=("laplace",),

@@ -78,7 +78,7 @@ def _devices() -> list[Finding]:
 
 def _noise() -> Finding:
     """Draw discrete Gaussian noise from the operating system's entropy and look at its size."""
-    mechanism = DiscreteGaussian(1.0, 1000, Unit.IMAGE, Relation.ADD_REMOVE)
+    mechanism = DiscreteGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
     noise = Noise.system()
     std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
     return Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04)  # 8 standard errors
@@ -86,7 +86,7 @@ def _noise() -> Finding:
 
 def _golden() -> Finding:
     """Recompute a golden epsilon (math.md, section 5: sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787)."""
-    event = Event("poisson-gaussian", Unit.IMAGE, Relation.ADD_REMOVE, 1.5, 2250, sample_rate=0.04)
+    event = Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.5, 2250, sample_rate=0.04)
     epsilon = compose_epsilon([event], 1e-5)
     return Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5))
 

@@ -62,7 +62,7 @@ def halved(mechanism):
 
 def test_half_the_noise_in_cell_sums_is_a_violation(monkeypatch):
     """The audit of a release goes through its own code: what is wrong there shows."""
-    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
     mechanism = CellSums.mechanism
     assert not aggregate_case(sums, Request(1.0)).run(20_000, seed=1).violation
     proven = aggregate_case(sums, Request(1.0)).proven
@@ -74,7 +74,7 @@ def test_half_the_noise_in_cell_sums_is_a_violation(monkeypatch):
 
 
 def test_a_clip_forgotten_in_cell_sums_is_a_violation(monkeypatch):
-    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+    sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
 
     def unclipped(self, vectors, cells, weights):
         total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_a_clip_forgotten_in_cell_sums_is_a_violation(monkeypatch):
 
 def test_the_simulated_release_is_that_of_the_whole_call():
     """One call of `CellSums` on the case's two data sets: same law of the sum that differs."""
-    sums = CellSums.calibrated(1, 2, "gaussian", epsilon=2.0, delta=1e-5, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+    sums = CellSums.calibrated(1, 2, "gaussian", epsilon=2.0, delta=1e-5, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
     case, noise, runs = aggregate_case(sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
     vectors = torch.tensor([[0.25, 0.25], [3.0, 0.0]]).double()  # bystander and target
     whole = torch.stack([sums([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]

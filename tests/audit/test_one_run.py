@@ -235,7 +235,7 @@ def test_a_training_without_noise_is_caught_from_inside(digits):
     canaries = make_canaries(digits, 60, "noise")
     found = audit_one_run(split, canaries, wgan_gp(120), {"white box": white_box, "black box": black_box}, seed=1)
     assert found["white box"].epsilon_lower > 0.5
-    assert found["white box"].relation == "add-or-remove-one"
+    assert found["white box"].relation == "zero-out-one"
     assert 0 <= found["black box"].epsilon_lower <= found["black box"].cap
     assert found["white box"].to_json()["canaries"] == 60
 

@@ -69,7 +69,7 @@ def test_dry_run_prices_the_run_and_writes_nothing(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("train", "--dry-run", "--json")
     plan = json.loads(out)["plan"]
-    assert (code, plan["unit"], plan["relation"], plan["num_private"]) == (0, "image", "add-or-remove-one", 1295)
+    assert (code, plan["unit"], plan["relation"], plan["num_private"]) == (0, "image", "zero-out-one", 1295)
     assert 9.9 < plan["epsilon"] <= 10.0
     assert list(tmp_path.iterdir()) == []
 

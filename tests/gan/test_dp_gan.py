@@ -33,7 +33,7 @@ def config_of(*, model=None, privacy=None, training=None, **method):
 
 
 def method_of(config, *, split=None, seed=1, kind=DpGan, ledger=None):
-    ledger = ledger or Ledger(Unit.IMAGE, Relation.ADD_REMOVE)
+    ledger = ledger or Ledger(Unit.IMAGE, Relation.ZERO_OUT)
     return kind(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(seed))
 
 
@@ -56,7 +56,7 @@ def loop(path, config, *, kind=DpGan, target=None, private=None):
         ledger = Ledger.open(folder.ledger, "test")
     else:
         folder = new_run(path)
-        ledger = Ledger(Unit.IMAGE, Relation.ADD_REMOVE, target, folder.ledger, "test")
+        ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, target, folder.ledger, "test")
         ledger.flush()
     split = digits() if private is None else dataclasses.replace(digits(), private=private)
     method = method_of(config, kind=kind, ledger=ledger, split=split)
@@ -79,7 +79,7 @@ def test_golden_epsilons_and_those_of_opacus():
     )
     (event,) = config.planned_events(1295)
     assert (event.count, event.noise_multiplier, event.sample_rate) == (2250, 1.5, 0.04)
-    assert (event.unit, event.relation) == (Unit.IMAGE, Relation.ADD_REMOVE)
+    assert (event.unit, event.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
     ours = compose_epsilon([event], DELTA)
     assert ours == pytest.approx(6.768787, abs=2e-4)
     with warnings.catch_warnings():
@@ -405,7 +405,7 @@ def test_the_decay_bounds_the_critic():
 
 def test_noise_of_the_operating_system_makes_the_report_private():
     config = config_of(privacy={"noise_multiplier": 4.0})
-    method = DpGan(config, digits(), ledger=Ledger(Unit.IMAGE, Relation.ADD_REMOVE), device=CPU)
+    method = DpGan(config, digits(), ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=CPU)
     method.ledger.charge(method.step_event())
     method.critic_step(1)
     report = method.privacy()

@@ -36,7 +36,7 @@ def config_of(*, privacy=None, training=None, **method):
 
 
 def method_of(config, *, kind=Hybrid, ledger=None, split=None):
-    ledger = ledger or Ledger(Unit.IMAGE, Relation.ADD_REMOVE)
+    ledger = ledger or Ledger(Unit.IMAGE, Relation.ZERO_OUT)
     return kind(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(1))
 
 
@@ -47,7 +47,7 @@ def loop(path, config, *, kind=Hybrid, terms=None):
         ledger = Ledger.open(folder.ledger, "test")
     else:
         folder = new_run(path)
-        ledger = Ledger(*(terms or (Unit.IMAGE, Relation.ADD_REMOVE, None)), folder.ledger, "test")
+        ledger = Ledger(*(terms or (Unit.IMAGE, Relation.ZERO_OUT, None)), folder.ledger, "test")
         ledger.flush()
     method = method_of(config, kind=kind, ledger=ledger)
     fingerprint = {"config": config.identity()}
@@ -63,7 +63,7 @@ def weights(network):
 def test_the_plan_spends_the_budget_on_both_parts():
     release, steps = config_of().planned_events(1295)
     assert (release.kind, steps.kind, steps.count) == ("discrete-gaussian", "poisson-gaussian", 6)
-    assert {(event.unit, event.relation) for event in (release, steps)} == {(Unit.IMAGE, Relation.ADD_REMOVE)}
+    assert {(event.unit, event.relation) for event in (release, steps)} == {(Unit.IMAGE, Relation.ZERO_OUT)}
     assert 0.99 * 0.05 <= compose_epsilon([release], DELTA) <= 0.05
     assert 0.99 * 0.1 <= compose_epsilon([release, steps], DELTA) <= 0.1
     assert compose_epsilon([steps], DELTA) < 0.095  # negative control: the release is in the sum

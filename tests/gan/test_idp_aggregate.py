@@ -156,7 +156,7 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
         return query(dataclasses.replace(base, images=images, labels=torch.cat([base.labels, torch.tensor([label])])))
 
     neighbours = [with_last(image, label) for image in extremes for label in (0, 9)]  # with and without a new label
-    others = [query(base)] if relation is Relation.ADD_REMOVE else neighbours
+    others = [query(base)] if relation is Relation.ZERO_OUT else neighbours
     order = 2 if law == "gaussian" else 1
     worst = max((a - b).flatten().norm(p=order).item() for a in neighbours for b in others)
     assert worst <= method.sums.mechanism.sensitivity

@@ -14,7 +14,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit, calibrate, compose_epsilon
 from idpgan.privacy.accounting import _discrete_laplace_delta, _interval, _zcdp_delta, affordable, event_pld
 
-REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ADD_REMOVE)
+REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ZERO_OUT)
 
 
 def dp_sgd(count=2250, noise_multiplier=1.5, sample_rate=0.04):
@@ -184,7 +184,7 @@ def test_hardly_any_noise_costs_a_large_epsilon_and_no_overflow():
     """Calibration to a large epsilon asks for such multipliers; the library's grid overflowed on them."""
 
     def steps(multiplier):
-        return [Event("poisson-gaussian", Unit.IMAGE, Relation.ADD_REMOVE, multiplier, sample_rate=0.02).repeated(56)]
+        return [Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier, sample_rate=0.02).repeated(56)]
 
     assert compose_epsilon(steps(0.05), 1e-5) > 200  # one step's loss is about 1 / (2 * 0.05^2)
     multiplier = calibrate(steps, 50.0, 1e-5)

@@ -5,7 +5,7 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit
 
-REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ADD_REMOVE)
+REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ZERO_OUT)
 
 EVERY_KIND = [
     Event("laplace", *REPLACE, 2.0, 7),
@@ -52,7 +52,7 @@ def test_a_missing_parameter_is_refused():
 
 
 def test_relations_that_have_no_proof_are_refused():
-    with pytest.raises(InputError, match="add-or-remove-one only"):
+    with pytest.raises(InputError, match="zero-out-one only"):
         Event("poisson-gaussian", *REPLACE, 1.0, sample_rate=0.1)
     with pytest.raises(InputError, match="replace-one only"):
         Event("randomised-response", *ADD, pure_epsilon=1.0, categories=2)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 
-IMAGE = Guarantee(1.0, 1e-6, Unit.IMAGE, Relation.ADD_REMOVE, "test")
+IMAGE = Guarantee(1.0, 1e-6, Unit.IMAGE, Relation.ZERO_OUT, "test")
 
 
 def test_infinity_survives_json_as_a_string():
@@ -21,7 +21,7 @@ def test_infinity_survives_json_as_a_string():
 )
 def test_impossible_guarantees_are_refused(epsilon, delta):
     with pytest.raises(InputError, match="epsilon"):
-        Guarantee(epsilon, delta, Unit.IMAGE, Relation.ADD_REMOVE, "test")
+        Guarantee(epsilon, delta, Unit.IMAGE, Relation.ZERO_OUT, "test")
 
 
 def test_group_privacy_against_the_formula():
@@ -32,7 +32,7 @@ def test_group_privacy_against_the_formula():
 
 
 def test_a_group_of_perfectly_protected_ones_adds_up_its_delta():
-    nothing = Guarantee(0.0, 1e-5, Unit.IMAGE, Relation.ADD_REMOVE, "nothing was read").for_group(3)
+    nothing = Guarantee(0.0, 1e-5, Unit.IMAGE, Relation.ZERO_OUT, "nothing was read").for_group(3)
     assert (nothing.epsilon, nothing.delta) == (0.0, pytest.approx(3e-5))
 
 
@@ -68,7 +68,7 @@ def test_foreign_json_is_refused(change):
 def test_report_round_trip_and_honesty():
     report = PrivacyReport(None, IMAGE, None, "because", True, ("N", "image size"))
     assert PrivacyReport.from_json(report.to_json()) == report
-    infinite = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.ADD_REMOVE, "none")
+    infinite = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.ZERO_OUT, "none")
     with pytest.raises(ValueError, match="cannot be marked private"):
         PrivacyReport(IMAGE, infinite, None, "unsound", True)
     with pytest.raises(ValueError, match="never None"):

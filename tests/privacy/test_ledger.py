@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Event, Ledger, Relation, Unit
 
-ADD = (Unit.IMAGE, Relation.ADD_REMOVE)
+ADD = (Unit.IMAGE, Relation.ZERO_OUT)
 STEP, OTHER = Event("laplace", *ADD, 10.0), Event("exponential", *ADD, pure_epsilon=0.2)
 RAW = Event.non_private("raw images", *ADD)
 

@@ -14,7 +14,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import MatrixMechanism, Noise, Relation, Unit, compose_epsilon
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 
-EVENT = (Unit.EVENT, Relation.ADD_REMOVE)
+EVENT = (Unit.EVENT, Relation.ZERO_OUT)
 
 
 def prefix_sums(size):

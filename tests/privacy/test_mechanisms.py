@@ -22,7 +22,7 @@ from idpgan.privacy import (
     Unit,
 )
 
-REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ADD_REMOVE)
+REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ZERO_OUT)
 ZEROS = torch.zeros(200, 200, dtype=torch.float64)
 
 
@@ -80,7 +80,7 @@ def test_discrete_mechanisms_add_whole_steps(mechanism):
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_contract_of_a_rounded_histogram(relation, epsilon):
     """Brute force over all small data sets and neighbours: the exact likelihood ratio never exceeds e^epsilon."""
-    sensitivity = 1 if relation is Relation.ADD_REMOVE else 2  # a replaced record leaves one cell and enters another
+    sensitivity = 1 if relation is Relation.ZERO_OUT else 2  # a replaced record leaves one cell and enters another
     mechanism = DiscreteLaplace(sensitivity, math.ceil(sensitivity / epsilon), Unit.IMAGE, relation)
 
     def cells(data):
@@ -91,7 +91,7 @@ def test_contract_of_a_rounded_histogram(relation, epsilon):
     for i in range(len(data)):
         neighbours = (
             [np.delete(data, i)]
-            if relation is Relation.ADD_REMOVE
+            if relation is Relation.ZERO_OUT
             else [np.concatenate([np.delete(data, i), [v]]) for v in range(3)]
         )
         for neighbour in neighbours:

@@ -16,7 +16,7 @@ CELLS, DIMENSIONS = 3, 4
 LAWS = ["gaussian", "laplace"]
 
 
-def release(law="gaussian", relation=Relation.ADD_REMOVE, **options):
+def release(law="gaussian", relation=Relation.ZERO_OUT, **options):
     return CellSums(CELLS, DIMENSIONS, law, 1.0, options.pop("unit", Unit.IMAGE), relation, **options)
 
 
@@ -53,13 +53,13 @@ def test_no_neighbour_moves_the_sums_further_than_declared(law, nonnegative):
         with_one = [steps(sums, [*rest_vectors, v], [*rest_cells, c]) for v, c in records]
         pairs = (
             [(one, without) for one in with_one]
-            if relation is Relation.ADD_REMOVE
+            if relation is Relation.ZERO_OUT
             else itertools.combinations(with_one, 2)  # replace-one, with and without a change of cell
         )
         worst[relation] = max(distance(sums, left, right) for left, right in pairs)
         # Reached to within rounding: the bound is no looser than it must be.
         assert 0.99 * sums.mechanism.sensitivity <= worst[relation] <= sums.mechanism.sensitivity
-    # Control: the sensitivity of add-or-remove-one does not cover replace-one.
+    # Control: the sensitivity of zero-out-one does not cover replace-one.
     assert worst[Relation.REPLACE_ONE] > 1.4 * release(law, nonnegative=nonnegative).mechanism.sensitivity
 
 
@@ -91,7 +91,7 @@ def test_a_person_with_many_images_moves_the_sums_no_further_than_one(law):
 
 
 def test_the_sums_are_right_and_the_noise_has_its_size():
-    sums = CellSums(200, 300, "gaussian", 2.0, Unit.IMAGE, Relation.ADD_REMOVE)
+    sums = CellSums(200, 300, "gaussian", 2.0, Unit.IMAGE, Relation.ZERO_OUT)
     vectors = torch.zeros(3, 300)
     vectors[0, 7], vectors[1, 8], vectors[2, 9] = 0.5, 0.25, 1.0
     expected = torch.zeros(200, 300, dtype=torch.float64)
@@ -129,4 +129,4 @@ def test_refusals():
     with pytest.raises(InputError, match="one image per unit"):
         release(most_per_unit=2)
     with pytest.raises(InputError, match="no pure guarantee"):
-        CellSums.calibrated(1, 1, "gaussian", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ADD_REMOVE)
+        CellSums.calibrated(1, 1, "gaussian", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
