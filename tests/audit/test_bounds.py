@@ -77,7 +77,7 @@ def test_the_bound_fails_no_more_often_than_it_says():
 def test_choose_finds_direction_and_threshold(direction):
     rng = np.random.default_rng(3)
     data, neighbour = rng.normal(0, 1, 5000), rng.normal(direction * 8.0, 1, 5000)
-    choice = choose(data, neighbour, 0.0, 0.95)
+    choice, _ = choose(data, neighbour, 0.0, 0.95)
     said = neighbour >= choice.threshold if choice.direction == 1 else neighbour < choice.threshold
     wrong = data >= choice.threshold if choice.direction == 1 else data < choice.threshold
     assert (said.mean(), wrong.mean()) == (1.0, 0.0)
