@@ -260,10 +260,10 @@ def choose(
     data, neighbour = np.sort(data_scores).astype(np.float64), np.sort(neighbour_scores).astype(np.float64)
     runs, thresholds = len(data), _candidates(data, neighbour)
     confidence = 1 - (1 - confidence) / _CAUTION
-    above = [runs - np.searchsorted(side, thresholds, side="left") for side in (neighbour, data)]
-    below = [runs - count for count in above]
-    by_epsilon = [epsilon_bound(*said, runs, delta, confidence) for said in (above, below)]
-    by_separation = [separation_bound(*said, runs, confidence) for said in (above, below)]
+    true, false = (runs - np.searchsorted(side, thresholds, side="left") for side in (neighbour, data))
+    ways = ((true, false), (runs - true, runs - false))  # upward and downward
+    by_epsilon = [epsilon_bound(hits, alarms, runs, delta, confidence) for hits, alarms in ways]
+    by_separation = [separation_bound(hits, alarms, runs, confidence) for hits, alarms in ways]
     return _best(thresholds, *by_epsilon), _best(thresholds, *by_separation)
 
 

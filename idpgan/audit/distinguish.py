@@ -58,8 +58,8 @@ def audit(
         statistics: Makers of statistics to choose from; None = `statistics.usual`.
         entrywise: Whether the mechanism treats every number by itself: then only those that differ are released, as
             rows of (number of differing entries,), and statistics are made for these.
-        rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose call
-            is a whole training: rows are then taken as independent without a trial.
+        rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose
+            call is a whole training: rows are then taken as independent without a trial.
         progress: Told how far it is.
 
     Returns:
@@ -143,7 +143,8 @@ def check_runs(runs: int, delta: float, confidence: float) -> None:
     """
     if isinstance(runs, bool) or not isinstance(runs, int) or not _FEWEST_RUNS <= runs <= MOST_RUNS:
         raise InputError(
-            f"runs = {str(runs)[:40]} must be a whole number of {_FEWEST_RUNS} .. {MOST_RUNS:,} per side; 100000 is usual."
+            f"runs = {str(runs)[:40]} must be a whole number of {_FEWEST_RUNS} .. {MOST_RUNS:,} per side; "
+            "100000 is usual."
         )
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (delta, confidence))
     if not numbers or not 0 <= delta < 1 or not 0 < confidence < 1:
@@ -224,7 +225,7 @@ def _score_all(candidates: Sequence[Statistic], outputs: Tensor) -> np.ndarray:
 
 
 def _choose_statistics(scores: list[np.ndarray], delta: float, confidence: float) -> list[tuple[int, Choice]]:
-    """Return number, direction and threshold of the best statistic for epsilon, and those of the best for separation."""
+    """Return number, direction and threshold of the best statistic, once for each bound."""
     choices = [choose(one, other, delta, confidence) for one, other in zip(*scores, strict=True)]
     best = [max(range(len(choices)), key=lambda number: choices[number][which].bound) for which in (0, 1)]
     return [(number, choices[number][which]) for which, number in enumerate(best)]

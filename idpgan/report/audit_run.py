@@ -22,6 +22,7 @@ from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy
 from idpgan.gan.idp_local import Config as LocalRun
 from idpgan.gan.idp_terms import Config as PublishedConfig
 from idpgan.gan.idp_terms import most_accesses, pixel_noise
+from idpgan.jobs import load_config, plan
 from idpgan.models.checkpoint import CONFIG
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
@@ -41,12 +42,9 @@ FORMAT = "idpgan audit 2"
 AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
 
 
-class NothingToAudit(InputError):
-    """The method promises nothing: a true sentence, not a failure."""
-
-
-def nothing_to_audit(name: str) -> str | None:
-    """Return why a method has no guarantee that could be audited, one sentence; None where it has one."""
+def nothing_to_audit(what: str | Path) -> str | None:
+    """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
+    name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
     info = METHODS.get(name)
     if info is None or info.claimed is not None or info.proven != "inf":
         return None
@@ -57,12 +55,11 @@ def method_case(name: str, request: Request) -> AuditCase:
     """Return the case of a method.
 
     Raises:
-        NothingToAudit: If it has no guarantee.
-        InputError: If there is none of that name, or it cannot be asked for that.
+        InputError: If there is none of that name, it has no guarantee, or it cannot be asked for that.
     """
     nothing = nothing_to_audit(name)
     if nothing:
-        raise NothingToAudit(nothing)
+        raise InputError(nothing)
     if name not in AUDITABLE:
         from idpgan.config import nearest_hint
 
@@ -84,17 +81,14 @@ def run_case(path: Path) -> AuditCase:
     """Return the case of what a run released of its private images.
 
     Raises:
-        NothingToAudit: If its method has no guarantee.
-        InputError: If it is no run, or has released nothing yet.
+        InputError: If it is no run, its method has no guarantee, or it has released nothing yet.
     """
-    from idpgan.jobs import load_config, plan
-
     run = RunFolder.open(path)
     config = load_config(run.config)
     name = config.method.name
     nothing = nothing_to_audit(name)
     if nothing:
-        raise NothingToAudit(nothing)
+        raise InputError(nothing)
     document = _released(run)
     if document is None:
         shape = known_shape(config.data)

@@ -59,6 +59,7 @@ class CanaryCritic(nn.Module):
 
     num_classes = 0
     image_shape = _SHAPE
+    places: Tensor
 
     def __init__(self, canaries: int, slope: float) -> None:
         super().__init__()
@@ -129,8 +130,9 @@ class Steps:
             part = f"{self.simulated:,} of {self.count:,} steps were simulated: what they show holds for all"
         plan = f"sample rate {self.sample_rate:g}, noise multiplier {self.noise_multiplier:.4g}, {self.count:,} steps"
         code = (
-            "played through the critic steps of dp-gan, with a critic whose gradient is the canary; augmentation, wrong "
-            "classes (functions of one record and of its own coins) and generator steps (post-processing) were left out"
+            "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "
+            "augmentation and wrong classes (functions of one record and its own coins) and the generator's steps "
+            "(post-processing)"
         )
         return (plan, code, part) if part else (plan, code)
 
@@ -200,7 +202,8 @@ class _Watched(DpGan):
 
     def _start_training(self) -> None:
         """Put the critic in before optimizers are made for it."""
-        self.critic = CanaryCritic(len(self._images), _SLOPE * self.config.clip_norm).to(self.device)  # type: ignore[assignment]
+        self.canaries = CanaryCritic(len(self._images), _SLOPE * self.config.clip_norm).to(self.device)
+        self.critic = self.canaries  # type: ignore[assignment]
         self.loss = CriticLoss(
             self.critic,
             self.config.loss,
@@ -212,7 +215,7 @@ class _Watched(DpGan):
 
     def _watch(self, optimizer: object) -> None:
         """Be called by Opacus once noise and divisor are in the gradient."""
-        gradient = self.critic.weight.grad
+        gradient = self.canaries.weight.grad
         if gradient is None:
             raise RuntimeError("a step without a gradient.")
         self.seen = gradient.detach().clone()
