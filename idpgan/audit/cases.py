@@ -17,6 +17,7 @@ from torch import Tensor
 from idpgan.audit.bounds import AuditResult
 from idpgan.audit.distinguish import Progress, audit, check_runs
 from idpgan.audit.neighbours import PAIRS, Pair
+from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
 from idpgan.audit.tradeoff import gaussian_epsilon, is_nearly_gaussian, proven_separation
 from idpgan.errors import InputError
@@ -37,6 +38,7 @@ from idpgan.privacy.mechanisms import (
 from idpgan.privacy.noise import Noise
 
 USUAL_RUNS = 100_000
+MOST_CANARIES = 100_000
 IMAGE_SHAPE = (112, 92)  # of ORL
 _SENSITIVITY_STEPS = 1000  # of the discrete mechanisms, in grid steps
 _CHOICES = 20  # of the exponential mechanism and noisy max
@@ -147,6 +149,27 @@ class AuditCase:
             progress=progress,
         )
         return Audited(self, result)
+
+    def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
+        """Play it once with many canaries, each in or out by a coin of its own; see `one_run`.
+
+        Args:
+            canaries: m; all are in one call of `release`, for a training one training.
+            confidence: Of the bound.
+            seed: Fixes coins and noise.
+
+        Raises:
+            InputError: If a number is out of range.
+        """
+        most = self.rows or MOST_CANARIES
+        if isinstance(canaries, bool) or not isinstance(canaries, int) or not 10 <= canaries <= most:
+            raise InputError(f"canaries = {str(canaries)[:40]} must be a whole number of 10 .. {most:,} in one run.")
+        coins = toss(canaries, seed)
+        source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
+        data, neighbour = self.pair.data, self.pair.neighbour
+        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbour, data), source)
+        scores = self.statistics[0](data, neighbour)(outputs)
+        return audit_guesses(scores, coins, delta=self.delta, confidence=confidence)
 
 
 @dataclass(frozen=True)
