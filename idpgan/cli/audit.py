@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from idpgan.audit.cases import AuditCase, Audited
     from idpgan.report.one_run_audit import OneRun
 
-_MOST_RUNS, _MOST_CANARIES = 10**9, 100_000  # those of `idpgan.audit`, said before torch is loaded
+_MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # those of `idpgan.audit`, said before torch is loaded
 
 
 def audit(
@@ -45,7 +45,7 @@ def audit(
         bool,
         typer.Option("--one-run", help="One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's."),
     ] = False,
-    canaries: Annotated[int | None, typer.Option(help="Of --one-run; default: 4000 gradients, 500 images.")] = None,
+    canaries: Annotated[int | None, typer.Option(help="Of --one-run; default: 5000 gradients, 500 images.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, each with its own noise.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, or cuda for continuous noise.")] = "cpu",
     quiet: Quiet = False,

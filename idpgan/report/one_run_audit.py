@@ -8,6 +8,7 @@ is for the curator.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ from idpgan.training.method import Method
 from idpgan.training.progress import Progress
 
 _SAMPLES = 5000  # that the nearest one is looked for among
-_USUAL = {"gradients": 4000, "images": 500}
+_USUAL = {"gradients": 5000, "images": 500}
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def gradients_once(
 
     Args:
         case: Of `step_audits`.
-        canaries: m; None = 4,000, or as many as one training takes.
+        canaries: m; None = 5,000.
         confidence: Of the bound.
         seed: Fixes coins and noise.
 
@@ -92,10 +93,10 @@ def gradients_once(
     """
     if case.rows is None:
         raise InputError(
-            f"'{case.method}' has no steps to put gradient canaries in. Give a config file instead: it is trained once, "
-            "with canary images."
+            f"'{case.method}' has no steps to put gradient canaries in. Give a config file: it is trained once, with "
+            "canary images."
         )
-    canaries = min(_USUAL["gradients"], case.rows) if canaries is None else canaries
+    canaries = _USUAL["gradients"] if canaries is None else canaries
     result = case.run_once(canaries, confidence=confidence, seed=seed)
     return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
 
@@ -139,14 +140,11 @@ def images_once(
         split, make_canaries(split, canaries, kind), train, attacks, delta=delta, confidence=confidence, seed=seed
     )
     proven = trained[0].privacy().proven
-    notes: tuple[str, ...] = (
-        f"{canaries} {kind} holdout images, in or out by coins, among {split.num_private:,} private ones",
-    )
-    if (proven.unit, proven.relation) != (Unit.IMAGE, Relation.ZERO_OUT):
-        notes += (
-            f"a coin makes an image a null record, the proof is for {proven.unit}, {proven.relation}: no verdict",
-        )
-    return OneRun(config.method.name, proven, results, False, notes)
+    found = OneRun(config.method.name, proven, results, False)
+    notes = [f"{canaries} {kind} holdout images, in or out by coins, among {split.num_private:,} private ones"]
+    if not found.comparable:
+        notes.append(f"a coin makes a null record, the proof is for {proven.unit}, {proven.relation}: no verdict")
+    return dataclasses.replace(found, notes=tuple(notes))
 
 
 def _critic_score(method: Method, canaries: Images) -> Tensor:
