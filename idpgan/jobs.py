@@ -14,16 +14,16 @@ import torch
 
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
-from idpgan.data.load import Split, known_shape, load
+from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import ConfigError, InputError
 from idpgan.gan.config import RunConfig
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
-from idpgan.privacy.ledger import Budget, Ledger
-from idpgan.report.release import write_release
-from idpgan.run import RunFolder, describe_environment
+from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.report.release import PRIVACY, write_release
+from idpgan.run import RunFolder, append_line, describe_environment
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress
@@ -121,17 +121,18 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
     environment, toml = describe_environment(str(device)), dump_toml(config)
+    books = json.dumps(ledger.to_json(), indent=1) + "\n"
     if out is None:
-        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment)
+        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment, ledger=books)
     else:
-        run = RunFolder.create(out, toml, environment)
+        run = RunFolder.create(out, toml, environment, ledger=books)
     ledger.path = run.ledger  # from the first charge on it is kept on the disk
-    ledger.flush()
-    return _train(config, split, method, run, ledger, delta, progress)
+    with run.locked():
+        return _train(config, split, method, run, ledger, delta, progress)
 
 
 def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
-    """Continue an interrupted run, bit for bit on the CPU.
+    """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
     Args:
         path: The run.
@@ -142,11 +143,17 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
         InputError: If the run, its data, its code or its ledger is not what it was.
     """
     run = RunFolder.open(path)
-    config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
-    split = load(config.data)
-    ledger = Ledger.open(run.ledger, config.identity())
-    method = _method(config, split, ledger, resolve_device(config.training.device))
-    return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+    with run.locked():  # before anything is read that another process may be writing
+        config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
+        ledger = Ledger.open(run.ledger, config.identity(), planned(config, known_shape(config.data)))
+        split = load(config.data)
+        method = _method(config, split, ledger, resolve_device(config.training.device))
+        return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+
+
+def planned(config: RunConfig, shape: DataShape) -> Planned:
+    """Return what a config says of its run's ledger."""
+    return Planned(*config.ledger_terms(), config.planned_events(shape) if config.plans_exactly else None)
 
 
 def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
@@ -199,7 +206,7 @@ def _train(
     progress: Progress | None,
 ) -> Finished:
     device = resolve_device(config.training.device)
-    with run.locked(), contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+    with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
         outcome = train(
             method,
             config=config.training,
@@ -211,10 +218,9 @@ def _train(
             progress=progress,
         )
         released = outcome.ended != "interrupted"
-        if released:
+        if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
             write_release(run, config, method, ledger, delta=delta, split=split)
-        with run.log.open("a", encoding="utf-8") as log:
-            log.write(outcome.message + "\n")
+        append_line(run.log, outcome.message)
     return Finished(run, outcome, released)
 
 

@@ -58,7 +58,7 @@ def evaluate(
     from idpgan.metrics import Cache, evaluate_images, read_images
     from idpgan.metrics.cache import default_folder
     from idpgan.metrics.source import kind_of
-    from idpgan.run import describe_environment, write_text_atomic
+    from idpgan.run import PRIVATE_FILE, describe_environment, write_text_atomic
     from idpgan.training.method import resolve_device
 
     kind = kind_of(source)
@@ -101,7 +101,7 @@ def evaluate(
         "environment": describe_environment(str(where)),
     }
     if out is not None:
-        write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     if as_json:
         print_json(result)
     else:

@@ -253,9 +253,18 @@ class DpGan:
     def prepare(self) -> None:
         """Nothing is read once for all."""
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of coins, latent numbers and noise."""
+        return (self.noise,)
+
     def step_event(self) -> Event:
         """One Poisson-sampled Gaussian release, of empty batches too."""
         return self._event
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     # The critic: the only lines that read private images ---------------------------------------------------------
 

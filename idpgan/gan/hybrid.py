@@ -166,8 +166,17 @@ class Hybrid:
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
 
     def prepare(self) -> None:
-        """Charge and release the noisy sums."""
+        """Release the noisy sums together with their charge."""
         self.aggregate.prepare()
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """That of dp-gan; the aggregate's draws only for its release."""
+        return self.dp_gan.noises
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     def step_event(self) -> Event | None:
         """Nothing for the aggregate's steps, then that of dp-gan."""

@@ -56,6 +56,7 @@ INFO = METHODS["idp-gan-aggregate"]
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
 _BATCH = 1000  # images per call of the feature map
+_FEATURES = "features."  # of the names of what is released
 
 
 class AggregateConfig(MethodConfig):
@@ -242,24 +243,31 @@ class IdpAggregate:
     # The one private read --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Learn what public images teach, charge, release the noisy sums, and drop the private images."""
-        if len(self._public):
-            seed = self.training.seed
-            if self.config.features == "public":
-                network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=seed)
-                fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=seed)
-                self.features = self._new_features(network)
-                if self.config.clusters > 1:
-                    self.cells.find_clusters(self._embedding, self._public, seed)
-            if isinstance(self.newest, WarpGenerator) and self.config.pretrain_steps:
-                pretrain_codes(self.newest, self._public, steps=self.config.pretrain_steps, seed=seed)
-        self.ledger.charge(self.sums.event)  # before the read: a failure over-counts, never under-counts
+        """Release the noisy sums, drop the private images, and start from what public images teach."""
+        released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take_released(released)
+        if len(self._public) and isinstance(self.newest, WarpGenerator) and self.config.pretrain_steps:
+            steps, seed = self.config.pretrain_steps, self.training.seed
+            pretrain_codes(self.newest, self._public, steps=steps, seed=seed)
+        self._start_training()
+
+    def _release(self) -> dict[str, Tensor]:
+        """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
+        if self.config.features == "public":
+            network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=self.training.seed)
+            fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=self.training.seed)
+            self.features = self._new_features(network)
+            if self.config.clusters > 1:
+                self.cells.find_clusters(self._embedding, self._public, self.training.seed)
         vectors = private_vectors(
             self._take_private(), self.features, self.cells, self.noise, motion=self.config.augment, cap=self._cap()
         )
-        self._released = self.sums(vectors, self.noise)
-        self._start_training()
-        self._use_released()
+        released = {"sums": self.sums(vectors, self.noise)}
+        released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
+        if self.cells.centroids is not None:
+            released["centroids"] = self.cells.centroids
+        return released
 
     def _take_private(self) -> Images:
         """Hand the private images over, once."""
@@ -279,10 +287,21 @@ class IdpAggregate:
 
     # What follows is post-processing of the released sums ------------------------------------------------------
 
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
+        self._private, self._released = None, released
+        features = {
+            name.removeprefix(_FEATURES): tensor for name, tensor in released.items() if name.startswith(_FEATURES)
+        }
+        self.features.load_state_dict(features)
+        if "centroids" in released:
+            self.cells.set_centroids(self._embedding, released["centroids"].to(self.device))
+        self._use_released()
+
     def _use_released(self) -> None:
         """Make the critic from the released sums, (rows, clusters, groups, dimensions)."""
         config, count = self.config, self.features.count
-        sums = self._released.view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
+        sums = self._released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
         per_row = (sums[..., -1].sum((1, 2)) / count).clamp(min=1)  # noisy images per class
         noise_std = self.sums.noise_std * math.sqrt(config.groups)
         self.noise_variance = (noise_std / per_row.mean().item()) ** 2
@@ -300,8 +319,17 @@ class IdpAggregate:
         target = sums[..., :-1].sum(2) / per_row[:, None, None]  # (rows, clusters, D)
         self.critic = LinearCritic(target, config.average)
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """No step draws secret noise."""
+        return ()
+
     def step_event(self) -> None:
         """No step reads anything private."""
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """No step reads anything private."""
+        return ()
 
     def critic_step(self, step: int) -> Stats:
         """Generate, embed, and move the critic; the embedding is kept for the generator's step."""
@@ -401,12 +429,8 @@ class IdpAggregate:
 
     def state(self) -> dict[str, Any]:
         """Return what was released, networks, optimiser, average and random state."""
-        prepared = {"sums": self._released}
-        prepared |= {f"features.{name}": tensor for name, tensor in self.features.state_dict().items()}
-        if self.cells.centroids is not None:
-            prepared["centroids"] = self.cells.centroids
         return {
-            "prepared": prepared,
+            "prepared": self._released,
             "critic": self.critic.state(),
             "generator": self.newest.state_dict(),
             "ema": self.ema.state(),
@@ -416,17 +440,8 @@ class IdpAggregate:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; the private images are not needed any more."""
-        self._private = None
-        prepared = state["prepared"]
-        self._released = prepared["sums"]
-        prefix = "features."
-        self.features.load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in prepared.items() if name.startswith(prefix)}
-        )
-        if "centroids" in prepared:
-            self.cells.set_centroids(self._embedding, prepared["centroids"].to(self.device))
-        self._use_released()
+        """Take back what `state` returned."""
+        self._take_released(state["prepared"])
         self.critic.load_state(state["critic"])
         self.newest.load_state_dict(state["generator"])
         self.ema.load_state(state["ema"])

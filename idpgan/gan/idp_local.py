@@ -174,9 +174,13 @@ class IdpLocal(WganGp):
         self._frequencies = torch.empty(0, device=device)
 
     def prepare(self) -> None:
-        """Charge image and label, perturb them all, and let go of the raw ones."""
-        for event in self._events:
-            self.ledger.charge(event)
+        """Perturb all images and labels, once, and let go of the raw ones."""
+        released = self.ledger.release(self._events, self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take(released["steps"], released["labels"])
+
+    def _release(self) -> dict[str, Tensor]:
+        """Read every image and label, and return what the channel and the response make of them."""
         chunks = [
             self.channel.release(to_float(chunk).to(self.device), self.noise)
             for chunk in self._images.images.split(_CHUNK)
@@ -185,7 +189,7 @@ class IdpLocal(WganGp):
         if self.newest.num_classes and self._images.labels is not None:
             raw = self._images.labels.cpu().clone()
             labels = raw if self._terms.response is None else self._terms.response(raw, self.noise)
-        self._take(torch.cat(chunks), labels)
+        return {"steps": torch.cat(chunks), "labels": labels}
 
     def _take(self, steps: Tensor, labels: Tensor) -> None:
         """Keep what was released, and nothing raw."""

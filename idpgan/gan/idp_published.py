@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -50,6 +51,7 @@ from idpgan.gan.idp_terms import (
     Config,
     PublishedConfig,
     coefficient_scale,
+    label_events,
     label_outputs,
     label_targets,
     most_accesses,
@@ -159,21 +161,50 @@ class IdpPublished:
     # Private reads ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Charge every read of the run; then perturb images (`once`) and labels, and let go of the raw images."""
+        """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
         if self._public is not None:
             self._allocate(self._relevance(self._public))
         pixels = self.critic.first.pixel_noise
-        shape = pixels.image_shape
-        for event in planned(self._run, shape, self._num_classes, self._num_private, pixels):
-            self.ledger.charge(event)
+        events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
+        self._take_released(self.ledger.release(events, self._release, noise=self.noise))
         self.critic.first.draw_bias_noise(self._rng)
-        if self.newest.num_classes and self._run.privacy.label_epsilon is not None and self._labels is not None:
-            response = RandomisedResponse(self.newest.num_classes, self._run.privacy.label_epsilon, *PAIR)
-            self._labels = response(self._labels, self.noise)
+
+    def _release(self) -> dict[str, Tensor]:
+        """Return what is drawn once: x~ (`once`), the labels' random answers; and the allocation of the noise."""
+        released, pixels = {}, self.critic.first.pixel_noise
+        if self._labels_are_public and self._labels is not None and self.newest.num_classes:
+            response = RandomisedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *PAIR)
+            released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
             perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
-            self._images = torch.cat(perturbed).to(self.device)
-            self._raw = None
+            released["images"] = torch.cat(perturbed)
+        if self.config.allocation == "relevance":
+            released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
+        return released
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run, and let go of what is raw."""
+        self._released = released
+        if "allocation" in released:
+            self._allocate(tuple(released["allocation"].tolist()))
+        if "labels" in released:
+            self._labels = released["labels"].to(self.device)
+        if "images" in released:
+            self._images, self._raw = released["images"].to(self.device), None
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of what is drawn at every step."""
+        return (self.noise,)
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Return what the accesses after `step` cost at most, one more than they fill: they may begin in an epoch."""
+        left = self._run.training.steps - step
+        accesses = math.ceil(left * self.batch_size / self._num_private) + 1
+        pixels = self.critic.first.pixel_noise
+        of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
+        of_labels = () if not left or self._labels_are_public else label_events(self._run, self._num_classes, accesses)
+        return of_pixels + of_labels
 
     def step_event(self) -> Event | None:
         """`prepare` has paid for every step: the number of accesses is fixed in advance."""
@@ -355,13 +386,6 @@ class IdpPublished:
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average, batch order and random states; x~ once, under "prepared"."""
         self._warn_if_unbounded()
-        prepared = {}
-        if self._images is not None:
-            prepared["images"] = self._images
-        if self._labels_are_public and self._labels is not None:
-            prepared["labels"] = self._labels
-        if self.config.allocation == "relevance":
-            prepared["allocation"] = torch.tensor(self.critic.first.pixel_noise.allocation, dtype=torch.float64)
         return {
             "generator": self.newest.state_dict(),
             "critic": self.critic.state_dict(),
@@ -373,7 +397,7 @@ class IdpPublished:
             "order": self._order,
             "cursor": self._cursor,
             "unbounded": self._unbounded,
-            **({"prepared": prepared} if prepared else {}),
+            "prepared": self._released,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -387,13 +411,7 @@ class IdpPublished:
         self.noise.load_state(state["noise"])
         self._order, self._cursor = state["order"], state["cursor"]
         self._unbounded = state["unbounded"].to(self.device)
-        prepared = state.get("prepared", {})
-        if "allocation" in prepared:
-            self._allocate(tuple(prepared["allocation"].tolist()))
-        if "labels" in prepared:
-            self._labels = prepared["labels"].to(self.device)
-        if "images" in prepared:
-            self._images, self._raw = prepared["images"].to(self.device), None
+        self._take_released(state["prepared"])
 
     def _warn_if_unbounded(self) -> None:
         """Say once, at a tick, that the order-2 noise has taken the loss's lower bound away."""

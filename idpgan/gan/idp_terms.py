@@ -189,10 +189,10 @@ def planned(
         cost: tuple[Event, ...] = (Event("exponential", *PAIR, pure_epsilon=uniform.pure_epsilon, count=repeats),)
     else:
         cost = (pixels or uniform).events(accesses)
-    return cost + _label_events(config, num_classes, accesses)
+    return cost + label_events(config, num_classes, accesses)
 
 
-def _label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
+def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
     """Return what the label of one image pays (math.md 1.1, below the table)."""
     classes, privacy = classes_of(config.model, num_classes), config.privacy
     if classes == 0:

@@ -31,7 +31,7 @@ def poisson_sample(num: int, sample_rate: float, noise: Noise) -> Tensor:
 
     Args:
         num: Number of records.
-        sample_rate: q. A coin compares 53 uniform bits with q, so its chance is q to 2^-53.
+        sample_rate: q. A coin compares 52 uniform bits and a half with q, so its chance is q to 2^-53.
         noise: Where the coins come from. They are never released: the accounting of Poisson sampling needs that.
 
     Returns:

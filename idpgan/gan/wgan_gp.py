@@ -31,6 +31,7 @@ from idpgan.models.initialise import torch_seed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
+from idpgan.privacy.noise import Noise
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -112,9 +113,18 @@ class WganGp:
     def prepare(self) -> None:
         """Nothing is read once for all."""
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """No step draws secret noise."""
+        return ()
+
     def step_event(self) -> Event:
         """Every critic step reads raw images."""
         return _EVENT
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     def critic_step(self, step: int) -> Stats:
         """Minimise ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` (seed 004, eq. 5) by one Adam step."""

@@ -295,7 +295,7 @@ class RandomisedResponse:
         _check_positive("RandomisedResponse", epsilon=self.epsilon)
         if self.epsilon > 30:
             raise InputError(
-                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 53 bits hold no rarer lie."
+                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 52 bits hold no rarer lie."
             )
 
     @property

@@ -31,7 +31,7 @@ from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, load_generator, save_generator
 from idpgan.models.generator import Generator
 from idpgan.report.critics import NoCriticError, critic_of_run, saved_state
-from idpgan.run import RunFolder, describe_environment, write_bytes_atomic, write_text_atomic
+from idpgan.run import PRIVATE_FILE, RunFolder, describe_environment, write_bytes_atomic, write_text_atomic
 from idpgan.training.method import resolve_device
 from idpgan.training.progress import Progress as TrainingProgress
 
@@ -185,8 +185,10 @@ def attack_run(
 def write_attack(attacked: Attacked) -> tuple[Path, Path]:
     """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
     image = attacked.run.attack.with_suffix(".png")
-    write_text_atomic(attacked.run.attack, json.dumps(attacked.to_json(), indent=2, allow_nan=False) + "\n")
-    write_bytes_atomic(image, roc_png(attacked.rows))
+    write_text_atomic(
+        attacked.run.attack, json.dumps(attacked.to_json(), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE
+    )
+    write_bytes_atomic(image, roc_png(attacked.rows), mode=PRIVATE_FILE)
     return attacked.run.attack, image
 
 

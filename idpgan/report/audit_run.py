@@ -24,7 +24,7 @@ from idpgan.report.card import replace_audited
 from idpgan.report.publisher_audits import PUBLISHER_CASES
 from idpgan.report.release import CARD, PRIVACY
 from idpgan.report.verify import verify_release
-from idpgan.run import RunFolder, sha256_file, write_text_atomic
+from idpgan.run import PRIVATE_FILE, RunFolder, sha256_file, write_text_atomic
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
@@ -168,7 +168,7 @@ def audit_document(audited: Audited) -> dict[str, Any]:
 def write_audit(run: Path, audited: Audited) -> Path:
     """Write a run's audit.json; return where."""
     path = RunFolder.open(run).audit
-    write_text_atomic(path, json.dumps(audit_document(audited), indent=2, allow_nan=False) + "\n")
+    write_text_atomic(path, json.dumps(audit_document(audited), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     return path
 
 

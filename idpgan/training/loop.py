@@ -69,12 +69,18 @@ def train(
         BudgetError: If not even the first step can be paid for.
         InputError: If the saved state is damaged or belongs to another run.
     """
-    # Setup: continue the saved state, or do the one-time private reads, which the method charges itself.
+    # Setup: continue the saved state, or do the one-time private reads, which the ledger keeps with their charge.
     progress = progress or Progress()
     upkeep = _Upkeep(
-        method, config, ledger, StateStore(run, fingerprint), Recorder(run.stats, config.batch_size), delta
+        method, config, ledger, StateStore(run, fingerprint, ledger), Recorder(run.stats, config.batch_size), delta
     )
-    step = upkeep.resume_or_prepare(progress)
+    signals = StopSignals(at_once=True)
+    try:
+        with signals:
+            step = upkeep.resume_or_prepare(progress)
+    except KeyboardInterrupt:
+        progress.stop()
+        return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
 
     progress.start(step, config.steps, ledger.epsilon(delta))
     try:
@@ -88,6 +94,7 @@ def train(
                     ledger.charge(event)  # before the step: a failure over-counts, never under-counts
                 step += 1
                 upkeep.recorder.add(method.critic_step(step))
+                upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
 
                 # Generator: post-processing of the critic, costs nothing.
                 if method.wants_generator_step(step):
@@ -102,6 +109,7 @@ def train(
                 return Outcome(step, "interrupted", _interrupted(signals.received, step, config.steps, run))
             if step > upkeep.recorder.tick_step:
                 upkeep.tick(step, on_tick, progress)
+            upkeep.finish(step)
     finally:
         progress.stop()
     if step < config.steps:
@@ -111,7 +119,7 @@ def train(
 
 @dataclass
 class _Upkeep:
-    """What happens around the steps: resume, tick, save."""
+    """What happens around the steps: resume, tick, save, and the keys of the noise."""
 
     method: Method
     config: TrainingConfig
@@ -123,18 +131,43 @@ class _Upkeep:
 
     def resume_or_prepare(self, progress: Progress) -> int:
         """Return the step to continue from."""
-        if self.store.exists():
-            saved = self.store.load()
-            self.ledger.rewind(saved.ledger_position)  # steps after the last tick are paid for: replayed, not charged
-            self.method.load_state(saved.method)
-            self.recorder.load_state(saved.recorder)
-            self.saved_step = saved.step
-            return saved.step
-        self.recorder.truncate(0)
-        progress.prepare()
-        self.method.prepare()
-        self.save(0)  # from here on a kill does not charge prepare() again
-        return 0
+        saved = self.store.load()
+        if saved is None:
+            self.recorder.truncate(0)
+            self.ledger.repeat(self.ledger.released_position)  # nothing, unless a state was lost
+            progress.prepare()
+            self.method.prepare()
+            self.ratchet()  # the key is the same from here on, whether prepare() drew or took what was released before
+            self.save(0)
+            return 0
+        if saved.exact:
+            self.ledger.rewind(saved.ledger_position)  # steps after the state are paid for: taken again, not charged
+        else:
+            self.ledger.repeat(saved.ledger_position, self.method.paid_ahead(saved.step))
+        self.method.load_state(saved.method)
+        self.recorder.load_state(saved.recorder)
+        self.saved_step = saved.step
+        if not saved.exact and not self._keys_erased:
+            for noise in self.method.noises:
+                noise.rekey()
+            self.save(saved.step)  # with the new keys: from here on, steps may be taken again
+        return saved.step
+
+    def ratchet(self) -> None:
+        """Replace the keys of all noise by their hashes."""
+        for noise in self.method.noises:
+            noise.ratchet()
+
+    def finish(self, step: int) -> None:
+        """Erase the keys when the run has ended: its noise can never be drawn again, not even from its state."""
+        if not self._keys_erased:
+            for noise in self.method.noises:
+                noise.erase()
+            self.save(step)
+
+    @property
+    def _keys_erased(self) -> bool:
+        return all(noise.erased for noise in self.method.noises)
 
     def tick(self, step: int, on_tick: Sequence[TickCallback], progress: Progress) -> None:
         """Check, record, save, show."""
@@ -166,8 +199,7 @@ class _Upkeep:
         return state
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state, and before it the ledger, which must never be behind."""
-        self.ledger.flush()
+        """Write the state, and with it the ledger that names it."""
         self.store.save(SavedState(step, state, self.ledger.position, self.recorder.state()))
         self.saved_step = step
 
@@ -184,10 +216,11 @@ def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
     """Whether one more such step after `step` stays within the target.
 
     Raises:
-        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end.
+        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end. (A continuation
+            that charges steps again may find nothing left for the first of them.)
     """
     enough = ledger.affordable(event) >= event.count
-    if not enough and step == 0:
+    if not enough and step == 0 and not ledger.has_repeated:
         why = f": {event.reason}" if event.reason else ""
         raise BudgetError(
             f"The budget does not cover a single critic step ({_target(ledger)}, one step is {event.kind}{why}). "
@@ -206,6 +239,14 @@ def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str
     return (
         f"Stopped by {signal_name} after critic step {step:,} of {steps:,}; everything is saved. "
         f"Continue with: idpgan train --resume {run.path}"
+    )
+
+
+def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
+    """Say how to go on after a signal before the first step."""
+    return (
+        f"Stopped by {signal_name or 'Ctrl-C'} before the first step; what was released until then is kept and paid "
+        f"once. Continue with: idpgan train --resume {run.path}"
     )
 
 

@@ -60,7 +60,7 @@ def loop(path, config, *, kind=DpGan, target=None, private=None):
         ledger.flush()
     split = digits() if private is None else dataclasses.replace(digits(), private=private)
     method = method_of(config, kind=kind, ledger=ledger, split=split)
-    fingerprint = {"config": config.identity()}
+    fingerprint = {"config": config.identity(), "device": "cpu"}
     return train(
         method, config=config.training, ledger=ledger, run=folder, fingerprint=fingerprint, delta=DELTA
     ), method

@@ -50,7 +50,7 @@ def loop(path, config, *, kind=Hybrid, terms=None):
         ledger = Ledger(*(terms or (Unit.IMAGE, Relation.ZERO_OUT, None)), folder.ledger, "test")
         ledger.flush()
     method = method_of(config, kind=kind, ledger=ledger)
-    fingerprint = {"config": config.identity()}
+    fingerprint = {"config": config.identity(), "device": "cpu"}
     return train(
         method, config=config.training, ledger=ledger, run=folder, fingerprint=fingerprint, delta=DELTA
     ), method
