@@ -213,6 +213,8 @@ class Books:
             target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
         books = cls(Terms(unit, relation, target, str(data["owner"])))
         for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
+            if not isinstance(data[key], list):
+                raise TypeError(f"{key} is no list")
             for item in data[key]:
                 event = Event.from_json(item)
                 books.check(event)

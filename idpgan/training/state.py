@@ -176,7 +176,7 @@ def machine_fingerprint() -> dict[str, str]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "processor": _processor(),
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
-        "deterministic": f"{torch.are_deterministic_algorithms_enabled()}",
+        "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.mkldnn.deterministic}",
         "default dtype": str(torch.get_default_dtype()),
         "matrix products": torch.get_float32_matmul_precision(),
         "variables": " ".join(

@@ -99,7 +99,7 @@ def test_training_longer_costs_nothing(splits):
     assert method.ledger.epsilon(1e-5) == spent
 
 
-def test_the_charge_stands_before_the_first_private_image_is_read(splits):
+def test_what_cannot_be_paid_is_not_read_and_a_read_that_fails_releases_nothing(splits):
     class Poisoned(type(splits[False].private)):
         def select(self, index):
             raise RuntimeError("read")
@@ -107,10 +107,13 @@ def test_the_charge_stands_before_the_first_private_image_is_read(splits):
     private = splits[False].private
     poisoned = Poisoned(private.images, private.labels, private.classes)
     method = method_of(config_of(), dataclasses.replace(splits[False], private=poisoned))
-    assert method.ledger.events == ()
     with pytest.raises(RuntimeError, match="read"):
         method.prepare()
-    assert method.ledger.events == (method.sums.event,)
+    assert method.ledger.events == ()  # charge and result stand or fall together
+    assert method.ledger.released() is None
+    method.ledger.charge(method.sums.event)
+    with pytest.raises(BudgetError, match="Nothing was read"):
+        method.prepare()
 
 
 def test_private_images_are_gone_after_prepare(splits):
@@ -132,11 +135,13 @@ def test_private_images_are_gone_after_prepare(splits):
     assert torch.equal(*results)
 
 
-def test_a_second_prepare_has_nothing_to_read(splits):
+def test_a_second_prepare_takes_what_was_released(splits):
     method = method_of(config_of(), splits[False])
     method.prepare()
-    with pytest.raises(BudgetError, match="exceed"):
-        method.prepare()
+    sums, spent = method.state()["prepared"]["sums"], method.ledger.events
+    method.prepare()
+    assert torch.equal(method.state()["prepared"]["sums"], sums)
+    assert method.ledger.events == spent == (method.sums.event,)
 
 
 @pytest.mark.parametrize("relation", list(Relation))

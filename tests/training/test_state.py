@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
-from idpgan.training.state import SavedState, StateStore, code_digest, nonfinite, run_fingerprint
+from idpgan.training.state import SavedState, StateStore, code_digest, machine_fingerprint, nonfinite, run_fingerprint
 from tests.training.toy import bits, new_run
 
 FINGERPRINT = {"config": "aaaa", "private data": "bbbb", "device": "cpu"}
@@ -83,15 +83,81 @@ def test_the_previous_state_is_kept_until_the_new_one_is_whole(run, monkeypatch,
         patch.setattr(os, failing, fail)
         with pytest.raises(OSError, match="No space"):
             store.save(saved(step=2))
-    assert store_of(run).load().step == 1
-    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+    loaded = store_of(run).load()
+    assert (loaded.step, loaded.exact) == (1, True)
+    assert {path.name for path in run.state_dir.iterdir()} == {"state.pt", "ledger.json", ".ledger.json.lock"}
 
 
 def test_what_a_killed_writer_left_is_removed(run):
     store_of(run).save(saved())
-    (run.state_dir / ".state.pt.0123.part").write_bytes(b"half")
-    store_of(run).load()
-    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+    for name in (".state.new.pt.0123.part", ".ledger.json.0123.part", ".prepared.new.safetensors.0123.part"):
+        (run.state_dir / name).write_bytes(b"half")
+    (run.state_dir / "prepared.new.safetensors").write_bytes(b"no ledger names it")
+    with run.locked():
+        assert store_of(run).load().exact
+    assert {path.name for path in run.state_dir.iterdir()} == {"state.pt", "ledger.json", ".ledger.json.lock", "lock"}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("moment", range(1, 4))
+def test_a_kill_while_saving_leaves_the_old_or_the_new_state_whole_and_named(run, monkeypatch, moment):
+    store_of(run).save(saved(step=1))
+    moves, replace = [], os.replace
+
+    def killed(*paths):
+        moves.append(paths)
+        if len(moves) == moment:  # the new state under its second name, the ledger, the new state under its name
+            raise Killed
+        replace(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(Killed):
+            store_of(run).save(saved(step=2))
+    loaded = store_of(run).load()
+    assert (loaded.step, loaded.exact) == (2 if moment == 3 else 1, True)
+    assert not (run.state_dir / "state.new.pt").exists()
+
+
+def test_an_older_state_another_machine_and_a_gpu_are_not_repeated_exactly(run, monkeypatch):
+    store_of(run).save(saved(step=1))
+    older = run.state.read_bytes()
+    store_of(run).save(saved(step=2))
+    newest = run.state.read_bytes()
+    assert store_of(run).load().exact
+    run.state.write_bytes(older)
+    assert not store_of(run).load().exact
+    run.state.write_bytes(newest)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert not store_of(run).load().exact
+    monkeypatch.delenv("MKL_CBWR")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert not store_of(run).load().exact
+    finally:
+        torch.set_num_threads(threads)
+    assert store_of(run).load().exact
+
+    gpu = FINGERPRINT | {"device": "cuda"}
+    other = new_run(run.path.with_name("on-a-gpu"))
+    store_of(other, gpu).save(saved())
+    assert not store_of(other, gpu).load().exact
+
+
+def test_a_ledger_lowered_or_of_another_release_does_not_fit_the_state(run):
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    event = Event("laplace", Unit.IMAGE, Relation.REPLACE_ONE, 10.0)
+    ledger.release([event], lambda: {"sums": torch.ones(3)}, noise=Noise.fixed(1))
+    StateStore(run, FINGERPRINT, ledger).save(saved({"prepared": ledger.released()}))
+    run.ledger.unlink()
+    other = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    other.release([event], lambda: {"sums": torch.zeros(3)}, noise=Noise.fixed(2))
+    with pytest.raises(InputError, match="another release"):
+        store_of(run).load()
 
 
 @pytest.mark.parametrize(
@@ -163,27 +229,37 @@ def test_a_state_of_another_format_is_refused(run):
         store_of(run).load()
 
 
+def released(run):
+    """Release sums, and save a state that goes on from them."""
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    sums = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).t()
+    event = Event("laplace", Unit.IMAGE, Relation.REPLACE_ONE, 10.0)
+    prepared = ledger.release([event], lambda: {"sums": sums}, noise=Noise.fixed(1))
+    StateStore(run, FINGERPRINT, ledger).save(saved({"w": torch.ones(1), "prepared": prepared}))
+    return sums
+
+
 def test_what_prepare_released_is_written_once_and_comes_back(run):
-    released = {"sums": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).t()}
-    store = store_of(run)
-    store.save(saved({"w": torch.ones(1), "prepared": released}))
+    sums = released(run)
     written = run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino
-    store.save(saved({"w": torch.zeros(1), "prepared": released}, step=9))
-    assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
     assert "prepared" not in torch.load(run.state, weights_only=True)["method"]
     assert stat.S_IMODE(run.prepared.stat().st_mode) == 0o600
-
     resumed = store_of(run)
     method = resumed.load().method
-    assert torch.equal(method["prepared"]["sums"], released["sums"])
+    assert torch.equal(method["prepared"]["sums"], sums)
     resumed.save(saved(method))
     assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
     assert store_of(run).load().method.keys() == {"w", "prepared"}
 
 
-@pytest.mark.parametrize(("damage", "words"), [("missing", "it is missing"), ("changed", "not what the state names")])
+def test_what_was_not_released_by_the_ledger_is_not_saved(run):
+    with pytest.raises(TypeError, match="not released by the ledger"):
+        store_of(run).save(saved({"prepared": {"sums": torch.ones(3)}}))
+
+
+@pytest.mark.parametrize(("damage", "words"), [("missing", "it is missing"), ("changed", "not what the ledger names")])
 def test_other_prepared_sums_are_refused(run, damage, words):
-    store_of(run).save(saved({"prepared": {"sums": torch.ones(3)}}))
+    released(run)
     if damage == "missing":
         run.prepared.unlink()
     else:
@@ -206,12 +282,18 @@ def test_nonfinite_names_the_tensors():
     assert nonfinite({"number": 1}) == []
 
 
-def test_the_fingerprint_names_config_data_code_torch_and_device():
+def test_the_fingerprints_name_what_must_be_equal_and_what_decides_over_bits():
     fingerprint = run_fingerprint(config="c", private_data="d", device=torch.device("cpu"))
-    assert fingerprint == {
-        "config": "c", "private data": "d", "code": code_digest(), "torch": torch.__version__, "device": "cpu",
-    }  # fmt: skip
-    assert type(fingerprint["torch"]) is str  # torch's own version class could not be loaded with weights_only
+    assert fingerprint == {"config": "c", "private data": "d", "code": code_digest(), "device": "cpu"}
+    machine = machine_fingerprint()
+    assert machine == machine_fingerprint()
+    assert machine["torch"] == torch.__version__
+    assert {type(value) for value in machine.values()} == {str}  # torch's own version class could not be loaded
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert machine_fingerprint() != machine
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_the_code_digest_sees_every_file(tmp_path, monkeypatch):

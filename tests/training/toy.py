@@ -220,6 +220,6 @@ def remains(path: Path) -> dict[str, Any]:
 
 
 def books(run: RunFolder) -> dict[str, Any]:
-    """Return what two equal runs have in common on their ledgers: a saved state holds the clock, so has another hash."""
+    """Return what two equal runs have in common on their ledgers: the hash of a state is not, as it holds the clock."""
     content = json.loads(run.ledger.read_text())
     return {name: value for name, value in content.items() if name not in ("state", "checksum")}
