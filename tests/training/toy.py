@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from idpgan.data.config import DataConfig
@@ -223,3 +226,27 @@ def books(run: RunFolder) -> dict[str, Any]:
     """Return what two equal runs have in common on their ledgers: the hash of a state is not, as it holds the clock."""
     content = json.loads(run.ledger.read_text())
     return {name: value for name, value in content.items() if name not in ("state", "checksum")}
+
+
+class Stopped(BaseException):
+    """What a kill looks like from inside: nothing after it is done."""
+
+
+@contextlib.contextmanager
+def stopping_at(number: int, error: BaseException, call: str = "replace") -> Iterator[list[Any]]:
+    """Raise at one durable write, counted from 1: all of them go through `os.replace` (or, finer, `os.fsync`).
+
+    Yields the list of the calls so far; where it stays shorter than `number`, nothing was raised.
+    """
+    calls: list[Any] = []
+    original = getattr(os, call)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == number:
+            raise error
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, call, counted)
+        yield calls
