@@ -122,8 +122,13 @@ class RunFolder:
         Half-written files of a run that was killed are removed.
 
         Raises:
-            InputError: If another process holds it.
+            InputError: If another process holds it, or the run has no state.
         """
+        if not self.state_dir.is_dir():
+            raise InputError(
+                f"{self.path} has no {self.state_dir.name}/, so its spending is unknown and it cannot go on. "
+                "Restore the folder from a copy, or start a new run."
+            )
         busy = f"Another process is training {self.path}. Wait for it, or stop it before you resume."
         with file_lock(self.state_dir / "lock", busy=busy):
             for folder, kind in ((self.path, "stats.jsonl"), (self.samples, "step_"), (self.state_dir, "state")):

@@ -409,7 +409,10 @@ class Ledger:
             raise InputError(
                 f"no ledger at {path}: the run's spending is unknown, so it cannot go on. Start a new run."
             )
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"the ledger {path} cannot be read ({error.strerror}). Check its permissions.") from error
         ledger = cls._of(Books.parse(content, path), path)
         ledger._seen = content
         if ledger.owner != owner:

@@ -133,10 +133,12 @@ class _Upkeep:
         """Return the step to continue from."""
         saved = self.store.load()
         if saved is None:
+            lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
-            self.ledger.repeat(self.ledger.released_position)  # nothing, unless a state was lost
             progress.prepare()
             self.method.prepare()
+            if lost:  # steps were taken, and the state is gone: all of them are taken again with fresh noise
+                self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is the same from here on, whether prepare() drew or took what was released before
             self.save(0)
             return 0

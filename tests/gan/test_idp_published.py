@@ -486,3 +486,19 @@ def test_privacy_keys_have_no_defaults_and_the_method_needs_accept_unsound():
         jobs.start(jobs.load_config(None, overrides))
     with pytest.raises(ConfigError, match="what a run costs depends on its number and size of images"):
         jobs.plan(config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}))
+
+
+@pytest.mark.parametrize(("count", "total"), [(24, 30), (20, 11)])
+def test_steps_repeated_with_fresh_noise_pay_for_every_access_again(count, total):
+    settings = config(privacy={"noise": "per_step"}, model=PLAIN, steps=total)
+    method = prepared(settings, small(count))
+    seen = [method._next_index() for _ in range(total)]
+    (one,) = {event.single for event in method.critic.first.pixel_noise.events(1)}
+    per_access = sum(event.count for event in method.critic.first.pixel_noise.events(1))
+    for step in range(total):
+        most = torch.bincount(torch.cat(seen[step:]), minlength=count).max().item()
+        (again,) = method.paid_ahead(step)
+        assert again.single == one
+        assert most * per_access <= again.count <= (most + 2) * per_access
+    assert method.paid_ahead(total) == ()
+    assert prepared(config(privacy={"noise": "once"}, model=PLAIN), small(count)).paid_ahead(0) == ()
