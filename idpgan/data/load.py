@@ -50,7 +50,8 @@ class Split:
     """The four disjoint parts of a data set.
 
     Attributes:
-        public: Images that get no protection at all, null records left out; empty unless the config asks for them.
+        public: Images that get no protection at all; empty unless the config asks for them. None is a null record:
+            another public image stands in its place, so that their number is the declared one.
         private: Images that the guarantee covers. Every position is there, null records included.
         holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
         test: Images that judge what was trained.
@@ -138,9 +139,9 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
     test = None if test is None else labelled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
-        public=(
-            images.select(index.public) if public is None else _alike(public, images, config, "public_root")
-        ).existing(),
+        public=_filled(images.select(index.public))
+        if public is None
+        else _alike(public, images, config, "public_root"),
         private=images.select(index.private),
         holdout=images.select(index.holdout),
         test=images.select(index.test) if test is None else _alike(test, images, config, "its test part"),
@@ -158,6 +159,16 @@ def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfi
         raise DataError(f"{message}; the first: {refused[0].reason} Name the right folder, or declare what it holds.")
     first = " ".join(file.reason for file in refused[:3])
     _LOG.warning("%s and stand as null records: they count in N and add nothing. The first: %s", message, first)
+
+
+def _filled(public: Images) -> Images:
+    """Put public images in the places of null records among them, in turn."""
+    if public.null is None or not bool(public.null.any()):
+        return dataclasses.replace(public, null=None)
+    there = torch.nonzero(~public.null)[:, 0]
+    if not len(there):
+        raise DataError("None of the public images can be used. Mend their files, or name others.")
+    return dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
 
 
 def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices:

@@ -224,11 +224,11 @@ def test_unit_person_is_proven_for_persons(splits):
 def test_groups_are_coins_and_clusters_follow_the_image():
     noise, cells = Noise.fixed(1), Cells(2, 1, 4)
     rows = torch.arange(4000) % 2
-    index = cells.index(torch.zeros(4000, 1, 8, 8), rows, noise)
+    index = cells.index(torch.zeros_like(rows), rows, noise)
     assert torch.equal(index // 4, rows)
     counts = torch.bincount(index, minlength=8)
     assert (counts - 500).abs().max() < 5 * (4000 * 0.125 * 0.875) ** 0.5
-    assert not torch.equal(index, cells.index(torch.zeros(4000, 1, 8, 8), rows, noise))
+    assert not torch.equal(index, cells.index(torch.zeros_like(rows), rows, noise))
 
 
 @pytest.mark.parametrize(
