@@ -200,6 +200,7 @@ def _train(
 ) -> Finished:
     device = resolve_device(config.training.device)
     with run.locked(), contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+        _log(run, *(f"null record: {file.reason}" for file in split.refused))
         outcome = train(
             method,
             config=config.training,
@@ -213,9 +214,14 @@ def _train(
         released = outcome.ended != "interrupted"
         if released:
             write_release(run, config, method, ledger, delta=delta, split=split)
-        with run.log.open("a", encoding="utf-8") as log:
-            log.write(outcome.message + "\n")
+        _log(run, outcome.message)
     return Finished(run, outcome, released)
+
+
+def _log(run: RunFolder, *lines: str) -> None:
+    """Append lines to the curator's log."""
+    with run.log.open("a", encoding="utf-8") as log:
+        log.writelines(f"{line}\n" for line in lines)
 
 
 def _delta(config: RunConfig, num_private: int) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.features import FeatureMap
@@ -129,3 +130,22 @@ def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
     rank = torch.empty_like(order)
     rank[order] = everything - starts[person[order]]  # 0 for a person's first image
     return everything[rank < cap], counts.clamp(max=cap).double().reciprocal()[person]
+
+
+def refuse_people_in_two_parts(split: Split) -> None:
+    """Refuse a split in which a person of the private part has images elsewhere; null records count as images.
+
+    Raises:
+        ConfigError: If there is one: for unit person nothing would be promised to that person.
+    """
+    private = split.private.identities
+    for name in ("public", "holdout", "test"):
+        others = getattr(split, name).identities
+        if private is None or others is None:
+            continue
+        shared = int(torch.isin(private.unique(), others.unique()).sum())
+        if shared:
+            raise ConfigError(
+                f"privacy.unit = person, but {shared} people of the private part have images in the {name} part too, "
+                'where nothing protects them. Set data.split_by = "identity".'
+            )
