@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
@@ -139,12 +140,12 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
     test = None if test is None else labelled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
-        public=_filled(images.select(index.public))
+        public=_filled(_part(images, index.public))
         if public is None
         else _alike(public, images, config, "public_root"),
-        private=images.select(index.private),
-        holdout=images.select(index.holdout),
-        test=images.select(index.test) if test is None else _alike(test, images, config, "its test part"),
+        private=_part(images, index.private),
+        holdout=_part(images, index.holdout),
+        test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
         label_attributes=config.label,
         refused=refused,
     )
@@ -161,10 +162,16 @@ def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfi
     _LOG.warning("%s and stand as null records: they count in N and add nothing. The first: %s", message, first)
 
 
+def _part(images: Images, index: Tensor) -> Images:
+    """Return one part; it knows of null records only where it has some."""
+    part = images.select(index)
+    return part if part.null is None or bool(part.null.any()) else dataclasses.replace(part, null=None)
+
+
 def _filled(public: Images) -> Images:
     """Put public images in the places of null records among them, in turn."""
-    if public.null is None or not bool(public.null.any()):
-        return dataclasses.replace(public, null=None)
+    if public.null is None:
+        return public
     there = torch.nonzero(~public.null)[:, 0]
     if not len(there):
         raise DataError("None of the public images can be used. Mend their files, or name others.")

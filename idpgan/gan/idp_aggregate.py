@@ -144,8 +144,8 @@ class Config(RunConfig):
         if data.public_root is not None and not data.confirm_public:
             raise ConfigError(
                 f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
-                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder is "
-                "on the public images, confirm it with data.confirm_public = true."
+                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
+                "is on the public images, confirm it with data.confirm_public = true."
             )
         return self
 
