@@ -11,7 +11,7 @@ sigma, unit image, zero-out-one (Abadi et al. 2016); an image and its label are 
 
 Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own:
 
-- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: adding or removing a
+- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: zeroing out a
   record moves the sum by at most C. The fake has the record's label, latent numbers from the secret noise source (from
   a published seed, removing a record would shift everyone's fakes), and comes from a generator in eval mode (batch
   statistics would carry the others' labels into it).

@@ -15,7 +15,7 @@ from tests.data.layouts import declared
 
 CPU = torch.device("cpu")
 SIDE, CLASSES, PER_CLASS = 8, ("bird", "cat", "dog"), 40
-PEOPLE, PER_PERSON = 30, 4
+PEOPLE, PER_PERSON = 80, 3
 
 
 def picture(seed, who=None):
