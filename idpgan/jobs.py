@@ -207,6 +207,8 @@ def _train(
 ) -> Finished:
     device = resolve_device(config.training.device)
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+        for file in split.refused:
+            append_line(run.log, f"null record: {file.reason}")
         outcome = train(
             method,
             config=config.training,

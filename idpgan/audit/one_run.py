@@ -99,9 +99,10 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, s
     """
     if kind not in _CANARY_KINDS:
         raise InputError(f"There are no canaries of the kind '{kind}'. Known: {', '.join(_CANARY_KINDS)}.")
-    if not 1 <= num <= len(split.holdout):
-        raise InputError(f"{num} canaries must be in 1 .. {len(split.holdout)}, the number of holdout images.")
-    images = split.holdout.select(torch.arange(num))
+    holdout = split.holdout.existing()
+    if not 1 <= num <= len(holdout):
+        raise InputError(f"{num} canaries must be in 1 .. {len(holdout)}, the number of holdout images.")
+    images = holdout.select(torch.arange(num))
     if kind == "mislabelled":
         if images.labels is None:
             raise InputError("Mislabelled canaries need labels, and the data set has none. Take noise or holdout.")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, check_labels
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import DataError
 
 CLASSES = tuple("0123456789")
@@ -41,7 +41,7 @@ def describe(config: DataConfig) -> Found:
     return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, Images]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded where there is no file at all.
 
     Raises:
@@ -49,7 +49,7 @@ def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, 
             if a label is out of range, or if the download fails.
     """
     files = _locate(config.data_root) or _download(config.data_root)
-    return _read_part(files, TRAIN), _read_part(files, TEST)
+    return Read(_read_part(files, TRAIN), _read_part(files, TEST))
 
 
 def _locate(root: Path) -> dict[str, Path] | None:

@@ -11,7 +11,7 @@ sigma, unit image, zero-out-one (Abadi et al. 2016); an image and its label are 
 
 Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own:
 
-- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: adding or removing a
+- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: zeroing out a
   record moves the sum by at most C. The fake has the record's label, latent numbers from the secret noise source (from
   a published seed, removing a record would shift everyone's fakes), and comes from a generator in eval mode (batch
   statistics would carry the others' labels into it).
@@ -270,15 +270,15 @@ class DpGan:
 
     def critic_step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step."""
-        records = self._records()
+        *records, null = self._records()
         weights = dict(self.critic.named_parameters())
         result, self._physical_batch = halving_on_out_of_memory(
-            functools.partial(self._clipped, self.loss.of_record, weights, records), self._physical_batch
+            functools.partial(self._clipped, self.loss.of_record, weights, records, null), self._physical_batch
         )
         sums = result.sums
         if not self.loss.paired:
             fakes, self._physical_batch = halving_on_out_of_memory(
-                functools.partial(self._clipped, self.loss.of_fake, weights, self._public_fakes()),
+                functools.partial(self._clipped, self.loss.of_fake, weights, self._public_fakes(), None),
                 self._physical_batch,
             )
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
@@ -287,11 +287,18 @@ class DpGan:
         self._since += 1
         return _statistics(result, self.config.clip_norm)
 
-    def _clipped(self, loss: Callable[..., Tensor], weights: Any, records: Any, physical_batch: int) -> ClippedSum:
-        return clipped_sum(loss, weights, records, clip_norm=self.config.clip_norm, physical_batch=physical_batch)
+    def _clipped(
+        self, loss: Callable[..., Tensor], weights: Any, records: Any, null: Tensor | None, physical_batch: int
+    ) -> ClippedSum:
+        clip_norm = self.config.clip_norm
+        return clipped_sum(loss, weights, records, clip_norm=clip_norm, physical_batch=physical_batch, null=null)
 
     def _records(self) -> tuple[Tensor, ...]:
-        """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins."""
+        """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins.
+
+        Null records are drawn like others and have coins of their own, so that nobody else's coins depend on them. The
+        last tensor, bool (B,), says which they are.
+        """
         index = poisson_sample(len(self._images), self.privacy_config.sample_rate, self.noise)
         batch = self._images.select(index).to(self.device)
         num, strength = len(batch), self.config.augment
@@ -307,7 +314,8 @@ class DpGan:
         else:
             fake, alpha = real, real.new_zeros(num)  # not looked at
         known = torch.zeros(num, dtype=torch.int64, device=self.device) if labels is None else labels
-        return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known
+        null = torch.zeros_like(known, dtype=torch.bool) if batch.null is None else batch.null
+        return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known, null
 
     def _wrong(self, labels: Tensor) -> Tensor:
         """Return another class for each record, by a coin of its own."""

@@ -15,9 +15,11 @@ Choices:
    coins are drawn from the noise source, one set per image, and never released: for fixed coins each image still
    adds one vector of norm at most 1 in one cell, and averaging over independent coins of a record keeps the guarantee
    (quasi-convexity of the hockey-stick divergence).
-2. A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
-3. Means are noisy sum / max(noisy count, 1). True counts are used nowhere; labels are drawn uniformly.
-4. The deep critic's fakes come in groups of the (noisy) size of a real group, with the same noise.
+2. A null record keeps its coins and adds the zero vector, so N is public and nobody else's numbers depend on it.
+   Under replace-one too the zero vector is within the bound.
+3. A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
+4. Means are noisy sum / max(noisy count, 1). True counts are used nowhere; labels are drawn uniformly.
+5. The deep critic's fakes come in groups of the (noisy) size of a real group, with the same noise.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.aggregate_cells import Cells, private_vectors
+from idpgan.gan.aggregate_cells import Cells, private_vectors, refuse_people_in_two_parts
 from idpgan.gan.aggregate_critic import DeepCritic, LinearCritic
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.pretrain import fit_embedding, pretrain_codes
@@ -128,6 +130,25 @@ class Config(RunConfig):
 
     method: AggregateConfig = AggregateConfig()
     privacy: AggregatePrivacy
+
+    @model_validator(mode="after")
+    def _check_people(self) -> Config:
+        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
+        data = self.data
+        if self.privacy.unit is not Unit.PERSON:
+            return self
+        if data.split_by != "identity":
+            raise ConfigError(
+                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+                'and nothing protects those in the public one. Set data.split_by = "identity".'
+            )
+        if data.public_root is not None and not data.confirm_public:
+            raise ConfigError(
+                f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
+                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
+                "is on the public images, confirm it with data.confirm_public = true."
+            )
+        return self
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`."""
@@ -234,6 +255,8 @@ class IdpAggregate:
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
                 "unit = image."
             )
+        if self.privacy_config.unit is Unit.PERSON:
+            refuse_people_in_two_parts(split)
         if self.training.batch_size % self.rows:
             raise ConfigError(
                 f"training.batch_size = {self.training.batch_size} must be a multiple of the {self.rows} classes: "

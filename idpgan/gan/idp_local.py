@@ -17,6 +17,9 @@ What is ours:
 3. Noisy images are mapped back to pixels and divided by the public size of the noise before the critic sees them.
 4. The penalty is taken at interpolates of noisy reals and noisy fakes, with the noisy label of the real.
 5. The noise of a coefficient is proportional to its public bound, so all k have one price.
+
+A null record is perturbed and released like any other, as a black image of class 0. Under replace-one whether a record
+is there is part of its content: leaving it out would tell everybody, without noise, that it is not.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, describe
+from idpgan.data.load import DataShape, Split, describe, place
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
@@ -160,6 +163,7 @@ class IdpLocal(WganGp):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device)  # type: ignore[arg-type]  # same sections
         self.config, self._run, self.ledger = config.method, config, ledger
+        self._images = place(split.private, device)  # null records too: see the module
         self.noise = noise or Noise.system()
         shape, classes = split.image_shape, len(split.classes)
         self._delta = config.delta(split.num_private)

@@ -29,6 +29,9 @@ contradicts, and what is built (math.md 1.1; also docs/deviations.md):
 14. Batches go through the images in shuffled epochs: an image is accessed at most ceil(T |L| / N) times, which is
     charged in full before the first step.
 15. `allocation = "relevance"` divides the scale of pixel j by beta_j, from a small classifier of public images.
+
+A null record is an ordinary record, a black image of class 0: under replace-one whether it is there is part of its
+content, and leaving it out would tell without noise that it is not.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class WganGp:
 
     Args:
         config: The run's config.
-        split: Only its private part is read.
+        split: Only its private part is read, without its null records.
         ledger: Made with ``config.ledger_terms()``; `prepare` reads nothing, so it charges nothing.
         device: Where networks, data and random numbers live.
 
@@ -99,7 +99,7 @@ class WganGp:
         self.config = config.method
         self.batch_size = config.training.batch_size
         self.device = device
-        self._images = place(split.private, device)
+        self._images = place(split.private.existing(), device)
         seed, classes = config.training.seed, split.classes
         self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()

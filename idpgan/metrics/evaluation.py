@@ -61,7 +61,7 @@ def evaluate_images(
 
     Args:
         images: Under test; without labels there is no utility.
-        split: The real data set.
+        split: The real data set; its null records are left out.
         metrics: Some of `METRICS`.
         num_seeds: Fits per kind of classifier, >= 1.
         splits: Of the inception score.
@@ -73,6 +73,7 @@ def evaluate_images(
         InputError: If the images do not fit the data set, or something asked for cannot be measured. What can be seen
             at once is refused at once.
     """
+    split = split.existing()
     _check(images, split, metrics, splits)
     images = place(images, device)
     inception = None

@@ -45,10 +45,11 @@ class FeatureClassifier:
 
 
 def full_training_set(split: Split) -> Images:
-    """Return all real training images: public, holdout and private.
+    """Return all real training images that are there: public, holdout and private.
 
     In this order the same images come out in the same order whatever share is public or holdout.
     """
+    split = split.existing()
     parts = (split.public, split.holdout, split.private)
     labels = [part.labels for part in parts if part.labels is not None]
     images = torch.cat([part.images for part in parts])

@@ -157,7 +157,7 @@ def attack_run(
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
             "non-members would be mixed up. Name the right files with --data-root."
         )
-    members, others, reference = deal(split, options.most)
+    members, others, reference = deal(split.existing(), options.most)
     knowledge = Knowledge(reference=reference.to(device), seed=options.seed)
     knowledge = _with_generator(knowledge, generator.to(device), split, options, progress)
     knowledge = _with_critic(knowledge, attacks, config, split, state, device)
@@ -317,7 +317,7 @@ def _with_reference(
 def _other_run(path: Path, judged: tuple[Images, Images]) -> Generator:
     """Load the generator of another run, which must not have been trained on the images under attack."""
     other = RunFolder.open(path)
-    trained_on = load(jobs.load_config(other.config).data).private
+    trained_on = load(jobs.load_config(other.config).data).private.existing()
     known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
     shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
     if sum(shared) > 0.01 * sum(map(len, judged)):  # drawn or tiny images may be equal by chance
