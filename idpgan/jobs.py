@@ -170,6 +170,15 @@ def train_reference(config: RunConfig, split: Split, progress: Progress | None =
     Raises:
         InputError: If config and images do not fit, or the training was interrupted.
     """
+    return cast(Generator, train_on(config, split, progress).generator).eval()
+
+
+def train_on(config: RunConfig, split: Split, progress: Progress | None = None) -> Method:
+    """Train a run's method on a split of your own, in a folder that is thrown away: for attacks and audits.
+
+    Raises:
+        InputError: If config and images do not fit, or the training was interrupted.
+    """
     device = resolve_device(config.training.device)
     unit, relation, _ = config.ledger_terms()
     ledger = Ledger(unit, relation, owner=config.identity())
@@ -187,8 +196,8 @@ def train_reference(config: RunConfig, split: Split, progress: Progress | None =
             progress=progress,
         )
     if outcome.ended == "interrupted":
-        raise InputError("The training of the reference generator was interrupted, so that nothing was attacked.")
-    return cast(Generator, method.generator).eval()
+        raise InputError("The training was interrupted, so that nothing was attacked.")
+    return method
 
 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:

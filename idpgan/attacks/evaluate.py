@@ -8,9 +8,13 @@ there the n pairs (member i, non-member i), independent of each other, give ``AU
 Accuracy and precision are those of one threshold, chosen on one half of the scores and judged on the other, with
 Clopper-Pearson intervals. Numbers are equal on both sides, so that a guess has accuracy and precision 1/2.
 
-The true-positive rate at a false-positive rate takes its threshold from the non-members alone; the members are
-independent of it, so the rate at that threshold has a Clopper-Pearson interval. The interval does not cover the
-threshold's own error, which is why so many non-members are asked for (`LEAST_NON_MEMBERS`).
+The true-positive rate at a false-positive rate a takes its threshold from the non-members alone. What is estimated is
+the rate at the *true* threshold, ``t* = inf{t : P[non-member > t] <= a}``, which n non-members know only up to an
+interval of their order statistics: the k-th highest is below t* with probability at most ``P[Bin(n, a) < k]``, and
+above it with at most ``P[Bin(n, a) >= k]``. A quarter of alpha goes to each end of that interval, and one to each
+Clopper-Pearson bound of the members' rate there; the rate falls with the threshold, so the four together cover it.
+Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - a) non-members (436 at a = 1 %, 4,380
+at 0.1 %, 95 %) the lower end is 0: so few cannot show how rarely a non-member scores as high.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class AttackResult:
         threshold: Chosen on the calibration half: "member" is said where the score is at least this.
         tpr_at_fpr: Highest true-positive rate at a false-positive rate of at most 0.01 and 0.001, by that rate; None
             where there are fewer non-members than `LEAST_NON_MEMBERS`: n too small.
-        tpr_intervals: Of `tpr_at_fpr`, None alike.
+        tpr_intervals: Of `tpr_at_fpr`, the threshold's own error included; None alike.
         num_members: Members, as many as non-members.
         confidence: Of each interval by itself.
         notes: What a reader has to know.
@@ -122,7 +126,12 @@ def evaluate_scores(members: Scores, non_members: Scores, *, confidence: float =
             notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({len(negative):,} non-members, {least:,} needed)")
             continue
         found = int((positive > _fpr_threshold(negative, rate)).sum())
-        rates[rate], intervals[rate] = found / len(positive), _binomial_interval(found, len(positive), alpha)
+        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha)
+        if len(negative) < math.log(alpha / 4) / math.log1p(-rate):
+            notes.append(
+                f"TPR at {rate:.1%} FPR: {len(negative):,} non-members cannot bound it from below, "
+                f"{math.ceil(math.log(alpha / 4) / math.log1p(-rate)):,} can"
+            )
     return AttackResult(
         auc=auc,
         auc_interval=auc_interval,
@@ -200,6 +209,26 @@ def _fpr_threshold(negative: np.ndarray, rate: float) -> float:
     """Return the lowest score that at most ``rate`` of the non-members exceed."""
     allowed = math.floor(rate * len(negative) + 1e-9)
     return float(np.sort(negative)[::-1][allowed])
+
+
+def _tpr_interval(positive: np.ndarray, negative: np.ndarray, rate: float, alpha: float) -> Interval:
+    """Return the interval of the members' rate above the true threshold of a false-positive rate; see the module."""
+    from scipy.stats import binom
+
+    n, highest = len(negative), np.sort(negative)[::-1]
+    # Largest k with P[Bin(n, rate) <= k - 1] <= alpha / 4, and smallest with P[Bin(n, rate) >= k] <= alpha / 4.
+    counts = np.arange(n + 1)
+    strict = int(np.searchsorted(binom.cdf(counts, n, rate), alpha / 4, side="right"))
+    loose = int(np.argmax(np.append(binom.sf(counts - 1, n, rate), 0.0) <= alpha / 4))
+    high_threshold = highest[strict - 1] if strict else math.inf
+    low_threshold = highest[loose - 1] if loose <= n else -math.inf
+    surely, perhaps = (int((positive > threshold).sum()) for threshold in (high_threshold, low_threshold))
+    if loose > n:
+        perhaps = len(positive)
+    # Each end has alpha / 4 of its own: the two-sided interval at alpha / 2.
+    low, _ = _binomial_interval(surely, len(positive), alpha / 2)
+    _, high = _binomial_interval(perhaps, len(positive), alpha / 2)
+    return low, high
 
 
 def _binomial_interval(successes: int, trials: int, alpha: float) -> Interval:

@@ -6,6 +6,9 @@ neighbour and FPR on the data (math.md, section 6; Jagielski, Ullman, Oprea 2020
 ``epsilon >= max{ log((TPR_low - delta) / FPR_high), log((TNR_low - delta) / FNR_high) }``.
 Both terms rest on the same two statements, "TPR >= TPR_low" and "FPR <= FPR_high", each one-sided at alpha / 2, since
 FNR_high = 1 - TPR_low and TNR_low = 1 - FPR_high. So the maximum holds with confidence 1 - alpha.
+
+Epsilon at a small delta is seen in far tails only. A second bound, with a threshold and counts of its own, is that of
+the separation ``Phi^-1(TPR_low) - Phi^-1(FPR_high)`` (`tradeoff`): no mu-GDP with a smaller mu holds.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import betaincinv
 
+from idpgan.audit.tradeoff import separation
 from idpgan.errors import InputError
 
 _CAUTION = 1000  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
@@ -31,12 +35,19 @@ def clopper_pearson(successes: np.ndarray, trials: int, alpha: float) -> tuple[n
         trials: Number of independent trials, >= 1.
         alpha: One-sided, in (0, 1).
 
+    Raises:
+        InputError: If counts, trials or alpha are out of range.
+
     Example:
         >>> low, high = clopper_pearson(np.array([0, 10]), 10, 0.05)
         >>> print(low.round(3), high.round(3))
         [0.    0.741] [0.259 1.   ]
     """
     count = np.asarray(successes, dtype=np.float64)
+    if not (trials >= 1 and 0 < alpha < 1 and bool(((count >= 0) & (count <= trials)).all())):
+        raise InputError(
+            f"counts {successes} must lie in 0 .. {trials} trials, at least 1, and alpha {alpha} in (0, 1)."
+        )
     low = np.where(count > 0, betaincinv(np.maximum(count, 1), trials - count + 1, alpha), 0.0)
     high = np.where(count < trials, betaincinv(count + 1, np.maximum(trials - count, 1), 1 - alpha), 1.0)
     return low, high
@@ -60,6 +71,16 @@ def epsilon_bound(
     return np.maximum(_log_ratio(tpr_low - delta, fpr_high), _log_ratio(1 - fpr_high - delta, 1 - tpr_low))
 
 
+def separation_bound(
+    true_positives: np.ndarray, false_positives: np.ndarray, held_out: int, confidence: float
+) -> np.ndarray:
+    """Return the lower bound of the separation that held-out counts prove, >= 0; arguments as in `epsilon_bound`."""
+    alpha = (1 - confidence) / 2
+    tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)
+    _, fpr_high = clopper_pearson(false_positives, held_out, alpha)
+    return separation(tpr_low, fpr_high)
+
+
 def _log_ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         return np.log(np.maximum(above, 0.0)) - np.log(below)
@@ -78,6 +99,39 @@ def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
 
 
 @dataclass(frozen=True)
+class Separation:
+    """A lower bound of the separation of the two laws, with all that is needed to compute it again.
+
+    Attributes:
+        mu_lower: With the result's confidence, no mu-GDP guarantee with a smaller mu holds; 0 if nothing was found.
+        fpr_high: Upper bound of the test's false-positive rate: where on the trade-off curve the bound stands.
+        statistic: Which statistic the choosing half preferred for this bound.
+        threshold: Of the statistic.
+        direction: See `AuditResult`.
+        true_positives: See `AuditResult`.
+        false_positives: See `AuditResult`.
+    """
+
+    mu_lower: float
+    fpr_high: float
+    statistic: str
+    threshold: float
+    direction: int
+    true_positives: int
+    false_positives: int
+
+    @classmethod
+    def of_counts(
+        cls, said: tuple[int, int], held_out: int, confidence: float, statistic: str, threshold: float, direction: int
+    ) -> Self:
+        """Compute the bound from the (false, true) positives of the held-out half."""
+        false_positives, true_positives = said
+        _, fpr_high = clopper_pearson(np.array(false_positives), held_out, (1 - confidence) / 2)
+        bound = separation_bound(np.array(true_positives), np.array(false_positives), held_out, confidence)
+        return cls(float(bound), float(fpr_high), statistic, threshold, direction, true_positives, false_positives)
+
+
+@dataclass(frozen=True)
 class AuditResult:
     """A lower bound of epsilon, with all that is needed to compute it again.
 
@@ -93,7 +147,8 @@ class AuditResult:
         held_out: Held-out runs per side: runs // 2.
         runs: Runs per side.
         delta: Of the guarantee under test.
-        confidence: 1 - alpha.
+        confidence: 1 - alpha, of each of the two bounds by itself.
+        separation: The second bound.
     """
 
     epsilon_lower: float
@@ -107,6 +162,7 @@ class AuditResult:
     runs: int
     delta: float
     confidence: float
+    separation: Separation
 
     @classmethod
     def of_counts(
@@ -120,18 +176,20 @@ class AuditResult:
         statistic: str,
         threshold: float,
         direction: int,
+        separation: Separation,
     ) -> Self:
         """Compute bound and cap from the counts of the held-out half."""
         held_out = runs // 2
         bound = epsilon_bound(np.array(true_positives), np.array(false_positives), held_out, delta, confidence)
         return cls(
             max(float(bound), 0.0), cap(held_out, confidence, delta), statistic, threshold, direction, true_positives,
-            false_positives, held_out, runs, delta, confidence,
+            false_positives, held_out, runs, delta, confidence, separation,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        return {**dataclasses.asdict(self), "threshold": _finite(self.threshold)}
+        second = {**dataclasses.asdict(self.separation), "threshold": _finite(self.separation.threshold)}
+        return {**dataclasses.asdict(self), "threshold": _finite(self.threshold), "separation": second}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
@@ -142,13 +200,28 @@ class AuditResult:
         """
         if set(data) != {field.name for field in dataclasses.fields(cls)}:
             raise InputError(f"not an audit result: keys {sorted(data)}.")
+        second = data["separation"]
+        if set(second) != {field.name for field in dataclasses.fields(Separation)}:
+            raise InputError(f"not a bound of the separation: keys {sorted(second)}.")
         known = ("runs", "delta", "confidence", "statistic", "direction")
         again = cls.of_counts(
             data["true_positives"],
             data["false_positives"],
             threshold=float(data["threshold"]),
+            separation=Separation.of_counts(
+                (second["false_positives"], second["true_positives"]),
+                data["runs"] // 2,
+                data["confidence"],
+                second["statistic"],
+                float(second["threshold"]),
+                second["direction"],
+            ),
             **{name: data[name] for name in known},
         )
+        if abs(again.separation.mu_lower - second["mu_lower"]) > 1e-9:
+            raise InputError(
+                f"the counts prove mu >= {again.separation.mu_lower:.6g}, the result says {second['mu_lower']:.6g}."
+            )
         if abs(again.epsilon_lower - data["epsilon_lower"]) > 1e-9 or again.held_out != data["held_out"]:
             raise InputError(
                 f"the counts prove epsilon >= {again.epsilon_lower:.6g}, the result says {data['epsilon_lower']:.6g}."
@@ -176,15 +249,26 @@ class Choice:
     bound: float
 
 
-def choose(data_scores: np.ndarray, neighbour_scores: np.ndarray, delta: float, confidence: float) -> Choice:
-    """Choose direction and threshold on the first half's scores, (n,) each, n equal: the ones with the best bound."""
+def choose(
+    data_scores: np.ndarray, neighbour_scores: np.ndarray, delta: float, confidence: float
+) -> tuple[Choice, Choice]:
+    """Choose direction and threshold on the first half's scores, (n,) each, n equal: the ones with the best bound.
+
+    Returns:
+        The choice for epsilon, and that for the separation.
+    """
     data, neighbour = np.sort(data_scores).astype(np.float64), np.sort(neighbour_scores).astype(np.float64)
     runs, thresholds = len(data), _candidates(data, neighbour)
     confidence = 1 - (1 - confidence) / _CAUTION
-    above_data = runs - np.searchsorted(data, thresholds, side="left")
-    above_neighbour = runs - np.searchsorted(neighbour, thresholds, side="left")
-    upward = epsilon_bound(above_neighbour, above_data, runs, delta, confidence)
-    downward = epsilon_bound(runs - above_neighbour, runs - above_data, runs, delta, confidence)
+    true, false = (runs - np.searchsorted(side, thresholds, side="left") for side in (neighbour, data))
+    ways = ((true, false), (runs - true, runs - false))  # upward and downward
+    by_epsilon = [epsilon_bound(hits, alarms, runs, delta, confidence) for hits, alarms in ways]
+    by_separation = [separation_bound(hits, alarms, runs, confidence) for hits, alarms in ways]
+    return _best(thresholds, *by_epsilon), _best(thresholds, *by_separation)
+
+
+def _best(thresholds: np.ndarray, upward: np.ndarray, downward: np.ndarray) -> Choice:
+    """Return the threshold and direction of the largest bound."""
     best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
     (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
     return Choice(direction, float(thresholds[ties[len(ties) // 2]]), best)  # the middle: farthest from being missed

@@ -5,6 +5,7 @@ Here are the privacy mechanisms themselves; `idpgan.report.audits` adds the rele
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ import torch
 from torch import Tensor
 
 from idpgan.audit.bounds import AuditResult
-from idpgan.audit.distinguish import Progress, audit
+from idpgan.audit.distinguish import Progress, audit, check_runs
 from idpgan.audit.neighbours import PAIRS, Pair
+from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
+from idpgan.audit.tradeoff import gaussian_epsilon, is_nearly_gaussian, proven_separation
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.event import Event
@@ -34,6 +37,8 @@ from idpgan.privacy.mechanisms import (
 )
 from idpgan.privacy.noise import Noise
 
+USUAL_RUNS = 100_000
+MOST_CANARIES = 20_000  # of one call: per-record gradients grow with the square
 IMAGE_SHAPE = (112, 92)  # of ORL
 _SENSITIVITY_STEPS = 1000  # of the discrete mechanisms, in grid steps
 _CHOICES = 20  # of the exponential mechanism and noisy max
@@ -76,6 +81,9 @@ class AuditCase:
         statistics: Makers of statistics to choose from.
         entrywise: See `audit`.
         notes: What a reader has to know, one sentence each.
+        events: What is released, for the trade-off curve that is proven; empty = nothing is.
+        runs: Usual number of runs per side: some seconds, and a few minutes where a run is a training.
+        rows: See `audit`.
     """
 
     method: str
@@ -86,6 +94,9 @@ class AuditCase:
     statistics: tuple[Maker, ...]
     entrywise: bool = False
     notes: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    runs: int = USUAL_RUNS
+    rows: int | None = None
 
     @property
     def delta(self) -> float:
@@ -94,7 +105,7 @@ class AuditCase:
 
     def run(
         self,
-        runs: int,
+        runs: int | None = None,
         *,
         confidence: float = 0.95,
         seed: int | None = None,
@@ -105,16 +116,18 @@ class AuditCase:
         """Play it.
 
         Args:
-            runs: Per side.
-            confidence: Of the bound.
+            runs: Per side; None = `runs`.
+            confidence: Of each bound.
             seed: Fixes the noise, for a result that can be had again; None = the operating system's.
             threads: Each has its own noise.
             device: A GPU draws from its own Philox generator, which only continuous noise can use.
             progress: Told how far it is.
 
         Raises:
-            InputError: If the GPU's noise cannot be fixed, or is not fit for the mechanism.
+            InputError: If a number is out of range, or the GPU's noise cannot be fixed or is not fit for the mechanism.
         """
+        runs = self.runs if runs is None else runs
+        check_runs(runs, self.delta, confidence)
         device = torch.device(device)
         if device.type != "cpu" and seed is not None:
             raise InputError("a seed fixes the noise on the CPU only; leave out the seed or the device.")
@@ -132,9 +145,33 @@ class AuditCase:
             confidence=confidence,
             statistics=self.statistics,
             entrywise=self.entrywise,
+            rows=self.rows,
             progress=progress,
         )
         return Audited(self, result)
+
+    def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
+        """Play it once with many canaries, each in or out by a coin of its own; see `one_run`.
+
+        Args:
+            canaries: m; all are in one call of `release`, for a training one training.
+            confidence: Of the bound.
+            seed: Fixes coins and noise.
+
+        Raises:
+            InputError: If a number is out of range.
+        """
+        if isinstance(canaries, bool) or not isinstance(canaries, int) or not 10 <= canaries <= MOST_CANARIES:
+            raise InputError(
+                f"canaries = {str(canaries)[:40]} must be a whole number of 10 .. {MOST_CANARIES:,} in one run."
+            )
+        coins = toss(canaries, seed)
+        source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
+        data, neighbour = self.pair.data, self.pair.neighbour
+        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbour, data), source)
+        scores = self.statistics[0](data, neighbour)(outputs)
+        guesses = [canaries // share for share in (4, 10, 20) if canaries >= 5 * share] or [canaries]
+        return audit_guesses(scores, coins, delta=self.delta, confidence=confidence, guesses=guesses)
 
 
 @dataclass(frozen=True)
@@ -154,10 +191,27 @@ class Audited:
         )
         return Guarantee(result.epsilon_lower, result.delta, proven.unit, proven.relation, basis)
 
+    @functools.cached_property
+    def proven_mu(self) -> float:
+        """What the proof allows where the separation was audited; see `tradeoff.proven_separation`."""
+        proven, events = self.case.proven, self.case.events
+        if not events or not 0 < self.result.separation.fpr_high < 1:
+            return math.inf
+        return proven_separation(events, self.result.separation.fpr_high, proven.epsilon, proven.delta)
+
+    @property
+    def implied_epsilon(self) -> float | None:
+        """What the audited separation says of epsilon if the law is Gaussian; None where the noise is another."""
+        if not is_nearly_gaussian(self.case.events) or not self.result.delta:
+            return None
+        return gaussian_epsilon(self.result.separation.mu_lower, self.result.delta)
+
     @property
     def violation(self) -> bool:
-        """Whether the audit refutes the proof, or the code."""
-        return self.result.epsilon_lower > self.case.proven.epsilon
+        """Whether one of the two bounds refutes the proof, or the code."""
+        if self.result.epsilon_lower > self.case.proven.epsilon:
+            return True
+        return self.result.separation.mu_lower > self.proven_mu
 
     @property
     def exceeds_claim(self) -> bool:
@@ -168,7 +222,8 @@ class Audited:
     def verdict(self) -> str:
         """One sentence."""
         if self.violation:
-            return "VIOLATION: the audited epsilon exceeds the proven one, so proof or code is wrong."
+            what = "epsilon" if self.result.epsilon_lower > self.case.proven.epsilon else "separation"
+            return f"VIOLATION: the audited {what} exceeds the proven one, so proof or code is wrong."
         if self.exceeds_claim:
             return "The audited epsilon exceeds the claimed one: the claim is false. Nothing proven is refuted."
         return "Nothing is refuted. This proves nothing: epsilon may lie anywhere between audited and proven."
@@ -184,6 +239,9 @@ class Audited:
             "claimed": number_to_json(case.claimed.epsilon) if case.claimed else None,
             "proven": number_to_json(case.proven.epsilon),
             "audited": result.epsilon_lower,
+            "proven_mu": number_to_json(self.proven_mu),
+            "audited_mu": result.separation.mu_lower,
+            "epsilon_if_gaussian": self.implied_epsilon,
             "violation": self.violation,
             "exceeds_claim": self.exceeds_claim,
             "verdict": self.verdict,
@@ -218,6 +276,9 @@ class Entry:
         Raises:
             InputError: If the request holds what the method does not know.
         """
+        for what, value in (("epsilon", request.epsilon), ("delta", request.delta)):
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                raise InputError(f"{what} = {value!r} must be a number.")
         check_budget(request.epsilon, request.delta or 0.0)
         if math.isinf(request.epsilon):
             raise InputError("--epsilon inf asks for no protection; there is nothing to audit.")
@@ -271,7 +332,8 @@ def _scalar(name: str, mechanism_of: Callable[[float, Request], Mechanism], *, d
         zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
         pair = Pair("0 against the sensitivity", zero, zero + (_SENSITIVITY_STEPS if discrete else 1))
         claimed, proven = guarantees(request, mechanism.event)
-        return AuditCase(name, pair, claimed, proven, mechanism, (likelihood_ratio(mechanism),))
+        ratio = likelihood_ratio(mechanism)
+        return AuditCase(name, pair, claimed, proven, mechanism, (ratio,), events=(mechanism.event,))
 
     return Entry(build, delta=1e-5 if "gaussian" in name else 0.0)
 
@@ -293,7 +355,8 @@ def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
         scores[0] = 0.0
         maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
         pair = Pair("one score worst against the same score best", scores, 1 - scores)
-        return AuditCase(name, pair, *guarantees(request, mechanism.event), mechanism, (maker,))
+        given = guarantees(request, mechanism.event)
+        return AuditCase(name, pair, *given, mechanism, (maker,), events=(mechanism.event,))
 
     return Entry(build)
 
@@ -303,7 +366,8 @@ def _randomised_response(request: Request) -> AuditCase:
     mechanism = RandomisedResponse(_CATEGORIES, request.epsilon, *_terms(request))
     pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
     given = guarantees(request, mechanism.event)
-    return AuditCase("randomised-response", pair, *given, mechanism, (likelihood_ratio(mechanism),))
+    ratio = likelihood_ratio(mechanism)
+    return AuditCase("randomised-response", pair, *given, mechanism, (ratio,), events=(mechanism.event,))
 
 
 def _lap(request: Request) -> AuditCase:
@@ -332,10 +396,11 @@ def _lap(request: Request) -> AuditCase:
         return grid.value(mechanism(grid.round(inside), noise)) if discrete else mechanism(inside, noise)
 
     pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
-    given = guarantees(request, mechanism.event.repeated(count))
+    event = mechanism.event.repeated(count)
+    given = guarantees(request, event)
     maker: Maker = lambda data, neighbour: Nearness(data, neighbour, unit=scale)  # noqa: E731
     notes = ("pixels that do not differ are independent of everything and were not simulated",)
-    return AuditCase("lap", pair, *given, release, (maker,), entrywise=True, notes=notes)
+    return AuditCase("lap", pair, *given, release, (maker,), entrywise=True, notes=notes, events=(event,))
 
 
 CASES: dict[str, Entry] = {

@@ -1,7 +1,8 @@
 r"""The distinguishing game: which of two neighbours was released?
 
 The mechanism runs R times on each neighbour. On the first half of the runs statistic, direction and threshold are
-chosen; on the other half the guesses are counted, and the counts bound epsilon from below (`bounds`).
+chosen; on the other half the guesses are counted, and the counts bound epsilon from below (`bounds`). One call plays
+both neighbours, a row each.
 
 Runs are streamed in chunks of rows: outputs are scored and dropped. What grows with R is one float32 score per
 choosing run and statistic; of the held-out half nothing is kept but two counts.
@@ -17,16 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.audit.bounds import AuditResult, Choice, choose
+from idpgan.audit.bounds import AuditResult, Choice, Separation, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
 from idpgan.errors import InputError
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
-Progress = Callable[[int, int], None]  # called with (runs done, runs in all), both sides together
+Progress = Callable[[int, int], None]  # called with (runs done, runs in all), per side
 _T = TypeVar("_T")
 _CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # of float64 input per call: stays in the cache; fills the GPU
 _FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
+MOST_RUNS = 10**9  # the first half's scores are kept: 4 bytes per run, side and statistic
 _PROBE = 16
 
 
@@ -40,6 +42,7 @@ def audit(
     confidence: float = 0.95,
     statistics: Sequence[Maker] | None = None,
     entrywise: bool = False,
+    rows: int | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
     """Bound a mechanism's epsilon from below by telling two neighbours apart.
@@ -55,6 +58,8 @@ def audit(
         statistics: Makers of statistics to choose from; None = `statistics.usual`.
         entrywise: Whether the mechanism treats every number by itself: then only those that differ are released, as
             rows of (number of differing entries,), and statistics are made for these.
+        rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose
+            call is a whole training: rows are then taken as independent without a trial.
         progress: Told how far it is.
 
     Returns:
@@ -75,48 +80,74 @@ def audit(
         if not bool(differ.any()):
             raise InputError("the neighbours are equal, so there is nothing to tell apart.")
         data, neighbour = data.flatten()[differ], neighbour.flatten()[differ]
-    output = _probe(players[0], data)
+    output = data if rows is not None else _probe(players[0], data)
     candidates = [make(data, neighbour) for make in (statistics or usual(data, output))]
 
     # First half: fit, then choose.
-    chunk = max(1, _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // max(data.numel(), output.numel(), 1))
-    game = _Game(players, (data, neighbour), chunk, 2 * runs, progress)
+    size = max(data.numel(), output.numel(), 1)
+    chunk = (rows or _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // size) // 2
+    game = _Game(players, (data, neighbour), max(1, chunk), runs, progress)
     held_out = runs // 2
     to_fit = 0
     if any(candidate.learns for candidate in candidates):
         to_fit = min((runs - held_out) // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
-        shown = [torch.cat(game.each(side, to_fit, lambda outputs: outputs)) for side in (0, 1)]
+        shown = [torch.cat(side) for side in game.play(to_fit, lambda outputs: outputs)]
         candidates = [candidate for candidate in candidates if candidate.fit(*shown)]
         del shown
     if not candidates:
         raise InputError("no statistic can be used for such outputs; give one.")
-    scores = [game.each(side, runs - held_out - to_fit, lambda y: _score_all(candidates, y)) for side in (0, 1)]
-    best, choice = _choose_statistic([np.concatenate(side, axis=1) for side in scores], delta, confidence)
+    scores = game.play(runs - held_out - to_fit, lambda y: _score_all(candidates, y))
+    chosen = _choose_statistics([np.concatenate(side, axis=1) for side in scores], delta, confidence)
     del scores
 
-    # Second half: count.
-    said = [sum(game.each(side, held_out, lambda y: _count(candidates[best], choice, y))) for side in (0, 1)]
+    # Second half: count, for both bounds.
+    said = game.play(held_out, lambda y: [_count(candidates[best], choice, y) for best, choice in chosen])
+    counts = [tuple(int(sum(part[number] for part in side)) for side in said) for number in (0, 1)]
+    (first, for_epsilon), (second, for_separation) = chosen
     return AuditResult.of_counts(
-        said[1],
-        said[0],
+        counts[0][1],
+        counts[0][0],
         runs=runs,
         delta=delta,
         confidence=confidence,
-        statistic=candidates[best].name,
-        threshold=choice.threshold,
-        direction=choice.direction,
+        statistic=candidates[first].name,
+        threshold=for_epsilon.threshold,
+        direction=for_epsilon.direction,
+        separation=Separation.of_counts(
+            (counts[1][0], counts[1][1]),
+            held_out,
+            confidence,
+            candidates[second].name,
+            for_separation.threshold,
+            for_separation.direction,
+        ),
     )
 
 
 def _check(data: Tensor, neighbour: Tensor, runs: int, delta: float, confidence: float) -> None:
+    if not isinstance(data, Tensor) or not isinstance(neighbour, Tensor):
+        raise InputError(f"neighbours must be tensors, got {type(data).__name__} and {type(neighbour).__name__}.")
+    check_runs(runs, delta, confidence)
     if data.shape != neighbour.shape or data.dtype != neighbour.dtype:
         raise InputError(
             f"neighbours must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
             f"{tuple(neighbour.shape)} {neighbour.dtype}."
         )
-    if runs < _FEWEST_RUNS:
-        raise InputError(f"runs = {runs} must be at least {_FEWEST_RUNS} per side; 100000 is usual.")
-    if not 0 <= delta < 1 or not 0 < confidence < 1:
+
+
+def check_runs(runs: int, delta: float, confidence: float) -> None:
+    """Refuse numbers that no audit can be played with.
+
+    Raises:
+        InputError: Naming the value and its limits.
+    """
+    if isinstance(runs, bool) or not isinstance(runs, int) or not _FEWEST_RUNS <= runs <= MOST_RUNS:
+        raise InputError(
+            f"runs = {str(runs)[:40]} must be a whole number of {_FEWEST_RUNS} .. {MOST_RUNS:,} per side; "
+            "100000 is usual."
+        )
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (delta, confidence))
+    if not numbers or not 0 <= delta < 1 or not 0 < confidence < 1:
         raise InputError(f"delta = {delta} must lie in [0, 1) and confidence = {confidence} in (0, 1).")
 
 
@@ -140,7 +171,7 @@ def _rows(values: Tensor, rows: int) -> Tensor:
 
 
 class _Game:
-    """Runs the mechanism on either side, chunk by chunk, on as many threads as there are players."""
+    """Runs the mechanism on both sides, chunk by chunk, on as many threads as there are players."""
 
     def __init__(
         self,
@@ -153,22 +184,27 @@ class _Game:
         self._players, self._sides, self._chunk = players, sides, chunk
         self._done, self._total, self._progress = 0, total, progress
 
-    def each(self, side: int, runs: int, use: Callable[[Tensor], _T]) -> list[_T]:
-        """Release one side ``runs`` times; return what ``use`` made of each chunk of outputs."""
+    def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
+        """Release each side ``runs`` times; return what ``use`` made of each chunk of outputs, side by side."""
         sizes = [min(self._chunk, runs - start) for start in range(0, runs, self._chunk)]
         step = len(self._players)
 
-        def work(number: int) -> list[_T]:
+        def work(number: int) -> list[tuple[_T, _T]]:
             found = []
             for size in sizes[number::step]:  # fixed shares: with fixed noise the result does not depend on timing
-                found.append(use(self._players[number](_rows(self._sides[side], size))))
+                rows = torch.cat([_rows(side, size) for side in self._sides])
+                data, neighbour = self._players[number](rows).split(size)
+                found.append((use(data), use(neighbour)))
                 self._tick(size)
             return found
 
         if step == 1:
-            return work(0)
-        with ThreadPoolExecutor(step) as pool:
-            return [item for part in pool.map(work, range(step)) for item in part]
+            parts = [work(0)]
+        else:
+            with ThreadPoolExecutor(step) as pool:
+                parts = list(pool.map(work, range(step)))
+        pairs = [pair for part in parts for pair in part]
+        return [data for data, _ in pairs], [neighbour for _, neighbour in pairs]
 
     def _tick(self, size: int) -> None:
         self._done += size
@@ -188,11 +224,11 @@ def _score_all(candidates: Sequence[Statistic], outputs: Tensor) -> np.ndarray:
     return np.stack([_score(candidate, outputs) for candidate in candidates])  # (statistics, rows)
 
 
-def _choose_statistic(scores: list[np.ndarray], delta: float, confidence: float) -> tuple[int, Choice]:
-    """Return the number of the best statistic, and direction and threshold for it."""
+def _choose_statistics(scores: list[np.ndarray], delta: float, confidence: float) -> list[tuple[int, Choice]]:
+    """Return number, direction and threshold of the best statistic, once for each bound."""
     choices = [choose(one, other, delta, confidence) for one, other in zip(*scores, strict=True)]
-    best = max(range(len(choices)), key=lambda number: choices[number].bound)
-    return best, choices[best]
+    best = [max(range(len(choices)), key=lambda number: choices[number][which].bound) for which in (0, 1)]
+    return [(number, choices[number][which]) for which, number in enumerate(best)]
 
 
 def _count(statistic: Statistic, choice: Choice, outputs: Tensor) -> int:

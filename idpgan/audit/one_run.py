@@ -2,18 +2,18 @@ r"""Audit of a whole training in one run: canaries that are in or out by indepen
 
 `Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_:
 m canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
-lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP for *adding or removing* one record, the
-number V of right ones among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
+lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP in each coin, the number V of right
+ones among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
 
 .. math:: P[V \ge v] \le P[W \ge v] + 2 m \delta \max_{1 \le i \le v} \tfrac{1}{i} P[v > W \ge v - i].
 
 The lower bound is the largest epsilon for which that probability stays below 1 - confidence. How many are guessed is
 fixed before the coins are looked at; several numbers share the error probability evenly.
 
-The relation is zero-out-one: each coin adds a record or leaves it out, so the number of private images varies with
-the coins. A method that takes that number as public (for its batches, its delta, its sampling rate) must be given the
-*declared* one, and a bound under replace-one is not what is tested here: a pair of replaced records is two of ours.
-A black-box attacker scores by samples or generator, a white-box one by the critic; this module wants only the scores.
+Each coin is one step of zero-out-one: a canary that is out is a *null record* at its position, so that the number of
+positions, which every method takes as public, is the same for all coins. A bound under replace-one is not what is
+tested here: a pair of replaced records is two of ours. A black-box attacker scores by samples or generator, a
+white-box one by the critic or by the gradients; this module wants only the scores.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from torch import Tensor
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.privacy.noise import Noise
 
 CanaryKind = Literal["holdout", "mislabelled", "noise"]
 _CANARY_KINDS = ("holdout", "mislabelled", "noise")
@@ -43,7 +44,7 @@ class Trial:
     """A data set with canaries in it, before training.
 
     Attributes:
-        split: The private part has the included canaries appended; make any method with it.
+        split: The private part has all canaries appended, those that are out as null records; make any method with it.
         canaries: All m of them.
         included: (m,) bool, the coins. Secret until the guesses are made.
     """
@@ -115,7 +116,7 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, s
 
 
 def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
-    """Toss a coin for each canary, and append those that are in to the private images.
+    """Toss a coin for each canary, and append all to the private images, those that are out as null records.
 
     Args:
         split: Public, holdout and test part stay as they are; no canary may be in a part that is trained on.
@@ -139,18 +140,24 @@ def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) 
             raise InputError(f"The canaries have {what} {found}, but the private images have {expected}.")
     if len(canaries) == 0:
         raise InputError("There are no canaries. Give at least one.")
-    rng = torch.Generator()
-    if seed is None:
-        rng.seed()
-    else:
-        rng.manual_seed(seed)
-    included = torch.rand(len(canaries), generator=rng) < 0.5
-    chosen = canaries.select(included)
+    included = toss(len(canaries), seed)
     names = [name for name in ("labels", "identities", "attributes") if getattr(private, name) is not None]
     joined: dict[str, Any] = {
-        name: torch.cat([getattr(private, name), getattr(chosen, name)]) for name in ("images", *names)
+        name: torch.cat([getattr(private, name), getattr(canaries, name)]) for name in ("images", *names)
     }
-    return Trial(dataclasses.replace(split, private=dataclasses.replace(private, **joined)), canaries, included)
+    empty = [
+        torch.zeros(len(part), dtype=torch.bool) if part.null is None else part.null for part in (private, canaries)
+    ]
+    everybody = dataclasses.replace(private, **joined, null=torch.cat(empty))
+    out = len(private) + torch.nonzero(~included)[:, 0]
+    return Trial(dataclasses.replace(split, private=everybody.zeroed_out(out)), canaries, included)
+
+
+def toss(num: int, seed: int | None = None) -> Tensor:
+    """Return ``num`` fair coins, bool; ``seed`` fixes them, for tests; None is the operating system's entropy."""
+    if seed is None:
+        return Noise.system().uniform((num,)) < 0.5
+    return torch.rand(num, generator=torch.Generator().manual_seed(seed)) < 0.5
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:

@@ -81,6 +81,22 @@ class Nearness(Statistic):
         return (near / self._unit).sum(1) if isinstance(self._unit, Tensor) else near.sum(1) / self._unit
 
 
+class Column(Statistic):
+    """One number of an output (R, n) that is a score already, where a release is reduced to what matters of it.
+
+    Args:
+        number: Which one.
+        name: What it is.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self.name, self._number = name, number
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        return outputs[:, self._number]
+
+
 class LogProbability(Statistic):
     """Log-likelihood ratio of a single outcome in 0 .. K - 1, from its exact probabilities."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,23 +13,39 @@ from idpgan.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+    from rich.console import Console
 
     from idpgan.audit.cases import AuditCase, Audited
+    from idpgan.report.one_run_audit import OneRun
+
+_MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # those of `idpgan.audit`, said before torch is loaded
 
 
 def audit(
-    what: Annotated[str, typer.Argument(metavar="METHOD|RUN", help="Method or mechanism by name, or a run folder.")],
+    what: Annotated[
+        str, typer.Argument(metavar="METHOD|RUN|CONFIG", help="Method by name, a run folder, or a config (--one-run).")
+    ],
     epsilon: Annotated[float | None, typer.Option(help="What the method is asked to keep to.")] = None,
     delta: Annotated[float | None, typer.Option(help="Default: 1e-5 for Gaussian noise and published, else 0.")] = None,
     unit: Annotated[str | None, typer.Option(help="pixel, column, image, label or person.")] = None,
     relation: Annotated[str | None, typer.Option(help="replace-one or zero-out-one.")] = None,
-    runs: Annotated[int, typer.Option(help="Runs per side; one half chooses, the other is counted.")] = 100_000,
-    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of each bound.")] = 0.95,
     noise: Annotated[str | None, typer.Option(help="idp-gan-published: once, per_step or per_batch.")] = None,
     law: Annotated[str | None, typer.Option(help="Kind of noise or bound, where a method has several.")] = None,
     pair: Annotated[str | None, typer.Option(help="Publishers: the neighbours, such as extremes.")] = None,
     release: Annotated[bool, typer.Option("--release", help="Also fill the audited field of a run's release.")] = False,
     seed: Annotated[int | None, typer.Option(help="Fixes the noise, to have a result again.")] = None,
+    one_run: Annotated[
+        bool,
+        typer.Option("--one-run", help="One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's."),
+    ] = False,
+    canaries: Annotated[int | None, typer.Option(help="Of --one-run; default: 5000 gradients, 500 images.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, each with its own noise.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, or cuda for continuous noise.")] = "cpu",
     quiet: Quiet = False,
@@ -40,15 +57,25 @@ def audit(
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
-    if runs < 100 or not 0 < confidence < 1 or not 1 <= threads <= 256:
+    if not 0 < confidence < 1 or not 1 <= threads <= 256:
+        raise InputError(f"--confidence {confidence} must be in (0, 1), --threads {threads} in 1 .. 256.")
+    if runs is not None and not 100 <= runs <= _MOST_RUNS:
         raise InputError(
-            f"--runs {runs} must be at least 100, --confidence {confidence} in (0, 1), --threads 1 .. 256."
+            f"--runs {str(runs)[:40]} must be in 100 .. {_MOST_RUNS:,}; leave it out for the usual number."
         )
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device {device} is unknown. Known: cpu, cuda.")
     options = {"--epsilon": epsilon, "--delta": delta, "--unit": unit, "--relation": relation, "--noise": noise}
     options |= {"--law": law, "--pair": pair}
     run = Path(what) if (Path(what) / "config.toml").is_file() else None
+    if _nothing(run or what, as_json):
+        return
+    if one_run:
+        _refuse_beside_one_run(runs, release, canaries)
+        _one_run(what, run, options, canaries, confidence, seed, quiet, as_json)
+        return
+    if canaries is not None:
+        raise InputError("--canaries belongs to --one-run.")
     case = _run_case(run, options, release) if run else _method_case(what, options, release)
     with count_progress("runs", quiet or as_json) as progress:
         audited = case.run(
@@ -66,6 +93,79 @@ def audit(
         _print(audited)
     if audited.violation:
         raise typer.Exit(1)
+
+
+def _nothing(what: str | Path, as_json: bool) -> bool:
+    """Say so where there is no guarantee to audit; that is an answer, not an error."""
+    from idpgan.report.audit_run import nothing_to_audit
+
+    sentence = nothing_to_audit(what)
+    if sentence is None:
+        return False
+    if as_json:
+        print_json({"method": str(what), "proven": "inf", "audited": None, "verdict": sentence})
+    else:
+        print(sentence)
+    return True
+
+
+def _refuse_beside_one_run(runs: int | None, release: bool, canaries: int | None) -> None:
+    """Refuse options that one run has no use for."""
+    if runs is not None or release:
+        raise InputError(f"{'--release' if release else '--runs'} does not go with --one-run.")
+    if canaries is not None and not 10 <= canaries <= _MOST_CANARIES:
+        raise InputError(f"--canaries {str(canaries)[:40]} must be in 10 .. {_MOST_CANARIES:,}.")
+
+
+def _one_run(
+    what: str,
+    run: Path | None,
+    options: dict[str, float | str | None],
+    canaries: int | None,
+    confidence: float,
+    seed: int | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Train once with canaries, and print what it shows."""
+    from idpgan.report.one_run_audit import gradients_once, images_once
+    from idpgan.training.progress import make_progress
+
+    if run is None and Path(what).is_file():
+        given = [flag for flag, value in options.items() if value is not None]
+        if given:
+            raise InputError(f"{given[0]} is for methods; {what} is trained with its own settings.")
+        progress = make_progress(False if quiet or as_json else None)
+        found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
+    else:
+        case = _run_case(run, options, False) if run else _method_case(what, options, False)
+        found = gradients_once(case, canaries, confidence=confidence, seed=seed)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_one_run(found)
+    if found.violation:
+        raise typer.Exit(1)
+
+
+def _print_one_run(found: OneRun) -> None:
+    """Print the bound of each attack beside what is proven."""
+    from rich.console import Console
+
+    console, proven = Console(markup=False), found.proven
+    console.print(f"{found.method}, one run: proven {proven}", soft_wrap=True)
+    for name, result in found.results.items():
+        console.print(
+            f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
+            f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}",
+            soft_wrap=True,
+        )
+    for note in found.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    if not found.data_free:
+        console.print("Private images were read: this result is for the curator.", soft_wrap=True)
+    if found.violation:
+        console.print("VIOLATION: a bound exceeds the proven epsilon, so proof or code is wrong.", soft_wrap=True)
 
 
 def _device(name: str) -> torch.device:
@@ -129,9 +229,24 @@ def _print(audited: Audited) -> None:
         f"{result.held_out:,}",
         soft_wrap=True,
     )
+    if math.isfinite(audited.proven_mu):
+        _print_separation(console, audited)
     console.print(
         f"confidence {result.confidence:g}; cap at this number of runs: {result.cap:.2f}; 'infinite' is never measured"
     )
     for note in case.notes:
         console.print(f"note: {note}", soft_wrap=True)
     console.print(audited.verdict, soft_wrap=True)
+
+
+def _print_separation(console: Console, audited: Audited) -> None:
+    """Print the second bound, and what it would say of epsilon."""
+    found, proven = audited.result.separation, audited.proven_mu
+    share = f" ({found.mu_lower / proven:.0%})" if proven > 0 else ""
+    implied = audited.implied_epsilon
+    also = "" if implied is None else f"; if the law is Gaussian, that is epsilon >= {implied:.4f}"
+    console.print(
+        f"separation in standard deviations: audited mu >= {found.mu_lower:.4f} of proven {proven:.4f}{share} at a "
+        f"false-positive rate of {found.fpr_high:.4g}{also}",
+        soft_wrap=True,
+    )

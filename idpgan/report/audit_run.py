@@ -8,41 +8,62 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
+from idpgan.gan import METHODS
+from idpgan.gan.dp_gan import Config as DpGanRun
+from idpgan.gan.hybrid import Config as HybridRun
+from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy
+from idpgan.gan.idp_local import Config as LocalRun
 from idpgan.gan.idp_terms import Config as PublishedConfig
 from idpgan.gan.idp_terms import most_accesses, pixel_noise
+from idpgan.jobs import load_config, plan
 from idpgan.models.checkpoint import CONFIG
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.sums import CellSums
 from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
 from idpgan.report.card import replace_audited
 from idpgan.report.publisher_audits import PUBLISHER_CASES
 from idpgan.report.release import CARD, PRIVACY
+from idpgan.report.step_audits import STEP_CASES, Steps, hybrid_case, steps_case
 from idpgan.report.verify import verify_release
 from idpgan.run import PRIVATE_FILE, RunFolder, sha256_file, write_text_atomic
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
 
-FORMAT = "idpgan audit 1"
-AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **PUBLISHER_CASES}
+FORMAT = "idpgan audit 2"
+AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
+
+
+def nothing_to_audit(what: str | Path) -> str | None:
+    """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
+    name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
+    info = METHODS.get(name)
+    if info is None or info.claimed is not None or info.proven != "inf":
+        return None
+    return f"{info.reason}, so there is no guarantee to audit."
 
 
 def method_case(name: str, request: Request) -> AuditCase:
     """Return the case of a method.
 
     Raises:
-        InputError: If there is none of that name, or it cannot be asked for that.
+        InputError: If there is none of that name, it has no guarantee, or it cannot be asked for that.
     """
+    nothing = nothing_to_audit(name)
+    if nothing:
+        raise InputError(nothing)
     if name not in AUDITABLE:
         from idpgan.config import nearest_hint
 
-        raise InputError(f"'{name}' is neither a run nor a method that can be audited. {nearest_hint(name, AUDITABLE)}")
+        raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, [*AUDITABLE, *METHODS])}")
     return AUDITABLE[name].case(name, request)
 
 
@@ -60,20 +81,14 @@ def run_case(path: Path) -> AuditCase:
     """Return the case of what a run released of its private images.
 
     Raises:
-        InputError: If it is no run, or its method adds no noise.
+        InputError: If it is no run, its method has no guarantee, or it has released nothing yet.
     """
-    from idpgan.jobs import load_config, plan
-
     run = RunFolder.open(path)
     config = load_config(run.config)
     name = config.method.name
-    makers = {
-        "idp-gan-aggregate": _aggregate_run,
-        "idp-gan-local": _local_run,
-        "idp-gan-published": _published_run,
-    }
-    if name not in makers:
-        raise InputError(f"method '{name}' of {path} adds no noise, so there is no guarantee to audit.")
+    nothing = nothing_to_audit(name)
+    if nothing:
+        raise InputError(nothing)
     document = _released(run)
     if document is None:
         shape = known_shape(config.data)
@@ -85,7 +100,7 @@ def run_case(path: Path) -> AuditCase:
         classes = len(generator["classes"])
         facts = _Facts((channels, height, width), classes, document["num_private"], document["delta"])
         claimed = PrivacyReport.from_json(document["report"]).claimed
-    return makers[name](run, config, facts, claimed)
+    return RUN_CASES[name](run, config, facts, claimed)
 
 
 def _released(run: RunFolder) -> dict[str, Any] | None:
@@ -109,15 +124,17 @@ def _prepared(run: RunFolder) -> Any:
 
 
 def _aggregate_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy
-    from idpgan.privacy.sums import CellSums
-
     method, terms = config.method, config.privacy
     if not (isinstance(method, AggregateConfig) and isinstance(terms, AggregatePrivacy)):
         raise TypeError("an aggregate run has an aggregate config.")
+    return aggregate_case(_sums(run, method, terms), Request(terms.epsilon, terms.delta), claimed)
+
+
+def _sums(run: RunFolder, method: AggregateConfig, terms: AggregatePrivacy) -> CellSums:
+    """Return the mechanism of a release of sums that was made."""
     with _prepared(run) as tensors:
         cells, dimensions = tensors.get_slice("sums").get_shape()
-    sums = CellSums.calibrated(
+    return CellSums.calibrated(
         cells,
         dimensions,
         method.law,
@@ -127,13 +144,30 @@ def _aggregate_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Gu
         relation=terms.relation,
         most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
     )
-    return aggregate_case(sums, Request(terms.epsilon, terms.delta), claimed)
+
+
+def _steps(config: DpGanRun) -> Steps:
+    """Return the critic steps of a run of dp-gan, or of that part of a hybrid run."""
+    event = config.step_event()
+    return Steps(config.method, event.sample_rate or 0.0, event.noise_multiplier or 0.0, config.training.steps)
+
+
+def _dp_gan_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
+    if not isinstance(config, DpGanRun):
+        raise TypeError("a dp-gan run has a dp-gan config.")
+    return steps_case(_steps(config), Request(config.privacy.epsilon, config.privacy.delta), claimed)
+
+
+def _hybrid_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
+    if not isinstance(config, HybridRun):
+        raise TypeError("a hybrid run has a hybrid config.")
+    first, second = config.aggregate_part(), config.dp_gan_part(known_shape(config.data))
+    request = Request(config.privacy.epsilon, config.privacy.delta)
+    return hybrid_case(_sums(run, first.method, first.privacy), _steps(second), request, claimed)
 
 
 def _local_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    from idpgan.gan.idp_local import Config
-
-    if not isinstance(config, Config):
+    if not isinstance(config, LocalRun):
         raise TypeError("a local run has a local config.")
     terms = config.terms(facts.image_shape, facts.num_classes, facts.num_private)
     public = bool(config.data.public_share or config.data.public_root)
@@ -158,6 +192,15 @@ def _published_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Gu
     )
     accesses = most_accesses(config, facts.num_private)
     return published_case(pixels, accesses, facts.delta, said, notes)
+
+
+RUN_CASES: dict[str, Callable[[RunFolder, RunConfig, _Facts, Guarantee | None], AuditCase]] = {
+    "idp-gan-aggregate": _aggregate_run,
+    "idp-gan-local": _local_run,
+    "idp-gan-published": _published_run,
+    "dp-gan": _dp_gan_run,
+    "hybrid": _hybrid_run,
+}
 
 
 def audit_document(audited: Audited) -> dict[str, Any]:

@@ -45,16 +45,7 @@ def aggregate_case(sums: CellSums, request: Request, claimed: Guarantee | None =
         request: Epsilon and delta that were asked for.
         claimed: None = what was asked for.
     """
-    grid, mechanism = sums.grid, sums.mechanism
-    axis = torch.zeros(sums.dimensions, dtype=torch.float64)
-    axis[0] = 3.0
-    if sums.relation is Relation.ZERO_OUT:
-        name, absent, present = "one record absent against present", None, (axis, 0)
-    elif sums.nonnegative:
-        name, absent, present = "one record moved to another cell", (axis, sums.num_cells - 1), (axis, 0)
-    else:
-        name, absent, present = "one record against its opposite", (-axis, 0), (axis, 0)
-    pair = Pair(name, _totals(sums, absent), _totals(sums, present))
+    grid, mechanism, pair = sums.grid, sums.mechanism, _pair(sums)
 
     def release(totals: Tensor, noise: Noise) -> Tensor:
         return grid.value(mechanism(totals, noise))
@@ -73,8 +64,29 @@ def aggregate_case(sums: CellSums, request: Request, claimed: Guarantee | None =
         "not simulated",
     )
     return AuditCase(
-        "idp-gan-aggregate", pair, claimed or asked, proven, release, (exact,), entrywise=True, notes=notes
-    )
+        "idp-gan-aggregate", pair, claimed or asked, proven, release, (exact,), entrywise=True, notes=notes,
+        events=(sums.event,),
+    )  # fmt: skip
+
+
+def differing_totals(sums: CellSums) -> tuple[Tensor, Tensor]:
+    """Return the sums that differ between the neighbours of `aggregate_case`, in grid steps, int64 (n,) each."""
+    pair = _pair(sums)
+    differ = pair.data != pair.neighbour
+    return pair.data[differ], pair.neighbour[differ]
+
+
+def _pair(sums: CellSums) -> Pair:
+    """Return the neighbours of `aggregate_case`."""
+    axis = torch.zeros(sums.dimensions, dtype=torch.float64)
+    axis[0] = 3.0
+    if sums.relation is Relation.ZERO_OUT:
+        name, absent, present = "one record absent against present", None, (axis, 0)
+    elif sums.nonnegative:
+        name, absent, present = "one record moved to another cell", (axis, sums.num_cells - 1), (axis, 0)
+    else:
+        name, absent, present = "one record against its opposite", (-axis, 0), (axis, 0)
+    return Pair(name, _totals(sums, absent), _totals(sums, present))
 
 
 def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
@@ -152,8 +164,10 @@ def local_case(channel: Channel, request: Request, claimed: Guarantee | None = N
         return torch.cat([steps, label[:, None].double()], 1)
 
     maker: Maker = lambda one, other: _ImageAndLabel(channel, rows.view(2, *shape), labels)  # noqa: E731
-    asked, proven = guarantees(request, *terms.events(channel.mechanism))
-    return AuditCase("idp-gan-local", Pair(name, data[0], data[1]), claimed or asked, proven, release, (maker,))
+    events = tuple(terms.events(channel.mechanism))
+    asked, proven = guarantees(request, *events)
+    pair = Pair(name, data[0], data[1])
+    return AuditCase("idp-gan-local", pair, claimed or asked, proven, release, (maker,), events=events)
 
 
 def _hard_image(channel: Channel) -> Tensor:

@@ -87,7 +87,7 @@ def lap_case(request: Request) -> AuditCase:
     pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
     claimed, proven = guarantees(request, lap.event)
     notes = ("pixels that do not differ are independent of everything and were not simulated",)
-    return AuditCase("lap", pair, claimed, proven, lap, (exact,), entrywise=True, notes=notes)
+    return AuditCase("lap", pair, claimed, proven, lap, (exact,), entrywise=True, notes=notes, events=(lap.event,))
 
 
 def _published(name: str, *makers: Maker, pair: str, shape: tuple[int, int] = _SHAPE) -> Entry:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta
+from scipy.stats import beta, norm
 
-from idpgan.audit.bounds import AuditResult, cap, choose, clopper_pearson, epsilon_bound
+from idpgan.audit.bounds import AuditResult, Separation, cap, choose, clopper_pearson, epsilon_bound, separation_bound
 from idpgan.errors import InputError
 
 
@@ -77,7 +77,7 @@ def test_the_bound_fails_no_more_often_than_it_says():
 def test_choose_finds_direction_and_threshold(direction):
     rng = np.random.default_rng(3)
     data, neighbour = rng.normal(0, 1, 5000), rng.normal(direction * 8.0, 1, 5000)
-    choice = choose(data, neighbour, 0.0, 0.95)
+    choice, _ = choose(data, neighbour, 0.0, 0.95)
     said = neighbour >= choice.threshold if choice.direction == 1 else neighbour < choice.threshold
     wrong = data >= choice.threshold if choice.direction == 1 else data < choice.threshold
     assert (said.mean(), wrong.mean()) == (1.0, 0.0)
@@ -85,20 +85,53 @@ def test_choose_finds_direction_and_threshold(direction):
 
 
 def test_choose_takes_infinite_and_equal_scores():
-    infinite = choose(np.zeros(1000), np.full(1000, np.inf), 0.0, 0.95)
-    assert 0 < infinite.threshold < math.inf
-    assert choose(np.zeros(1000), np.zeros(1000), 0.0, 0.95).bound <= 0
+    for infinite in choose(np.zeros(1000), np.full(1000, np.inf), 0.0, 0.95):
+        assert 0 < infinite.threshold < math.inf
+    assert all(found.bound <= 0 for found in choose(np.zeros(1000), np.zeros(1000), 0.0, 0.95))
 
 
 def test_a_result_can_be_computed_again_and_not_be_tampered_with():
+    second = Separation.of_counts((900, 4000), 5000, 0.95, "y", math.inf, -1)
     result = AuditResult.of_counts(
-        4000, 300, runs=10_000, delta=1e-5, confidence=0.95, statistic="x", threshold=math.inf, direction=1
+        4000,
+        300,
+        runs=10_000,
+        delta=1e-5,
+        confidence=0.95,
+        statistic="x",
+        threshold=math.inf,
+        direction=1,
+        separation=second,
     )
+    assert norm.ppf(0.8) - norm.ppf(0.18) - 0.1 < second.mu_lower < norm.ppf(0.8) - norm.ppf(0.18)
     data = result.to_json()
     assert AuditResult.from_json(data) == result
     assert result.epsilon_lower == pytest.approx(float(epsilon_bound(np.array(4000), np.array(300), 5000, 1e-5, 0.95)))
     with pytest.raises(InputError, match="the counts prove"):
         AuditResult.from_json({**data, "epsilon_lower": data["epsilon_lower"] + 0.01})
+    with pytest.raises(InputError, match="prove mu"):
+        AuditResult.from_json({**data, "separation": {**data["separation"], "mu_lower": 3.0}})
+    with pytest.raises(InputError, match="not a bound of the separation"):
+        AuditResult.from_json({**data, "separation": {}})
     with pytest.raises(InputError, match="not an audit result"):
         AuditResult.from_json({**data, "extra": 1})
     assert dataclasses.is_dataclass(result)
+
+
+def test_the_separation_fails_no_more_often_than_it_says():
+    """Two Gaussians of distance 1, a threshold in the middle: the bound is above 1 at most as often as allowed."""
+    rng, held_out = np.random.default_rng(8), 400
+    true, false = rng.binomial(held_out, norm.cdf(0.5), 4000), rng.binomial(held_out, norm.sf(0.5), 4000)
+    bounds = separation_bound(true, false, held_out, 0.9)
+    assert (bounds > 1).mean() <= 0.1
+    assert (separation_bound(true, false, held_out, 0.1) > 1).mean() > 0.1  # control
+    assert bounds.mean() > 0.8
+    assert separation_bound(np.array([0, 400]), np.array([400, 400]), 400, 0.9).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("count", "trials", "alpha"), [(5, 4, 0.1), (-1, 4, 0.1), (0, 0, 0.1), (1, 4, 0.0), (1, 4, 1.0)]
+)
+def test_impossible_counts_are_refused(count, trials, alpha):
+    with pytest.raises(InputError, match="counts"):
+        clopper_pearson(np.array(count), trials, alpha)

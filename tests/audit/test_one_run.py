@@ -1,5 +1,6 @@
 """The one-run audit: Theorem 5.2 in closed cases, correct mechanisms are not refuted, leaky ones caught, a GAN too."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -156,15 +157,20 @@ def test_constant_scores_find_nothing_and_bad_ones_are_refused():
 # Canaries ------------------------------------------------------------------------------------------------------------
 
 
-def test_canaries_are_appended_by_independent_coins(digits):
+def test_canaries_are_appended_and_nulled_by_independent_coins(digits):
+    """Zero-out-one: the number of positions is the same for all coins."""
     canaries = make_canaries(digits, 100, "noise")
     trials = [insert_canaries(digits, canaries, seed=seed) for seed in range(30)]
     for trial in trials:
-        kept, private = int(trial.included.sum()), trial.split.private
-        assert len(private) == digits.num_private + kept
+        private = trial.split.private
+        assert len(private) == trial.split.num_private == digits.num_private + 100
         assert torch.equal(private.images[: digits.num_private], digits.private.images)
-        assert torch.equal(private.images[digits.num_private :], canaries.images[trial.included])
-        assert torch.equal(private.labels[digits.num_private :], canaries.labels[trial.included])
+        assert not private.null[: digits.num_private].any()
+        assert torch.equal(private.null[digits.num_private :], ~trial.included)
+        appended = private.select(torch.arange(digits.num_private, len(private)))
+        assert torch.equal(appended.images[trial.included], canaries.images[trial.included])
+        assert torch.equal(appended.labels[trial.included], canaries.labels[trial.included])
+        assert not appended.images[~trial.included].any()
         assert trial.split.holdout is digits.holdout
     coins = torch.stack([trial.included for trial in trials]).double()
     assert abs(coins.mean() - 0.5) < 5 * 0.5 / math.sqrt(3000)
@@ -172,6 +178,8 @@ def test_canaries_are_appended_by_independent_coins(digits):
     again = insert_canaries(digits, canaries, seed=1)
     assert torch.equal(again.included, trials[1].included)
     assert not torch.equal(insert_canaries(digits, canaries).included, insert_canaries(digits, canaries).included)
+    already = dataclasses.replace(digits, private=digits.private.zeroed_out(torch.tensor([3])))
+    assert insert_canaries(already, canaries, seed=1).split.private.null[3]
 
 
 def test_kinds_of_canaries(digits):
@@ -247,7 +255,7 @@ def test_a_generator_that_replays_its_training_set_is_caught_from_outside(digits
         return -torch.cdist(to_float(images.images).flatten(1), to_float(replayed).flatten(1)).amin(1)
 
     attacks = {"nearest": nearest}
-    caught = audit_one_run(digits, canaries, lambda split: split.private.images, attacks, seed=2)["nearest"]
+    caught = audit_one_run(digits, canaries, lambda split: split.private.existing().images, attacks, seed=2)["nearest"]
     assert caught.correct >= 98  # more or fewer than half are in
     assert caught.cap >= caught.epsilon_lower > 2
     blind = audit_one_run(digits, canaries, lambda split: digits.private.images, attacks, seed=2)["nearest"]

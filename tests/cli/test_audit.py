@@ -10,6 +10,7 @@ from idpgan.cli import main
 from idpgan.report.verify import verify_release
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+AGGREGATE = ["method.aggregate.pretrain_steps=0", "method.aggregate.moments=6", "method.aggregate.fourier=20"]
 SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]
 
 
@@ -66,6 +67,12 @@ def test_a_violation_ends_with_exit_code_one(run, monkeypatch):
         (["laplac", "--epsilon", "1"], ["laplac", "laplace"]),
         (["laplace"], ["--epsilon is missing"]),
         (["laplace", "--epsilon", "1", "--runs", "5"], ["--runs 5"]),
+        (["laplace", "--epsilon", "1", "--runs", str(10**21)], ["--runs 1000", "1,000,000,000"]),
+        (["laplace", "--epsilon", "1", "--canaries", "50"], ["--one-run"]),
+        (["laplace", "--epsilon", "1", "--one-run"], ["no steps"]),
+        (["dp-gan", "--epsilon", "1", "--one-run", "--runs", "500"], ["--runs does not go with --one-run"]),
+        (["dp-gan", "--epsilon", "1", "--one-run", "--canaries", "10" * 20], ["--canaries 1010"]),
+        (["dp-gan", "--epsilon", "1", "--unit", "person"], ["no unit person"]),
         (["laplace", "--epsilon", "1", "--unit", "planet"], ["planet"]),
         (["laplace", "--epsilon", "1", "--release"], ["--release is for runs"]),
         (["lap", "--epsilon", "1", "--unit", "label"], ["no unit label"]),
@@ -118,10 +125,42 @@ def test_a_damaged_release_and_foreign_options_are_refused(run, aggregate_run, t
     assert (code, "its own settings" in err) == (2, True)
 
 
-def test_a_run_without_noise_is_refused(run, finished_run):
-    code, _, err = run("audit", finished_run)
-    assert (code, "adds no noise" in err) == (2, True)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_method_without_a_guarantee_says_so_in_one_true_sentence(run, finished_run, as_json):
+    for what in ("wgan-gp", finished_run):
+        code, out, _ = run("audit", what, *["--json"][: int(as_json)])
+        assert code == 0
+        assert "wgan-gp trains on the raw images without noise, so there is no guarantee to audit." in out
+        assert not as_json or json.loads(out)["audited"] is None
     assert not (finished_run / "audit.json").exists()
+
+
+def test_dp_gan_and_hybrid_runs_are_audited_with_their_own_settings(run, tmp_path):
+    for config, small in (
+        ("digits-dp-gan.toml", ["training.steps=3"]),
+        ("digits-hybrid.toml", ["method.aggregate_steps=2", "training.steps=5", *AGGREGATE]),
+    ):
+        path = tmp_path / config
+        settings = ["training.tick_steps=2", "release.samples=10", "model.width=4", *small]
+        assert run("train", CONFIGS / config, *settings, "--out", path)[0] == 0
+        code, out, _ = run("audit", path, "--runs", 1000, "--json", "--seed", 1)
+        found = json.loads(out)
+        assert code == 0
+        assert found["method"] in config
+        assert found["proven"] == pytest.approx(found["claimed"], rel=1e-2)
+        assert any("sample rate 0.05" in note and "3 steps" in note for note in found["notes"])
+        code, out, _ = run("audit", path, "--one-run", "--canaries", 500, "--json")
+        assert (code, json.loads(out)["data_free"]) == (0, True)
+
+
+def test_a_config_is_trained_once_with_canaries(run, tmp_path):
+    path = tmp_path / "small.toml"
+    text = (CONFIGS / "digits-dp-gan.toml").read_text().replace("steps = 2_000", "steps = 2")
+    path.write_text(text.replace("tick_steps = 250", "tick_steps = 2"))
+    code, out, _ = run("audit", path, "--one-run", "--canaries", 40)
+    assert code == 0
+    for words in ("critic: epsilon >=", "nearest sample: epsilon >=", "40 mislabelled", "for the curator"):
+        assert words in out
 
 
 @pytest.mark.parametrize("config", ["digits-idp-gan-published.toml", "digits-idp-gan-local.toml"])

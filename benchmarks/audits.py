@@ -1,0 +1,175 @@
+"""Two hundred short audits over all sound methods, units, relations and laws: none may be above what is proven.
+
+python benchmarks/audits.py [--out runs/audits] [--only TEXT] [--list]
+
+Each bound holds with confidence 1 - 0.05 / (number of bounds), two to an audit (epsilon and separation) and one to an
+audit of one run, so that all hold together with 95 %. Statistic and threshold are chosen on the first half of the runs,
+the noise is the operating system's. One JSON line per audit; an audit that is there already, for the same code, is read
+back, so that an interrupted sweep goes on where it was. The last line is the sum. Exit code 1: one is above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import idpgan
+from idpgan.audit import Request
+from idpgan.audit.cases import AuditCase
+from idpgan.gan.dp_gan import DpGanConfig, least_noise
+from idpgan.privacy import Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.report.audit_run import method_case
+from idpgan.report.step_audits import Steps, hybrid_case, steps_case
+
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+DELTA = 1e-5
+SCALARS = ("laplace", "gaussian", "discrete-laplace", "discrete-gaussian", "exponential", "noisy-max")
+RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
+LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
+USUAL_RUNS = 60_000
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"loss": "wgan-gp"},
+    {"fakes": "separate"},
+    {"clip_norm": 0.1},
+)
+PLANS = ((0.3, 20), (0.05, 60), (1.0, 5))  # sample rate, steps
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One audit.
+
+    Attributes:
+        method: A name of `idpgan audit`.
+        request: What it is asked for.
+        steps: Sample rate, steps and settings of dp-gan and hybrid.
+        canaries: Of an audit of one run; 0 = many runs.
+    """
+
+    method: str
+    request: Request
+    steps: tuple[float, int, tuple[tuple[str, Any], ...]] | None = None
+    canaries: int = 0
+
+    @property
+    def bounds(self) -> int:
+        """How many bounds it states."""
+        return 1 if self.canaries else 2
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What decides the result, but the noise."""
+        given = {key: value for key, value in vars(self.request).items() if value is not None}
+        return {"method": self.method, **given, "steps": self.steps, "canaries": self.canaries}
+
+    def case(self) -> AuditCase:
+        """Make it."""
+        if self.steps is None:
+            return method_case(self.method, self.request)
+        rate, count, settings = self.steps
+        epsilon, delta = self.request.epsilon, self.request.delta or DELTA
+        request = replace(self.request, delta=delta)
+        sums, spent = None, ()
+        if self.method == "hybrid":
+            terms: dict[str, Any] = {"unit": Unit.IMAGE, "relation": Relation.ZERO_OUT}
+            terms |= {"epsilon": 0.4 * epsilon, "delta": 0.0 if self.request.law == "laplace" else delta}
+            sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
+            spent = (sums.event,)
+        steps = Steps(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
+        return steps_case(steps, request) if sums is None else hybrid_case(sums, steps, request)
+
+
+def cells() -> Iterator[Cell]:
+    """Yield all audits."""
+    relations = (Relation.REPLACE_ONE, Relation.ZERO_OUT)
+    for epsilon, name, relation in itertools.product(EPSILONS, SCALARS, relations):
+        yield Cell(name, Request(epsilon, relation=relation, unit=Unit.PERSON if relation in relations[1:] else None))
+    for epsilon in EPSILONS:
+        yield Cell("randomised-response", Request(epsilon))
+        for draw in ("once", "per_step"):
+            yield Cell("idp-gan-published", Request(epsilon, draw=draw))
+        for law in ("clamp", "l1", "l2"):
+            yield Cell("idp-gan-local", Request(epsilon, law=law))
+        for law, unit in itertools.product(
+            ("discrete-laplace", "discrete-gaussian", "laplace"), (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
+        ):
+            yield Cell("lap", Request(epsilon, law=law, unit=unit))
+        for law, unit, relation in itertools.product(("gaussian", "laplace"), (Unit.IMAGE, Unit.PERSON), relations):
+            yield Cell("idp-gan-aggregate", Request(epsilon, law=law, unit=unit, relation=relation))
+        for number, variant in enumerate(VARIANTS):
+            rate, count = PLANS[number % len(PLANS)]
+            yield Cell("dp-gan", Request(epsilon), (rate, count, tuple(variant.items())))
+        for law in ("gaussian", "laplace"):
+            yield Cell("hybrid", Request(epsilon, law=law), (0.3, 20, ()))
+    for epsilon in (1.0, 10.0):
+        for name in ("dp-gan", "hybrid"):  # at that confidence canaries x delta must be far below 1e-4
+            yield Cell(name, Request(epsilon, 1e-8), (0.3, 20, ()), canaries=2000)
+
+
+def play(cell: Cell, each: float) -> dict[str, Any]:
+    """Return the row of one audit."""
+    case = cell.case()
+    started = time.perf_counter()
+    row: dict[str, Any] = {**cell.spec, "confidence": each}
+    if cell.canaries:
+        found = case.run_once(cell.canaries, confidence=each)
+        row |= {"proven": case.proven.epsilon, "audited": found.epsilon_lower}
+        row["violation"] = found.epsilon_lower > case.proven.epsilon
+    else:
+        runs = RUNS.get(cell.method, USUAL_RUNS)
+        runs = LAP_RUNS[cell.request.unit or Unit.PIXEL] if cell.method == "lap" else runs
+        found_many = case.run(runs, confidence=each).to_json()
+        row |= {key: found_many[key] for key in ("proven", "audited", "proven_mu", "audited_mu", "violation")}
+        row["runs"] = runs
+    return row | {"seconds": round(time.perf_counter() - started, 2)}
+
+
+def code() -> str:
+    """Return the SHA-256 of the package's sources."""
+    files = sorted(Path(idpgan.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/audits"))
+    parser.add_argument("--only", default="", help="cells whose text contains this")
+    parser.add_argument("--list", action="store_true", help="name the cells and stop")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    everything = list(cells())
+    each, version = 1 - 0.05 / sum(cell.bounds for cell in everything), code()
+    chosen = [cell for cell in everything if arguments.only in json.dumps(cell.spec)]
+    if arguments.list:
+        print("\n".join(json.dumps(cell.spec) for cell in chosen))
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for cell in chosen:
+        key = hashlib.sha256(json.dumps([cell.spec, each, version]).encode()).hexdigest()[:16]
+        path = arguments.out / f"{key}.json"
+        if not path.exists():
+            path.write_text(json.dumps(play(cell, each)) + "\n")
+        rows.append(json.loads(path.read_text()))
+        print(json.dumps(rows[-1]), flush=True)
+    above = [row for row in rows if row["violation"]]
+    total = {"audits": len(rows), "above": len(above), "longest": max((row["seconds"] for row in rows), default=0.0)}
+    print(json.dumps({**total, "confidence_of_each": each, "code": version[:16]}))
+    sys.exit(1 if above else 0)
+
+
+if __name__ == "__main__":
+    main()

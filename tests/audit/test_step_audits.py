@@ -1,0 +1,161 @@
+"""dp-gan and hybrid: the real steps follow their law, are never caught, and every mistake in them is."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+
+from idpgan import gan, publish
+from idpgan.audit import Request
+from idpgan.errors import InputError
+from idpgan.gan import dp_gan
+from idpgan.gan.dp_gan import DpGanConfig
+from idpgan.gan.noisy_optimizer import NoisyOptimizer
+from idpgan.privacy import Noise, Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.report.audit_run import AUDITABLE, RUN_CASES, nothing_to_audit
+from idpgan.report.step_audits import Steps, canary_images, hybrid_case, steps_case
+
+DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
+PLAN = Steps(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=6)
+RUNS = 8000
+CONFIDENCE = 1 - 0.001 / 8
+
+
+@pytest.fixture(scope="module")
+def case():
+    return steps_case(PLAN, Request(10.0, DELTA))
+
+
+def drawn(present, sigma, seed=0, runs=4000):
+    """Scores and ranges as the law says, without a line of ours."""
+    rng = np.random.default_rng(seed)
+    coins = rng.random((runs, PLAN.count)) < PLAN.sample_rate * present
+    seen = coins + sigma * rng.normal(size=coins.shape)
+    score = np.log(1 - 0.3 + 0.3 * np.exp((seen - 0.5) / PLAN.noise_multiplier**2)).sum(1)
+    return score, np.ptp(seen, axis=1)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_the_real_steps_follow_the_law(present):
+    played = PLAN.play(torch.full((2000,), present), Noise.fixed(5)).numpy()
+    for column, wanted, wrong in zip(played.T, drawn(present, 0.9), drawn(present, 0.72), strict=True):
+        assert ks_2samp(column, wanted).pvalue > 1e-3
+        assert ks_2samp(column, wrong).pvalue < 1e-4  # a fifth less noise
+    assert ks_2samp(played[:, 0], drawn(not present, 0.9)[0]).pvalue < 1e-6
+
+
+def test_a_null_record_adds_nothing_to_any_step():
+    """The first canary's image is all black, as a null record's pixels are."""
+    once = Steps(DpGanConfig(), 1.0, 0.01, 1)
+    assert canary_images(1).images.sum() == 0
+    score = once.play(torch.tensor([False, True, False, False]), Noise.fixed(1))[:, 0]
+    assert (score > 0).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("changed", [{"loss": "wgan-gp"}, {"fakes": "separate"}, {"clip_norm": 0.03}, {"augment": 1.0}])
+def test_every_variant_of_the_step_clips_its_canary_to_the_norm(changed):
+    once = Steps(DpGanConfig(**changed), 1.0, 1e-3, 1)
+    score = once.play(torch.arange(200) % 2 == 1, Noise.fixed(2))[:, 0]
+    # log-likelihood ratio (y - 1/2) / sigma^2 of y = 0 and y = 1
+    assert torch.allclose(score[1::2] * 1e-6, torch.tensor(0.5).double(), atol=0.01)
+    assert torch.allclose(score[::2] * 1e-6, torch.tensor(-0.5).double(), atol=0.01)
+
+
+def test_the_steps_are_audited_to_four_fifths_and_never_above(case):
+    audited = case.run(RUNS, confidence=CONFIDENCE, seed=1)
+    assert audited.result.epsilon_lower <= audited.case.proven.epsilon
+    assert 0.8 * audited.proven_mu < audited.result.separation.mu_lower <= audited.proven_mu
+    assert not audited.violation
+    assert audited.to_json()["epsilon_if_gaussian"] == pytest.approx(audited.implied_epsilon)
+    assert audited.result.statistic == "exact log-likelihood ratio"
+
+
+def half_the_noise(monkeypatch):
+    add_noise = NoisyOptimizer.add_noise
+
+    def half(self):
+        self.noise_multiplier, whole = self.noise_multiplier / 2, self.noise_multiplier
+        add_noise(self)
+        self.noise_multiplier = whole
+
+    monkeypatch.setattr(NoisyOptimizer, "add_noise", half)
+
+
+def clip_forgotten(monkeypatch):
+    clipped = dp_gan.clipped_sum
+    monkeypatch.setattr(dp_gan, "clipped_sum", lambda *args, clip_norm, **more: clipped(*args, clip_norm=1e9, **more))
+
+
+def everybody_in(monkeypatch):
+    monkeypatch.setattr(dp_gan, "poisson_sample", lambda num, rate, noise: torch.arange(num))
+
+
+def noise_drawn_once(monkeypatch):
+    drawn = {}
+
+    def reused(self):
+        sums = [parameter.summed_grad for parameter in self.params]
+        noise = drawn.setdefault(id(self), self.noise.normal(sums[0].shape) * self.noise_multiplier)
+        self.params[0].grad = (sums[0] + noise * self.max_grad_norm).float()
+
+    monkeypatch.setattr(NoisyOptimizer, "add_noise", reused)
+
+
+@pytest.mark.parametrize("broken", [half_the_noise, clip_forgotten, everybody_in, noise_drawn_once])
+def test_a_mistake_in_the_steps_is_a_violation(case, monkeypatch, broken):
+    broken(monkeypatch)
+    audited = case.run(RUNS, confidence=CONFIDENCE, seed=2)
+    assert audited.violation
+    assert audited.result.epsilon_lower > 1.1 * case.proven.epsilon
+    assert (audited.result.statistic == "range over the steps") == (broken is noise_drawn_once)
+
+
+def sums_of(epsilon):
+    terms = {"unit": Unit.IMAGE, "relation": Relation.ZERO_OUT}
+    return CellSums.calibrated(3, 8, "gaussian", epsilon=epsilon, delta=DELTA, **terms)
+
+
+def test_hybrid_is_its_release_and_its_steps(case, monkeypatch):
+    sums = sums_of(2.0)
+    joined = hybrid_case(sums, PLAN, Request(10.0, DELTA))
+    assert joined.proven.epsilon > case.proven.epsilon
+    alone = case.run(RUNS, confidence=CONFIDENCE, seed=3).result
+    both = joined.run(RUNS, confidence=CONFIDENCE, seed=3)
+    assert both.result.separation.mu_lower > alone.separation.mu_lower + 0.2
+    assert both.result.epsilon_lower <= joined.proven.epsilon
+    mechanism = CellSums.mechanism
+    fifth = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 5))
+    monkeypatch.setattr(CellSums, "mechanism", fifth)  # a fifth of the noise in the release
+    wrong = dataclasses.replace(hybrid_case(sums, PLAN, Request(10.0, DELTA)), proven=joined.proven)
+    assert wrong.run(RUNS, confidence=CONFIDENCE, seed=3).violation
+
+
+def test_one_training_with_many_canaries_stays_below_the_proof():
+    case = steps_case(PLAN, Request(10.0, 1e-5))
+    found = case.run_once(2000, seed=1)
+    assert 0.8 < found.epsilon_lower <= case.proven.epsilon
+    for number in (5, 10**9, 1.5, True):
+        with pytest.raises(InputError, match="canaries = "):
+            case.run_once(number)
+
+
+def test_a_long_plan_is_simulated_in_part_and_says_so():
+    long = dataclasses.replace(PLAN, sample_rate=0.005, count=100_000)
+    assert long.simulated == 10_000
+    assert "10,000 of 100,000 steps were simulated" in long.notes[-1]
+    assert long.runs == long.rows == 8000
+    assert PLAN.simulated == PLAN.count
+    assert not any("simulated" in note for note in PLAN.notes)
+    assert math.isclose(PLAN.event.noise_multiplier, 0.9)
+
+
+def test_every_method_has_an_audit_or_a_true_sentence():
+    for name in (*gan.METHODS, *publish.METHODS):
+        assert (name in AUDITABLE) != (nothing_to_audit(name) is not None)
+    for name in gan.METHODS:
+        assert (name in RUN_CASES) != (nothing_to_audit(name) is not None)
+    assert nothing_to_audit("wgan-gp").endswith("so there is no guarantee to audit.")
