@@ -19,7 +19,7 @@ from idpgan import linalg
 from idpgan.errors import InputError
 from idpgan.models.initialise import seeded_init
 from idpgan.privacy.mechanisms import (
-    DiscreteGaussian,
+    RoundedGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -101,8 +101,8 @@ def likelihood_ratio(mechanism: object) -> Maker:
     """
 
     def make(data: Tensor, neighbour: Tensor) -> Statistic:
-        if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | DiscreteGaussian):
-            gaussian = isinstance(mechanism, Gaussian | DiscreteGaussian)
+        if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | RoundedGaussian):
+            gaussian = isinstance(mechanism, Gaussian | RoundedGaussian)
             if isinstance(mechanism, Laplace | Gaussian):
                 scale = mechanism.noise_multiplier * mechanism.sensitivity
             else:

@@ -19,7 +19,7 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, c
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
-    DiscreteGaussian,
+    RoundedGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -33,7 +33,7 @@ from idpgan.privacy.noise import Noise
 __all__ = [
     "Budget",
     "BudgetError",
-    "DiscreteGaussian",
+    "RoundedGaussian",
     "DiscreteLaplace",
     "Event",
     "Exponential",

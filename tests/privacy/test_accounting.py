@@ -127,10 +127,10 @@ def test_the_pld_of_a_curve_dominates_it():
 
 
 def test_discrete_gaussians_add_up_as_zcdp():
-    one = compose_epsilon([Event("discrete-gaussian", *ADD, 4.05)], 1e-5)
+    one = compose_epsilon([Event("gaussian", *ADD, 4.05)], 1e-5)
     many = [
-        Event("discrete-gaussian", *ADD, 4.05 * math.sqrt(3), 2),
-        Event("discrete-gaussian", *ADD, 4.05 * math.sqrt(3)),
+        Event("gaussian", *ADD, 4.05 * math.sqrt(3), 2),
+        Event("gaussian", *ADD, 4.05 * math.sqrt(3)),
     ]
     assert compose_epsilon(many, 1e-5) == pytest.approx(one, rel=1e-9)
     assert one >= _gaussian_epsilon(1 / 4.05, 1e-5)  # never below the continuous Gaussian of the same size
@@ -155,7 +155,7 @@ EVENTS = st.sampled_from(
         Event("laplace", *ADD, 3.0),
         Event("gaussian", *ADD, 3.0),
         Event("discrete-laplace", *ADD, 3.0, sensitivity=20),
-        Event("discrete-gaussian", *ADD, 3.0),
+        Event("gaussian", *ADD, 3.0),
         Event("exponential", *ADD, pure_epsilon=0.3),
         dp_sgd(1, 1.0, 0.1),
     ]
@@ -173,7 +173,7 @@ def test_more_reads_cost_more_and_never_more_than_the_pure_sum(first, second, co
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 3.0])
-@pytest.mark.parametrize("kind", ["laplace", "discrete-gaussian"])
+@pytest.mark.parametrize("kind", ["laplace", "gaussian"])
 def test_calibration_inverts_accounting(kind, epsilon):
     multiplier = calibrate(lambda m: [Event(kind, *ADD, m, 3)], epsilon, 1e-5)
     assert compose_epsilon([Event(kind, *ADD, multiplier, 3)], 1e-5) <= epsilon

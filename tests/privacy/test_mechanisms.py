@@ -9,7 +9,7 @@ from scipy.stats import chisquare, kstest, laplace, norm
 
 from idpgan.errors import InputError
 from idpgan.privacy import (
-    DiscreteGaussian,
+    RoundedGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -63,7 +63,7 @@ def test_noise_that_overflows_is_refused():
         Gaussian(1e38, 100.0, *ADD)(torch.zeros(1000), Noise.fixed(1))
 
 
-@pytest.mark.parametrize("mechanism", [DiscreteLaplace(5, 40, *REPLACE), DiscreteGaussian(5.0, 40, *ADD)])
+@pytest.mark.parametrize("mechanism", [DiscreteLaplace(5, 40, *REPLACE), RoundedGaussian(5.0, 40, *ADD)])
 def test_discrete_mechanisms_add_whole_steps(mechanism):
     steps = torch.full((100, 100), 1000)
     released = mechanism(steps, Noise.fixed(2)) - steps
