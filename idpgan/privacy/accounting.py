@@ -190,17 +190,18 @@ def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
     events = others
     if mu > 0:
         events = (*others, Event("gaussian", others[0].unit, others[0].relation, 1 / mu))
-    pair = _composed(events)
+    pair = _composed(events, delta)
     return math.inf if pair is None else max(direction.epsilon(delta) for direction in pair)
 
 
 @functools.lru_cache(maxsize=8)
-def _composed(events: tuple[Event, ...]) -> losses.Pair | None:
+def _composed(events: tuple[Event, ...], delta: float) -> losses.Pair | None:
     if any(max(map(abs, losses.span(event))) > losses.LARGEST_LOSS for event in events):
         return None
     interval = losses.interval(events)
     while interval <= losses.coarsest(events):
-        pair = losses.compose([(losses.event_losses(event.single, interval), event.count) for event in events])
+        parts = [(losses.event_losses(event.single, interval), event.count) for event in events]
+        pair = losses.compose(parts, delta)
         if pair is not None:
             return pair
         interval *= 2

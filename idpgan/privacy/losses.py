@@ -7,7 +7,7 @@ one: the mass of each bucket goes to its two ends such that both its P-mass and 
 Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022). The same dots, read from Q, serve the opposite direction.
 
 **Error.** What rounds up needs no excuse; what floating-point arithmetic may round *down* is bounded and added to
-delta. u = 2^-53. Three terms, none of them fitted:
+delta. u = 2^-53. None of the terms is fitted:
 
 1. *Construction*, per PMF: ``(32 + 8 L) u``, L its largest finite loss. The bucket masses are differences of
    distribution functions, so along the curve their errors telescope: at each grid point it is off by the errors of one
@@ -16,14 +16,17 @@ delta. u = 2^-53. Three terms, none of them fitted:
    mass) and e^-l (off by L u) make up the rest. Composition mixes shifted copies of a curve, so k compositions of PMFs
    that are off by c each are off by at most k c: the error adds, it does not multiply.
 2. *Fourier transform*, n = 2^m points: each coefficient of a PMF passes m levels of butterflies, so it is off by at
-   most ``eta = 7 m u`` times the PMF's mass (Higham 2002, section 24.1: twiddles u, complex product sqrt(5) u, complex
-   sum u per level). The k-th power f^k by repeated squaring is then off by at most ``k (eta + 5 u) |f|_+^(k-1)``, with
-   ``|f|_+ = |f| + eta + 5u``; the inverse transform adds ``7 m u`` times the norm of its argument. By Parseval and
-   Cauchy-Schwarz, the masses are off by at most ``||error of the spectrum||_2`` in sum: about
-   ``7 k u log2(n) sqrt(n) ||P^(k-1)||_2``. It is computed from the spectrum itself.
-3. *Wrap-around*: the transform is periodic. The mass above the window is at most `_OUTSIDE` by Chernoff's bound with
-   the composed PMF's own moment generating function; it is counted as infinite loss. What wraps from below lands too
-   high, which is on the safe side, or is dropped, and counted likewise.
+   most ``7 m u`` times the PMF's mass (Higham 2002, section 24.1: twiddles u, complex product sqrt(5) u, complex sum u
+   per level). The k-th power f^k by repeated squaring is then off by at most ``k c (|f| + c)^(k-1)``, ``c = (7m + 5) u``;
+   the inverse transform adds ``7 m u`` times the norm of its argument. By Parseval and Cauchy-Schwarz the sum of all
+   errors of the masses is at most the 2-norm of the spectrum's error, about ``7 k u log2(n) sqrt(n) ||P^(k-1)||_2``; it
+   is computed from the spectrum itself.
+   Taken as it is, 1e-13 per read, this would drown a small delta. So masses are tilted before the transform, ``masses *
+   e^(t loss) / M``, and back after it (Esscher; Wilson and Keich 2016 for convolutions): the error in delta at epsilon
+   is then ``M^k e^(-t epsilon)`` times the above, Chernoff's bound on delta itself. With Chernoff's best t the error is a
+   tiny *share* of delta, whatever delta. Tilting is off by ``(t L + 4) u`` relative per read; the masses are raised by it.
+3. *Wrap-around*: the transform is periodic. Outside the window lies at most `_OUTSIDE` of the tilted mass, by Chernoff's
+   bound with the composed PMF's own moment generating function; it is counted into the error of the transform.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from idpgan.privacy.event import Event
 
@@ -51,7 +54,7 @@ _OUTSIDE = 1e-18
 
 @dataclass(frozen=True)
 class Losses:
-    """A privacy loss distribution on a grid, with a curve above the true one but for ``error``.
+    """A privacy loss distribution on a grid, with a curve above the true one but for what is stated.
 
     Attributes:
         interval: Distance of grid points, a power of two.
@@ -59,6 +62,8 @@ class Losses:
         masses: P-masses, float64 (n,), >= 0.
         beyond: Bound on the mass of infinite loss.
         error: Bound on what rounding may have taken from delta, at every epsilon.
+        tilt: Rate t at which the error of the transform falls with epsilon, >= 0.
+        log_wrong: Log of a bound w on that error at epsilon = 0; at epsilon it is ``w e^(-t epsilon)``.
     """
 
     interval: float
@@ -66,52 +71,95 @@ class Losses:
     masses: np.ndarray
     beyond: float
     error: float
+    tilt: float = 0.0
+    log_wrong: float = -math.inf
 
     @property
     def grid(self) -> np.ndarray:
         """Losses of the masses, (n,)."""
         return self.interval * np.arange(self.first, self.first + len(self.masses))
 
+    def error_at(self, epsilon: float) -> float:
+        """Return the bound on all that rounding may have taken from delta at ``epsilon``."""
+        wrong = math.exp(min(self.log_wrong - self.tilt * epsilon, 0.0)) if self.log_wrong > -math.inf else 0.0
+        return self.error + wrong
+
     def delta(self, epsilon: float) -> float:
         """Return a delta such that the pair is (epsilon, delta)-indistinguishable in this direction; epsilon >= 0."""
-        start = max(math.floor(epsilon / self.interval) + 1 - self.first, 0) if epsilon < math.inf else len(self.masses)
+        start = max(math.floor(epsilon / self.interval) + 1 - self.first, 0)
         above = self.interval * np.arange(self.first + start, self.first + len(self.masses))
-        return min(float(np.sum(self.masses[start:] * -np.expm1(epsilon - above))) + self.beyond + self.error, 1.0)
+        visible = float(np.sum(self.masses[start:] * -np.expm1(epsilon - above)))
+        return min(visible + self.beyond + self.error_at(epsilon), 1.0)
 
     def epsilon(self, delta: float) -> float:
         """Return the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite where the error leaves nothing."""
-        if self.delta(math.inf) >= delta:
+        low, high = 0, max(self.first + len(self.masses), 1)
+        if self.delta(high * self.interval) > delta:
             return math.inf
         if self.delta(0.0) <= delta:
             return 0.0
-        low, high = 0, self.first + len(self.masses)  # delta(low) > delta >= delta(high)
-        while high - low > 1:
+        while high - low > 1:  # delta(low) > delta >= delta(high)
             middle = (low + high) // 2
             low, high = (middle, high) if self.delta(middle * self.interval) > delta else (low, middle)
-        # Between grid points the curve is A - e^epsilon B: at the left end A - e^l B, at the right end A - e^(l + h) B.
+        # Between grid points the curve is A - B e^epsilon, plus a convex error: below the same through both ends.
         left, right = self.delta(low * self.interval), self.delta(high * self.interval)
         return self.interval * low + math.log1p(math.expm1(self.interval) * (left - delta) / (left - right))
 
 
 Pair = tuple[Losses, Losses]  # both directions: record against none, and none against record
+_Masses = tuple[int, np.ndarray, int]  # first loss in intervals, masses, count
 
 
-def compose(parts: Sequence[tuple[Pair, int]]) -> Pair | None:
-    """Compose independent reads, each pair so many times; None where the result needs more than `MOST_POINTS`."""
-    forward = _compose([(pair[0], count) for pair, count in parts])
+def compose(parts: Sequence[tuple[Pair, int]], delta: float) -> Pair | None:
+    """Compose independent reads, each pair so many times; None where the result needs more than `MOST_POINTS`.
+
+    Args:
+        parts: Pairs on one grid, with their counts.
+        delta: At which epsilon will be asked for: there the result is most exact. In (0, 1).
+    """
+    forward = _compose([(pair[0], count) for pair, count in parts], delta)
     if all(pair[0] is pair[1] for pair, _ in parts):
         return None if forward is None else (forward, forward)
-    backward = _compose([(pair[1], count) for pair, count in parts])
+    backward = _compose([(pair[1], count) for pair, count in parts], delta)
     return None if forward is None or backward is None else (forward, backward)
 
 
-def _compose(parts: list[tuple[Losses, int]]) -> Losses | None:
+def _compose(parts: list[tuple[Losses, int]], delta: float) -> Losses | None:
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
-    bottom = sum(count * part.first for part, count in parts)
-    top = sum(count * (part.first + len(part.masses) - 1) for part, count in parts)
-    low, high = max(bottom, -_chernoff(parts, -1)), min(top, _chernoff(parts, 1))
-    size = max(high - low + 1, *(len(part.masses) for part, _ in parts))
+    interval = parts[0][0].interval
+    _, order = _chernoff([(part.first, part.masses, count) for part, count in parts], 1, delta)
+    tilted, log_total, relative = [], 0.0, 0.0
+    for part, count in parts:
+        exponents = order * np.arange(part.first, part.first + len(part.masses))
+        log_mass = float(logsumexp(exponents, b=part.masses))
+        tilted.append((part.first, part.masses * np.exp(exponents - log_mass), count))
+        log_total += count * log_mass
+        relative += count * (4 + 2 * float(np.max(np.abs(exponents)))) * _ROUND_OFF
+    convolved = _convolve(tilted)
+    if convolved is None:
+        return None
+    first, masses, wrong = convolved
+    exponents = log_total - order * np.arange(first, first + len(masses))
+    relative += (abs(log_total) + order * max(abs(first), abs(first + len(masses)))) * 2 * _ROUND_OFF
+    masses = np.minimum(np.maximum(masses, 0.0) * np.exp(np.minimum(exponents + relative, 700.0)), 1.0)
+    return Losses(
+        interval,
+        first,
+        masses,
+        beyond=math.fsum(count * part.beyond for part, count in parts),
+        error=math.fsum(count * part.error for part, count in parts) + 128 * _ROUND_OFF,
+        tilt=order / interval,
+        log_wrong=log_total + relative + math.log(wrong),
+    )
+
+
+def _convolve(parts: list[_Masses]) -> tuple[int, np.ndarray, float] | None:
+    """Return first loss and masses of the sum of independent losses, and a bound on the sum of their errors."""
+    bottom = sum(count * first for first, _, count in parts)
+    top = sum(count * (first + len(masses) - 1) for first, masses, count in parts)
+    low, high = max(bottom, -_chernoff(parts, -1, _OUTSIDE)[0]), min(top, _chernoff(parts, 1, _OUTSIDE)[0])
+    size = max(high - low + 1, *(len(masses) for _, masses, _ in parts))
     levels = max((size - 1).bit_length(), 1)
     points = 1 << levels
     if points > MOST_POINTS:
@@ -119,8 +167,8 @@ def _compose(parts: list[tuple[Losses, int]]) -> Losses | None:
     each = (7 * levels + 5) * _ROUND_OFF  # of one coefficient, and of one factor of its power
     spectrum, log_bound = np.ones(points // 2 + 1, dtype=complex), np.zeros(points // 2 + 1)
     relative = np.zeros(points // 2 + 1)
-    for part, count in parts:
-        transform = np.fft.rfft(part.masses, points)
+    for _, masses, count in parts:
+        transform = np.fft.rfft(masses, points)
         spectrum *= _power(transform, count)
         upper = np.abs(transform) + each
         log_bound += count * np.log(upper)
@@ -130,10 +178,7 @@ def _compose(parts: list[tuple[Losses, int]]) -> Losses | None:
     wrong = math.sqrt(np.sum(weights * (relative * np.exp(log_bound)) ** 2))
     wrong += 7 * levels * _ROUND_OFF * math.sqrt(np.sum(weights * np.abs(spectrum) ** 2))
     masses = np.roll(np.fft.irfft(spectrum, points), -((low - bottom) % points))[: high - low + 1]
-    beyond = math.fsum(count * part.beyond for part, count in parts)
-    error = math.fsum(count * part.error for part, count in parts) + wrong + 4 * levels * _ROUND_OFF
-    outside = 2 * _OUTSIDE if (low, high) != (bottom, top) else 0.0
-    return Losses(parts[0][0].interval, low, np.maximum(masses, 0.0), beyond + outside, error)
+    return low, masses, wrong + 2 * _OUTSIDE
 
 
 def _power(values: np.ndarray, exponent: int) -> np.ndarray:
@@ -148,25 +193,30 @@ def _power(values: np.ndarray, exponent: int) -> np.ndarray:
     return result
 
 
-def _chernoff(parts: list[tuple[Losses, int]], sign: int) -> int:
-    """Return the least b found such that ``sign * loss`` of the composition exceeds b intervals below `_OUTSIDE`."""
-    variance, centred = 0.0, []
-    for part, count in parts:
-        places, total = np.arange(len(part.masses)), np.sum(part.masses)
-        mean = float(np.sum(places * part.masses) / total)
-        variance += count * float(np.sum((places - mean) ** 2 * part.masses) / total)
-        centred.append((places - mean, mean + part.first, count))
-    best = math.inf
-    start = math.sqrt(-2 * math.log(_OUTSIDE) / max(variance, 1e-300))
-    widest = max(len(part.masses) for part, _ in parts)
-    for order in start * 2.0 ** np.arange(-6, 3):
-        order = min(order, 600 / widest)  # nothing that matters underflows
-        bound = -math.log(_OUTSIDE)
-        for (part, count), (places, mean, _) in zip(parts, centred, strict=True):
-            moment = float(np.sum(part.masses * np.exp(sign * order * places)))
-            bound += count * (math.log(moment) + sign * order * mean)
-        best = min(best, bound / order)
-    return math.ceil(best * (1 + 1e-9)) + 1
+def _chernoff(parts: list[_Masses], sign: int, chance: float) -> tuple[int, float]:
+    """Return b such that ``sign * loss`` of the sum exceeds b with at most ``chance``, and the order (per interval)."""
+    variance, centered = 0.0, []
+    for first, masses, count in parts:
+        places, total = np.arange(len(masses)), np.sum(masses)
+        mean = float(np.sum(places * masses) / total)
+        variance += count * float(np.sum((places - mean) ** 2 * masses) / total)
+        centered.append((sign * (places - mean), sign * (mean + first)))
+    most = 600 / max(len(masses) for _, masses, _ in parts)  # nothing that matters underflows
+    tried = min(math.sqrt(-2 * math.log(chance) / max(variance, 1e-300)) / 64, most)
+    factors = [np.exp(tried * places) for places, _ in centered]
+    best, order = math.inf, tried
+    for _ in range(9):
+        bound = -math.log(chance)
+        for (_, masses, count), factor, (_, mean) in zip(parts, factors, centered, strict=True):
+            bound += count * (math.log(float(np.sum(masses * factor))) + tried * mean)
+        if bound / tried < best:
+            best, order = bound / tried, tried
+        if 2 * tried > most:
+            break
+        tried *= 2
+        for factor in factors:
+            np.square(factor, out=factor)
+    return math.ceil(best * (1 + 1e-9)) + 1, order
 
 
 # One read ------------------------------------------------------------------------------------------------------

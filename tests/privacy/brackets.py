@@ -153,8 +153,8 @@ def epsilon_brackets(parts, deltas, step):
         directions = [_compose([(loss[way], count) for loss, count in parts], step, up) for way in (0, 1)]
         worst = []
         for delta in deltas:
-            low, high = 0.0, 1e4
-            for _ in range(60):
+            low, high = 0.0, 100.0
+            for _ in range(40):
                 middle = (low + high) / 2
                 above = max(_delta(step, composed, middle) for composed in directions) > delta
                 low, high = (middle, high) if above else (low, middle)

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as dp_pld
+from scipy.optimize import brentq
 from scipy.stats import binom
 
 from idpgan.privacy import Event, Relation, Unit, compose_epsilon, losses
@@ -30,19 +32,19 @@ REPLACED_LAPLACE = (Event("laplace", *REPLACE, 5.0), brackets.laplace_loss(0.2))
 
 # What is composed, with the step of the brackets' grid.
 FEW = {
-    "laplace": ([(LAPLACE, 32)], 2e-4),
-    "discrete laplace": ([(DISCRETE_LAPLACE, 16)], 2e-4),
-    "gaussian": ([(GAUSSIAN, 16)], 2e-4),
-    "rounded gaussian": ([(ROUNDED_GAUSSIAN, 4)], 5e-4),
-    "poisson": ([(POISSON, 16)], 4e-4),
-    "rare poisson": ([(RARE_POISSON, 16)], 5e-4),
-    "pure": ([(PURE, 32)], 1e-3),
-    "response": ([(RESPONSE, 32)], 1e-3),
-    "gaussian and poisson": ([(GAUSSIAN, 2), (POISSON, 12)], 4e-4),
-    "all kinds": ([(LAPLACE, 3), (DISCRETE_LAPLACE, 2), (GAUSSIAN, 1), (POISSON, 4), (PURE, 2)], 4e-4),
-    "laplace and response": ([(REPLACED_LAPLACE, 10), (RESPONSE, 3)], 4e-4),
-    "one poisson": ([(POISSON, 1)], 1e-3),
-    "one laplace": ([(LAPLACE, 1)], 1e-4),
+    "laplace": ([(LAPLACE, 32)], 2e-3),
+    "discrete laplace": ([(DISCRETE_LAPLACE, 16)], 1e-3),
+    "gaussian": ([(GAUSSIAN, 16)], 2e-3),
+    "rounded gaussian": ([(ROUNDED_GAUSSIAN, 4)], 2e-3),
+    "poisson": ([(POISSON, 12)], 4e-3),
+    "rare poisson": ([(RARE_POISSON, 8)], 5e-3),
+    "pure": ([(PURE, 32)], 2e-3),
+    "response": ([(RESPONSE, 32)], 4e-3),
+    "gaussian and poisson": ([(GAUSSIAN, 2), (POISSON, 8)], 4e-3),
+    "all kinds": ([(LAPLACE, 3), (DISCRETE_LAPLACE, 2), (GAUSSIAN, 1), (POISSON, 4), (PURE, 2)], 5e-3),
+    "laplace and response": ([(REPLACED_LAPLACE, 10), (RESPONSE, 3)], 2e-3),
+    "one poisson": ([(POISSON, 1)], 2e-3),
+    "one laplace": ([(LAPLACE, 1)], 2e-4),
 }
 MANY = {
     "laplace": ([(LAPLACE, 256)], 5e-5),
@@ -88,32 +90,53 @@ def test_many_reads_between_the_brackets(name):
 def test_a_vector_of_rounded_gaussians_costs_no_more_than_the_gaussian():
     """Moved by (3, 4), the two numbers' losses add: the Gaussian of distance 5 must lie above, that of 4 must not."""
     parts = [(brackets.rounded_gaussian_loss(3, 10), 1), (brackets.rounded_gaussian_loss(4, 10), 1)]
-    for delta, (lower, upper) in zip(DELTAS, brackets.epsilon_brackets(parts, DELTAS, 2e-4), strict=True):
+    for delta, (lower, upper) in zip(DELTAS, brackets.epsilon_brackets(parts, DELTAS, 2e-3), strict=True):
         assert lower <= compose_epsilon([Event("gaussian", *PAIR, 10 / 5)], delta) <= 1.01 * upper
         assert compose_epsilon([Event("gaussian", *PAIR, 10 / 4)], delta) < lower
 
 
-@pytest.mark.parametrize("count", [1000, 100_000, 1_000_000])
-def test_the_error_term_covers_what_the_fourier_transform_loses(count):
-    """Randomized response on the grid is composed without discretisation, and its exact curve is a binomial sum.
+@pytest.mark.parametrize("delta", [1e-5, 1e-12, 1e-40])
+def test_the_error_term_covers_what_the_fourier_transform_loses(delta):
+    """Randomized response on the grid is composed without discretization, and its exact curve is a binomial sum.
 
-    Left out, the error term leaves a delta below the truth somewhere: the control.
+    The error is a small share of delta, however small: the transform is tilted. Control: without the bound, and as the
+    plain transform leaves it, the curve falls below the truth.
     """
-    pure = 2.0**-3 if count == 1000 else 2.0**-9
+    pure, count = 2.0**-7, 10_000
     event = Event("exponential", *PAIR, pure_epsilon=pure)
-    step = pure / 16
-    forward, _ = losses.compose([(losses.event_losses(event, step), count)])
+    part = losses.event_losses(event, pure / 4)[0]
+    composed = losses._compose([(part, count)], delta)
     truths = np.arange(count + 1)
     total = pure * (2 * truths - count)
-    masses = binom.pmf(truths, count, 1 / (1 + math.exp(-pure)))
-    mean, std = float(masses @ total), pure * math.sqrt(count)
-    understated = 0
-    for epsilon in mean + std * np.linspace(0.1, 6, 30):
-        exact = float(np.sum(masses * -np.expm1(np.minimum(epsilon - total, 0.0))))
-        assert forward.delta(epsilon) >= exact * (1 - 1e-10)
-        understated += forward.delta(epsilon) - forward.error - forward.beyond < exact * (1 - 1e-10)
-    assert forward.error <= 1e-6  # and it is no excuse for any answer: a millionth for a million reads
-    assert understated > 0
+    masses = np.exp(binom.logpmf(truths, count, 1 / (1 + math.exp(-pure))))
+
+    def exact(epsilon):
+        return float(np.sum(masses * -np.expm1(np.minimum(epsilon - total, 0.0))))
+
+    epsilon = brentq(lambda e: math.log(exact(e) / delta), 0, 20 * pure * math.sqrt(count))
+    for near in epsilon + np.linspace(-0.5, 0.5, 21):
+        assert composed.delta(near) >= exact(near) * (1 - 1e-9)
+    assert composed.error_at(epsilon) - composed.error <= 1e-6 * delta
+    assert composed.delta(epsilon) - composed.error <= exact(epsilon) * (1 + 1e-6)
+    plain = np.fft.irfft(np.fft.rfft(part.masses, 1 << 17) ** count, 1 << 17)
+    at = part.interval * (np.arange(1 << 17) + part.first * count)
+    short = [float(plain[at > e] @ -np.expm1(e - at[at > e])) - exact(e) for e in epsilon + np.linspace(-0.5, 0.5, 21)]
+    assert min(short) < 0
+    assert delta > 1e-10 or min(short) < -0.1 * delta  # a tenth of a small delta, all of a tiny one
+
+
+def test_the_composition_that_the_review_caught_still_understates():
+    """Control: 10^5 Gaussians (mu = 4) by dp_accounting at delta = 1e-12; the truth is 35.56, and so are we."""
+    truth = 35.5620
+    single = dp_pld.from_gaussian_mechanism(math.sqrt(1e5) / 4, value_discretization_interval=1e-4)
+    assert single.self_compose(100_000).get_epsilon_for_delta(1e-12) < 0.99 * truth
+    event = Event("gaussian", *PAIR, math.sqrt(1e5) / 4, 100_000)
+    assert truth <= compose_epsilon([event], 1e-12) <= truth * (1 + 1e-5)
+    assert 31.3818 <= compose_epsilon([event], 1e-9) <= 31.3819
+    # And not by the closed form alone: the same reads, composed one by one.
+    part = losses.event_losses(event.single, 2.0**-13)
+    composed, _ = losses.compose([(part, 100_000)], 1e-9)
+    assert 31.3818 <= composed.epsilon(1e-9 + composed.error) <= 31.40
 
 
 def test_the_construction_error_is_within_its_bound():

@@ -12,7 +12,6 @@ EVERY_KIND = [
     Event("gaussian", *ADD, 1.5),
     Event("poisson-gaussian", *ADD, 1.5, 2250, sample_rate=0.04),
     Event("discrete-laplace", *REPLACE, 2.0, sensitivity=255),
-    Event("discrete-gaussian", *ADD, 4.0),
     Event("randomised-response", *REPLACE, pure_epsilon=1.0, categories=10),
     Event("exponential", *REPLACE, pure_epsilon=0.5),
     Event.non_private("trained on raw images"),
