@@ -42,7 +42,7 @@ from scipy.special import logsumexp, ndtr
 from idpgan.privacy.event import Event
 
 LARGEST_LOSS = 500.0  # of one read: e^loss and its inverse stay within float64
-MOST_POINTS = 1 << 21
+MOST_POINTS = 1 << 20
 _ROUND_OFF = 2.0**-53
 LEAST_ERROR = 32 * _ROUND_OFF  # of one read
 _FINEST_INTERVAL = 2.0**-40
@@ -249,12 +249,16 @@ def span(event: Event) -> tuple[float, float]:
 
 
 def interval(events: Sequence[Event]) -> float:
-    """Return the grid: 1e-4 or a twentieth of the reads' standard deviation, coarser only to bound memory."""
+    """Return the grid: at most a twentieth of the reads' standard deviation and 1e-4, coarser only to bound memory.
+
+    Where the standard deviation is above 1, so is epsilon, and 1e-4 of it does.
+    """
     variance = sum(event.count * deviation(event) ** 2 for event in events)
-    wanted = min(_WIDEST_INTERVAL, _typical(events) / _PER_DEVIATION)
-    spans = [span(event) for event in events]
-    needed = 2 * _REACH * math.sqrt(variance) + max(high - low for low, high in spans)
-    finest = max(_FINEST_INTERVAL, needed / (MOST_POINTS // 2))
+    typical = _typical(events)
+    wanted = min(_WIDEST_INTERVAL * max(typical, 1.0), typical / _PER_DEVIATION)
+    widest = max(high - low for low, high in map(span, events))
+    needed = 2 * _REACH * math.sqrt(variance) + widest
+    finest = max(_FINEST_INTERVAL, 2 * needed / MOST_POINTS, 4 * widest / MOST_POINTS)
     return max(2.0 ** math.floor(math.log2(max(wanted, _FINEST_INTERVAL))), 2.0 ** math.ceil(math.log2(finest)))
 
 
@@ -321,7 +325,7 @@ def _gaussian_buckets(
     edges: np.ndarray, mu: float, rate: float
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float, float, float]]:
     """Return the masses of P = (1 - q) N(0, 1) + q N(mu, 1) and Q = N(0, 1) between losses, and outside."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # below log(1 - q) there are no losses
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # below log(1 - q) there are no losses
         odds = edges if rate == 1 else np.log1p(np.maximum(np.expm1(edges) / rate, -1.0))
     places = odds / mu + mu / 2
     lower, (lower_below, lower_above) = _normal_masses(places)

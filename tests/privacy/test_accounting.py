@@ -166,7 +166,7 @@ def test_more_reads_cost_more_and_never_more_than_the_pure_sum(first, second, co
 
 
 SIZES = st.one_of(st.floats(1e-3, 1e3), st.floats(1e-300, 1e300), st.sampled_from([5e-324, 1e-300, 1.0, 1e300]))
-COUNTS = st.one_of(st.integers(1, 50), st.sampled_from([10**3, 10**6, 10**12, 1 << 62]))
+COUNTS = st.one_of(st.integers(1, 50), st.sampled_from([10**3, 10**6, 10**12, 1 << 60]))
 ANY_EVENT = st.one_of(
     st.builds(lambda m, c: Event("laplace", *REPLACE, m, c), SIZES, COUNTS),
     st.builds(lambda m, c: Event("gaussian", *REPLACE, m, c), SIZES, COUNTS),
@@ -200,7 +200,7 @@ def _answers(events, deltas):
     return answers
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.one_of(st.lists(ANY_EVENT, min_size=1, max_size=3), st.lists(SAMPLED, min_size=1, max_size=3)), ANY_DELTA)
 def test_every_admissible_setting_has_an_answer_and_it_is_monotone(events, delta):
     """To the 2 % by which a coarser grid may round up more."""
@@ -208,7 +208,7 @@ def test_every_admissible_setting_has_an_answer_and_it_is_monotone(events, delta
     slack = 1.02
     assert usual <= strict * slack + 1e-12 and strict <= pure * slack + 1e-12
     first = events[0]
-    if first.count < 1 << 61:
+    if first.count < 1 << 60:
         (more,) = _answers([first.repeated(2 * first.count), *events[1:]], [delta])
         assert usual <= more * slack + 1e-12
     if first.noise_multiplier is not None and first.noise_multiplier < 1e307:
@@ -248,9 +248,6 @@ def _prv(noise_multiplier, sample_rate, count):
     """Epsilon by Opacus's accountant (Gopi, Lee, Wutschitz 2021), with its own lower and upper bound."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from opacus.accountants.analysis.prv import Domain, PoissonSubsampledGaussianPRV, compose_heterogeneous
-
-        assert Domain and compose_heterogeneous and PoissonSubsampledGaussianPRV
         from opacus.accountants import PRVAccountant
 
         accountant = PRVAccountant()
