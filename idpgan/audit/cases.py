@@ -23,7 +23,6 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget, number_to_json
 from idpgan.privacy.mechanisms import (
-    RoundedGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -31,6 +30,7 @@ from idpgan.privacy.mechanisms import (
     Mechanism,
     NoisyMax,
     RandomisedResponse,
+    RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
 

@@ -19,12 +19,12 @@ from idpgan import linalg
 from idpgan.errors import InputError
 from idpgan.models.initialise import seeded_init
 from idpgan.privacy.mechanisms import (
-    RoundedGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
     RandomisedResponse,
+    RoundedGaussian,
 )
 
 _MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated

@@ -27,7 +27,7 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import RoundedGaussian, DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, Unit
+from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.discrete import MAX_GAUSSIAN_SCALE
 

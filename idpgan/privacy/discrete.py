@@ -189,9 +189,9 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
     r"""Draw round(scale * N(0, 1)), exactly: P(x) = Phi((x + 1/2) / scale) - Phi((x - 1/2) / scale).
 
     Karney 2016, "Sampling exactly from the normal distribution", Algorithm N: |N(0, 1)| = k + x, where k is whole with
-    P(k) ~ exp(-k^2/2) (by inversion, exact too), and a uniform x is kept with probability exp(-x (2k + x) / 2). No floating point: x is
-    compared digit by digit, more digits being drawn while two numbers tie, and its first digit says in which half step
-    of the grid it lies, hence where it rounds. A tie of the rounding itself has probability 0.
+    P(k) ~ exp(-k^2/2) (here by inversion, exact too), and a uniform x is kept with probability exp(-x (2k + x) / 2).
+    No floating point: x is compared digit by digit, more digits being drawn while two numbers tie, and its first digit
+    says in which half step of the grid it lies, hence where it rounds. A tie of the rounding has probability 0.
 
     Args:
         scale: Standard deviation before rounding, a whole number of grid steps, 1 .. 2^50.

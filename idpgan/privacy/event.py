@@ -23,10 +23,8 @@ _REQUIRED: dict[str, frozenset[str]] = {
 }
 KINDS = tuple(_REQUIRED)
 _COMMON = ("kind", "unit", "relation", "count")
+LARGEST = sys.float_info.max
 MOST = 1 << 62  # of everything that is counted: what our sources of noise can draw, and far beyond any use
-
-
-_LARGEST = sys.float_info.max
 
 
 def _is_number(value: object) -> bool:
@@ -80,14 +78,16 @@ class Event:
             raise InputError(f"a {self.kind} event has {sorted(_REQUIRED[self.kind])}, got {sorted(given)}.")
         for name in ("noise_multiplier", "pure_epsilon"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value <= _LARGEST):
+            if value is not None and not (_is_number(value) and 0 < value <= LARGEST):
                 raise InputError(f"{name} = {value!r} of a {self.kind} event must be a number, positive and finite.")
         if self.sample_rate is not None and not (_is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
             raise InputError(f"sample_rate = {self.sample_rate!r} must be a number in (0, 1].")
         for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and least <= value <= MOST):
-                raise InputError(f"{name} = {value!r} of a {self.kind} event must be a whole number in {least} .. 2^62.")
+                raise InputError(
+                    f"{name} = {value!r} of a {self.kind} event must be a whole number in {least} .. 2^62."
+                )
         if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
             raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
         if self.kind == "randomised-response" and self.relation is not Relation.REPLACE_ONE:

@@ -17,16 +17,16 @@ delta. u = 2^-53. None of the terms is fitted:
    that are off by c each are off by at most k c: the error adds, it does not multiply.
 2. *Fourier transform*, n = 2^m points: each coefficient of a PMF passes m levels of butterflies, so it is off by at
    most ``7 m u`` times the PMF's mass (Higham 2002, section 24.1: twiddles u, complex product sqrt(5) u, complex sum u
-   per level). The k-th power f^k by repeated squaring is then off by at most ``k c (|f| + c)^(k-1)``, ``c = (7m + 5) u``;
+   per level). The k-th power f^k by repeated squaring is then off by at most ``k c (|f| + c)^(k-1)``, c = (7m + 5) u;
    the inverse transform adds ``7 m u`` times the norm of its argument. By Parseval and Cauchy-Schwarz the sum of all
    errors of the masses is at most the 2-norm of the spectrum's error, about ``7 k u log2(n) sqrt(n) ||P^(k-1)||_2``; it
    is computed from the spectrum itself.
    Taken as it is, 1e-13 per read, this would drown a small delta. So masses are tilted before the transform, ``masses *
-   e^(t loss) / M``, and back after it (Esscher; Wilson and Keich 2016 for convolutions): the error in delta at epsilon
-   is then ``M^k e^(-t epsilon)`` times the above, Chernoff's bound on delta itself. With Chernoff's best t the error is a
-   tiny *share* of delta, whatever delta. Tilting is off by ``(t L + 4) u`` relative per read; the masses are raised by it.
-3. *Wrap-around*: the transform is periodic. Outside the window lies at most `_OUTSIDE` of the tilted mass, by Chernoff's
-   bound with the composed PMF's own moment generating function; it is counted into the error of the transform.
+   e^(t loss) / M``, and back after it (Wilson and Keich 2016): the error in delta at epsilon is then ``M^k
+   e^(-t epsilon)`` times the above, Chernoff's bound on delta itself. With Chernoff's best t it is a tiny *share* of
+   delta, however small. Tilting is off by ``(t L + 4) u`` relative per read; the masses are raised by that.
+3. *Wrap-around*: the transform is periodic. Outside the window lies at most `_OUTSIDE` of the tilted mass, by
+   Chernoff's bound with its own moment generating function; it is counted into the error of the transform.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _ROUND_OFF = 2.0**-53
 LEAST_ERROR = 32 * _ROUND_OFF  # of one read
 _FINEST_INTERVAL = 2.0**-40
 _WIDEST_INTERVAL = 1e-4
-_PER_DEVIATION = 20  # grid points per standard deviation of one read's loss: connecting dots adds < 1/2400 of its square
+_PER_DEVIATION = (
+    20  # grid points per standard deviation of one read's loss: connecting dots adds < 1/2400 of its square
+)
 _REACH = 9.2  # a normal exceeds it with probability 1.8e-20, counted as infinite loss
 _OUTSIDE = 1e-18
 
@@ -98,12 +100,24 @@ class Losses:
             return math.inf
         if self.delta(0.0) <= delta:
             return 0.0
+        guess = self._first_below(delta)
+        for place in (guess - 2, guess + 2):
+            if low < place < high:
+                low, high = (place, high) if self.delta(place * self.interval) > delta else (low, place)
         while high - low > 1:  # delta(low) > delta >= delta(high)
             middle = (low + high) // 2
             low, high = (middle, high) if self.delta(middle * self.interval) > delta else (low, middle)
         # Between grid points the curve is A - B e^epsilon, plus a convex error: below the same through both ends.
         left, right = self.delta(low * self.interval), self.delta(high * self.interval)
         return self.interval * low + math.log1p(math.expm1(self.interval) * (left - delta) / (left - right))
+
+    def _first_below(self, delta: float) -> int:
+        """Return about where the curve falls to ``delta``, in intervals: all grid points at once, less exactly."""
+        place = self.interval * np.arange(len(self.masses))
+        above = np.cumsum(self.masses[::-1])[::-1]
+        lower = np.cumsum((self.masses * np.exp(-place))[::-1])[::-1]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.first + int(np.count_nonzero(above - np.exp(place) * lower > delta))
 
 
 Pair = tuple[Losses, Losses]  # both directions: record against none, and none against record

@@ -23,7 +23,7 @@ from idpgan.privacy.discrete import (
     discrete_laplace,
     rounded_gaussian,
 )
-from idpgan.privacy.event import MOST, Event
+from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
@@ -43,7 +43,7 @@ class Mechanism(Protocol):
 
 def _check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
             raise InputError(f"{owner}: {name} = {value!r} must be a number, positive and finite.")
 
 
@@ -51,7 +51,8 @@ def _check_whole(owner: str, most: int, **values: int) -> None:
     for name, value in values.items():
         if type(value) is not int or not 1 <= value <= most:
             raise InputError(
-                f"{owner}: {name} = {value!r} must be a whole number of grid steps in 1 .. {most}; choose a coarser grid."
+                f"{owner}: {name} = {value!r} must be a whole number of grid steps in 1 .. {most}; "
+                "choose a coarser grid."
             )
 
 
@@ -321,7 +322,9 @@ class RandomisedResponse:
         _check_neighbors("RandomisedResponse", self.unit, self.relation)
         _check_positive("RandomisedResponse", epsilon=self.epsilon)
         if type(self.categories) is not int or not 2 <= self.categories <= MOST:
-            raise InputError(f"RandomisedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62.")
+            raise InputError(
+                f"RandomisedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62."
+            )
         if self.epsilon > 30:
             raise InputError(
                 f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 53 bits hold no rarer lie."

@@ -18,7 +18,7 @@ from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import RoundedGaussian, Event, Noise, Relation, Unit, compose_epsilon
+from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
 
 
 @dataclass(frozen=True)

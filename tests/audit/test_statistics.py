@@ -18,7 +18,6 @@ from idpgan.audit.statistics import (
 )
 from idpgan.errors import InputError
 from idpgan.privacy import (
-    RoundedGaussian,
     Exponential,
     Gaussian,
     Laplace,
@@ -26,6 +25,7 @@ from idpgan.privacy import (
     NoisyMax,
     RandomisedResponse,
     Relation,
+    RoundedGaussian,
     Unit,
 )
 

@@ -123,7 +123,10 @@ def test_discrete_laplace_curve_against_enumeration(sensitivity, scale):
     """The distribution lies above the enumerated curve and close to it; with half the sensitivity it lies below."""
     x = np.arange(-4000, 4001)
     p, q = (np.exp(-abs(x - center) / scale) * math.tanh(0.5 / scale) for center in (0, sensitivity))
-    events = [Event("discrete-laplace", *REPLACE, scale / s, sensitivity=s) for s in (sensitivity, sensitivity // 2)[: sensitivity]]
+    events = [
+        Event("discrete-laplace", *REPLACE, scale / s, sensitivity=s)
+        for s in (sensitivity, sensitivity // 2)[:sensitivity]
+    ]
     curves = [event_losses(event, 2.0**-14)[0] for event in events]
     for epsilon in np.linspace(0, 1.2 * sensitivity / scale, 23):
         exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
@@ -206,7 +209,8 @@ def test_every_admissible_setting_has_an_answer_and_it_is_monotone(events, delta
     """To the 2 % by which a coarser grid may round up more."""
     strict, usual, pure = _answers(events, [delta / 2, delta, 0.0])
     slack = 1.02
-    assert usual <= strict * slack + 1e-12 and strict <= pure * slack + 1e-12
+    assert usual <= strict * slack + 1e-12
+    assert strict <= pure * slack + 1e-12
     first = events[0]
     if first.count < 1 << 60:
         (more,) = _answers([first.repeated(2 * first.count), *events[1:]], [delta])
@@ -217,7 +221,7 @@ def test_every_admissible_setting_has_an_answer_and_it_is_monotone(events, delta
         assert less <= usual * slack + 1e-12
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 0.5, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
 def test_a_release_and_steps_can_be_calibrated_at_any_epsilon(epsilon):
     """mnist-hybrid: a tenth of epsilon for a release of sums, the rest for 14,000 steps; was a traceback below 10."""
     release = calibrate(lambda m: [Event("gaussian", *ADD, m)], epsilon / 10, 1e-5)

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, laplace, norm
 
 from idpgan.errors import InputError
-from idpgan.privacy import RoundedGaussian, Noise, Unit, compose_epsilon
+from idpgan.privacy import Noise, RoundedGaussian, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish.sound import calibrate_pixels, touched_pixels
 from tests.publish.pictures import pictures
