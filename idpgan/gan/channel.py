@@ -9,7 +9,7 @@ Formal guarantee, unit image, replace-one. In coefficients divided by their publ
 * "clamp": each of k numbers in [-1, 1] by at most 2, and each gets its own discrete Laplace noise: k releases. (The
   noise is proportional to the bound c_j, so that all k have one price and the cost is known before any image is read.)
 * "l1": a vector of L1 norm <= 1 by at most 2 in L1: one discrete Laplace release, pure epsilon 2 / b.
-* "l2": a vector of L2 norm <= 1 by at most 2 in L2: one discrete Gaussian release.
+* "l2": a vector of L2 norm <= 1 by at most 2 in L2: one rounded Gaussian release.
 
 The rounding to the grid is inside the sensitivity.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import DiscreteGaussian, DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, Unit
+from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.discrete import MAX_GAUSSIAN_SCALE
 
@@ -65,16 +65,16 @@ class Terms:
             return Grid.fine(2.0, 1, norm=1)
         return Grid.fine(2.0, self.num_coefficients, norm=1 if self.bound == "l1" else 2)
 
-    def mechanism(self, noise_multiplier: float) -> DiscreteLaplace | DiscreteGaussian:
+    def mechanism(self, noise_multiplier: float) -> DiscreteLaplace | RoundedGaussian:
         """Return the mechanism of one number ("clamp") or of the whole vector."""
         grid, dimensions = self.grid, 1 if self.bound == "clamp" else self.num_coefficients
         if self.bound == "l2":
             distance = grid.l2(2.0, dimensions)
-            return DiscreteGaussian(distance, math.ceil(noise_multiplier * distance), *PAIR)
+            return RoundedGaussian(distance, math.ceil(noise_multiplier * distance), *PAIR)
         steps = grid.l1(2.0, dimensions)
         return DiscreteLaplace(steps, math.ceil(noise_multiplier * steps), *PAIR)
 
-    def events(self, mechanism: DiscreteLaplace | DiscreteGaussian) -> tuple[Event, ...]:
+    def events(self, mechanism: DiscreteLaplace | RoundedGaussian) -> tuple[Event, ...]:
         """Return the price of one image and its label."""
         count = self.num_coefficients if self.bound == "clamp" else 1
         image = mechanism.event.repeated(count)
@@ -89,7 +89,7 @@ class Terms:
 
 
 @functools.lru_cache(maxsize=16)
-def solve(terms: Terms) -> DiscreteLaplace | DiscreteGaussian:
+def solve(terms: Terms) -> DiscreteLaplace | RoundedGaussian:
     """Return the mechanism with the least noise that keeps image and label within the target.
 
     Takes some seconds for hundreds of coefficients.
@@ -106,7 +106,7 @@ def solve(terms: Terms) -> DiscreteLaplace | DiscreteGaussian:
         raise ConfigError('method.bound = "l2" adds Gaussian noise, which is never pure: set privacy.delta above 0.')
     multiplier = calibrate(lambda m: terms.events(terms.mechanism(m)), terms.epsilon, terms.delta)
     mechanism = terms.mechanism(multiplier)
-    if isinstance(mechanism, DiscreteGaussian) and mechanism.scale > MAX_GAUSSIAN_SCALE:
+    if isinstance(mechanism, RoundedGaussian) and mechanism.scale > MAX_GAUSSIAN_SCALE:
         raise ConfigError(f"privacy.epsilon = {terms.epsilon:g} needs more Gaussian noise than can be drawn exactly.")
     return mechanism
 
@@ -125,7 +125,7 @@ class Channel:
     """
 
     terms: Terms
-    mechanism: DiscreteLaplace | DiscreteGaussian
+    mechanism: DiscreteLaplace | RoundedGaussian
     image_shape: ImageShape
     basis: Tensor | None
     centre: Tensor

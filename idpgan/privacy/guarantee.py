@@ -83,7 +83,7 @@ class Guarantee:
         delta: Failure mass in [0, 1); 0 is pure differential privacy.
         unit: What one neighbour may change.
         relation: Replace one unit, or zero one out.
-        basis: One phrase that says where the number comes from ("PLD of 1 discrete Gaussian release", "paper, eq. 12").
+        basis: One phrase that says where the number comes from ("PLD of 1 Laplace release", "paper, eq. 12").
     """
 
     epsilon: float

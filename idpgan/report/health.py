@@ -18,7 +18,7 @@ from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import DiscreteGaussian, Event, Noise, Relation, Unit, compose_epsilon
+from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def _devices() -> list[Finding]:
 
 
 def _noise() -> Finding:
-    """Draw discrete Gaussian noise from the operating system's entropy and look at its size."""
-    mechanism = DiscreteGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
+    """Draw rounded Gaussian noise from the operating system's entropy and look at its size."""
+    mechanism = RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
     noise = Noise.system()
     std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
     return Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04)  # 8 standard errors

@@ -27,7 +27,7 @@ def test_a_correct_mechanism_is_never_caught(name, epsilon):
 
 
 def test_gaussian_noise_shows_half_of_its_epsilon_where_that_is_large():
-    audited = CASES["discrete-gaussian"].case("discrete-gaussian", Request(4.0)).run(100_000, seed=5)
+    audited = CASES["rounded-gaussian"].case("rounded-gaussian", Request(4.0)).run(100_000, seed=5)
     assert 1.8 < audited.result.epsilon_lower <= 4.0
 
 

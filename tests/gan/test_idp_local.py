@@ -70,7 +70,7 @@ def test_the_scale_is_solved_so_that_proven_is_what_was_asked_for(bound, epsilon
     assert report.claimed is None
     assert (report.proven.unit, report.proven.relation) == ("image", "replace-one")
     assert method.ledger.events == settings.planned_events(digits().shape)
-    kinds = ["discrete-gaussian" if bound == "l2" else "discrete-laplace", "randomised-response"]
+    kinds = ["gaussian" if bound == "l2" else "discrete-laplace", "randomised-response"]
     assert [event.kind for event in method.ledger.events] == kinds
     assert method.ledger.events[0].count == (6 if bound == "clamp" else 1)
     assert method.step_event() is None

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import kstest, laplace, norm
 
 from idpgan.errors import InputError
-from idpgan.privacy import DiscreteGaussian, Noise, Unit, compose_epsilon
+from idpgan.privacy import Noise, RoundedGaussian, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish.sound import calibrate_pixels, touched_pixels
 from tests.publish.pictures import pictures
@@ -45,7 +45,7 @@ def test_no_neighbour_moves_the_rounded_query_further_than_declared(unit, law, d
         changed[mask] = torch.tensor(replaced).double()
         versions.append(found.grid.round(changed.clamp(0, 1)).double())
     moves = torch.stack([one - other for one, other in itertools.combinations(versions, 2)])
-    if isinstance(found.mechanism, DiscreteGaussian):
+    if isinstance(found.mechanism, RoundedGaussian):
         farthest = moves.square().sum((1, 2)).sqrt().max().item()
     elif found.count > 1:
         farthest = moves.abs().max().item()  # each pixel is charged by itself
