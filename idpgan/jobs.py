@@ -15,12 +15,12 @@ import torch
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, known_shape, load
-from idpgan.errors import ConfigError, InputError
+from idpgan.errors import InputError
 from idpgan.gan.config import RunConfig
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
+from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.report.release import write_release
 from idpgan.run import RunFolder, describe_environment
@@ -86,7 +86,7 @@ def plan(config: RunConfig) -> Plan:
         InputError: If the config cannot be run as it is.
     """
     shape = known_shape(config.data)
-    delta = _delta(config, shape.num_private)
+    delta = config.stated_delta(shape.num_private)
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
     return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
@@ -113,11 +113,11 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    _refuse_unsound(config)
+    gan.refuse_unsound(config)
     plan(config)
     device = resolve_device(config.training.device)
     split = load(config.data)
-    delta = _delta(config, split.num_private)
+    delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
     environment, toml = describe_environment(str(device)), dump_toml(config)
@@ -146,7 +146,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
     split = load(config.data)
     ledger = Ledger.open(run.ledger, config.identity())
     method = _method(config, split, ledger, resolve_device(config.training.device))
-    return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+    return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress)
 
 
 def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
@@ -176,7 +176,7 @@ def train_reference(config: RunConfig, split: Split, progress: Progress | None =
             ledger=ledger,
             run=run,
             fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
-            delta=_delta(config, split.num_private),
+            delta=config.stated_delta(split.num_private),
             progress=progress,
         )
     if outcome.ended == "interrupted":
@@ -216,22 +216,3 @@ def _train(
         with run.log.open("a", encoding="utf-8") as log:
             log.write(outcome.message + "\n")
     return Finished(run, outcome, released)
-
-
-def _delta(config: RunConfig, num_private: int) -> float:
-    """Return the configured delta, or the default one for N private images; refuse delta >= 1/N."""
-    delta = config.privacy.delta
-    if delta is None:
-        return default_delta(num_private)
-    check_delta(delta, num_private)
-    return delta
-
-
-def _refuse_unsound(config: RunConfig) -> None:
-    """Refuse a method whose paper claims what nothing proves, unless the user says so."""
-    info = gan.METHODS[config.method.name]
-    if not info.sound and not config.privacy.accept_unsound:
-        raise ConfigError(
-            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all the "
-            "same, set privacy.accept_unsound = true or give --accept-unsound."
-        )

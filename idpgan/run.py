@@ -154,7 +154,6 @@ class RunFolder:
             run.state_dir.mkdir(mode=SECRET_FOLDER)
             run.state_dir.chmod(SECRET_FOLDER)
             run.samples.mkdir()
-            run.release.mkdir()
             write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n")
             write_text_atomic(run.config, config_toml)  # last: from here on the folder is a run
         except OSError as error:
@@ -243,12 +242,12 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)
-        _flush_folder(target.parent)
+        flush_folder(target.parent)
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make a rename durable; Windows neither needs nor allows it."""
     if os.name == "nt":
         return

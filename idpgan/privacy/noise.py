@@ -11,7 +11,7 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,19 @@ from idpgan.errors import InputError
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _MAX_INTEGER = 1 << 62
+
+
+class Source(NamedTuple):
+    """What a report says of a source of noise."""
+
+    name: str
+    private: bool
+
+
+SYSTEM = Source("AES-256-CTR, 256 bits from the operating system", True)
+FIXED = Source("AES-256-CTR, FIXED SEED", False)
+PHILOX = Source("Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True)
+SOURCES = (SYSTEM, FIXED, PHILOX)
 
 
 class Noise(ABC):
@@ -37,6 +50,11 @@ class Noise(ABC):
     private: bool
     cryptographic: bool
     device: torch.device
+
+    @property
+    def source(self) -> Source:
+        """What a report says of it."""
+        return Source(self.name, self.private)
 
     @staticmethod
     def system() -> CipherNoise:
@@ -82,7 +100,7 @@ class CipherNoise(Noise):
         """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
         self.private = private
         self.cryptographic = True
-        self.name = "AES-256-CTR, 256 bits from the operating system" if private else "AES-256-CTR, FIXED SEED"
+        self.name = (SYSTEM if private else FIXED).name
         self.device = torch.device("cpu")
         self._start(key, 0)
 
@@ -150,7 +168,7 @@ class PhiloxNoise(Noise):
             raise InputError("torch's CPU generator is not for releases; use Noise.system().")
         self.private = True
         self.cryptographic = False
-        self.name = "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point"
+        self.name = PHILOX.name
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
 
