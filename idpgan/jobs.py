@@ -17,6 +17,7 @@ from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, known_shape, load
 from idpgan.errors import InputError
 from idpgan.gan.config import RunConfig
+from idpgan.models.checkpoint import check_class_names
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -117,6 +118,8 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     plan(config)
     device = resolve_device(config.training.device)
     split = load(config.data)
+    if config.model.conditional:
+        check_class_names(split.classes)  # before hours of training for a release that cannot be written
     delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder

@@ -121,8 +121,8 @@ def test_a_new_run_has_its_files_and_a_secret_state_folder(tmp_path):
     assert json.loads(run.environment.read_text()) == ENVIRONMENT
     assert mode(run.state_dir) == 0o700
     assert run.samples.is_dir()
-    assert run.release.is_dir()
-    assert mode(run.release) == 0o775  # negative control: others do follow the umask
+    assert not run.release.exists()  # whole or absent: it is made when there is something to release
+    assert mode(run.samples) == 0o775  # negative control: others do follow the umask
     assert RunFolder.open(run.path) == run
 
 

@@ -174,7 +174,7 @@ def write_audit(run: Path, audited: Audited) -> Path:
 
 
 def check_release(run: Path) -> Verification:
-    """Return what is found of a run's release; refuse a run whose release is missing or does not verify, before anything is computed for it.
+    """Return what is found of a run's release; refuse one that is missing or does not verify.
 
     Raises:
         InputError: Naming the first problem.

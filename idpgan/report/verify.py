@@ -204,7 +204,7 @@ def _check_steps(listed: tuple[Event, ...], planned: int, config: RunConfig) -> 
     if target is None:
         return [f"{last.count:,} x {last.kind} are listed, and {planned:,} are planned."]
     epsilon = target.epsilon * (1 + _TOLERANCE)
-    if last.count > planned and compose_epsilon(listed, target.delta) > epsilon:
+    if compose_epsilon(listed, target.delta) > epsilon:
         return [f"{last.count:,} x {last.kind} exceed the target epsilon = {target.epsilon:g}."]
     if last.count < planned and compose_epsilon([*others, last.repeated(last.count + 1)], target.delta) <= epsilon:
         return [f"{last.count:,} x {last.kind} are listed, {planned:,} are planned, and the target allows more."]

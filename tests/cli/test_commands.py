@@ -156,12 +156,23 @@ def test_methods_lists_every_method_with_its_three_words(run):
     assert code == 0
     for row in rows:
         assert set(row) == {"name", "family", "units", "relation", "sound", "claimed", "proven", "reason"}
-    assert "wgan-gp" in [row["name"] for row in rows]
+    sound = {row["name"]: row["sound"] for row in rows}
+    assert (sound["wgan-gp"], sound["dp-gan"], sound["idp-gan-published"]) == (None, True, False)
+    assert {row["sound"] for row in rows if row["proven"] != "inf" and row["name"] != "idp-gan-published"} == {True}
+
+
+def test_the_table_of_methods_claims_no_soundness_where_nothing_is_promised(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, _ = run("methods")
+    (row,) = [line for line in out.splitlines() if "wgan-gp " in line]
+    assert code == 0
+    assert [cell.strip() for cell in row.split("│")][5:7] == ["-", "nothing"]
 
 
 def test_verify_accepts_an_untouched_release(run, finished_run):
     code, out, _ = run("verify", finished_run, "--json")
-    assert (code, json.loads(out)["verified"]) == (0, True)
+    assert (code, json.loads(out)["consistent"]) == (0, True)
+    assert run("verify", finished_run)[1].splitlines()[-1] == "consistent"
 
 
 def _edit(path, change):
@@ -190,7 +201,7 @@ def test_verify_finds_what_was_tampered_with(run, finished_run, tmp_path, damage
 
 def test_verify_refuses_foreign_events(run, finished_run, tmp_path):
     release = shutil.copytree(finished_run / "release", tmp_path / "release")
-    _edit(release / "privacy.json", lambda d: d["events"].append({"kind": "magic", "unit": "image", "relation": "x"}))
+    _edit(release / "privacy.json", lambda d: d["events"].append({**d["events"][0], "relation": "x"}))
     assert refused(run("verify", release), "relation")
     assert refused(run("verify", tmp_path.parent), "no release")
 
