@@ -28,7 +28,8 @@ def verify(
         print_json(found.to_json())
     else:
         print(f"proven:     {found.report.proven}")
-        print(f"recomputed: epsilon = {found.recomputed:.6g}")
+        if found.recomputed is not None:
+            print(f"recomputed: epsilon = {found.recomputed:.6g}")
         for problem in found.problems:
             print(f"PROBLEM: {problem}")
         print("consistent" if found.consistent else "NOT CONSISTENT")

@@ -19,7 +19,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
 from idpgan.report.release import FORMAT
 
-_PUBLIC_ELSEWHERE = Path("public")  # stands for data.public_root, which is not released
+_PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
 
 
 def _one_line(text: str) -> str:
@@ -152,13 +152,13 @@ def release_config(content: bytes, num_public: int) -> RunConfig:
     table = document.get("run") if isinstance(document, dict) else None
     if not isinstance(table, dict):
         raise InputError("config.json has no settings of a run.")
+    data = table.get("data")
+    if not isinstance(data, dict) or {"root", "public_root"} & set(data):
+        raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
+    if num_public and not data.get("public_share"):
+        table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = gan.build_config(table, "config.json")
     if config.data.name not in SOURCES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
-    if config.data.root is not None or config.data.public_root is not None:
-        raise ConfigError("config.json names folders of the machine that the run was trained on.")
     gan.refuse_unsound(config)
-    if num_public and not config.data.public_share:
-        data = config.data.model_copy(update={"public_root": _PUBLIC_ELSEWHERE})
-        config = config.model_copy(update={"data": data})
     return config

@@ -52,13 +52,14 @@ class Verification:
     """What was found.
 
     Attributes:
-        recomputed: Epsilon of the released events, at the released delta.
+        recomputed: Epsilon of the released events, at the released delta; None where they are not those of the
+            settings, since a forged list may be long to price.
         report: What the release says.
         problems: One sentence per thing that does not fit; empty = consistent.
         files: Content of the files that were checked, by name.
     """
 
-    recomputed: float
+    recomputed: float | None
     report: PrivacyReport
     problems: tuple[str, ...]
     files: dict[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
@@ -72,7 +73,7 @@ class Verification:
         """Return a JSON-able dict."""
         return {
             "consistent": self.consistent,
-            "recomputed_epsilon": number_to_json(self.recomputed),
+            "recomputed_epsilon": None if self.recomputed is None else number_to_json(self.recomputed),
             "report": self.report.to_json(),
             "problems": list(self.problems),
         }
@@ -92,7 +93,7 @@ def verify_release(path: Path) -> Verification:
     if not (folder / PRIVACY).exists():
         raise InputError(f"{folder} is no release: it holds no {PRIVACY}. Name a run or its release folder.")
     stated = read_privacy(folder / PRIVACY)
-    recomputed = compose_epsilon(stated.events, stated.document["delta"])
+    recomputed = None
     files: dict[str, bytes] = {}
     problems = _strangers(folder)
     try:
@@ -100,7 +101,12 @@ def verify_release(path: Path) -> Verification:
         config = release_config(files[CONFIG], stated.document["num_public"])
         problems += _check_hashes(files, stated)
         problems += _check_config(files[CONFIG], config, generator, stated)
-        problems += _check_numbers(config, generator, stated, recomputed)
+        shape = _shape(generator, stated)
+        wrong = _check_charges(config, shape, stated)
+        problems += wrong
+        if not wrong:
+            recomputed = compose_epsilon(stated.events, stated.document["delta"])
+            problems += _check_report(config, shape, stated, recomputed)
         problems += _check_samples(files[SAMPLES], config, generator)
         problems += _check_texts(files, config, generator, stated)
     except InputError as error:
@@ -161,18 +167,24 @@ def _check_config(content: bytes, config: RunConfig, generator: Generator, state
     return problems
 
 
-def _check_numbers(config: RunConfig, generator: Generator, stated: Stated, recomputed: float) -> list[str]:
-    """Derive delta, charges and report from the settings."""
+def _shape(generator: Generator, stated: Stated) -> DataShape:
+    """Return what is public of the data, as far as charges and report depend on it."""
     document = stated.document
     classes = generator.classes or tuple(map(str, range(document["num_classes"])))
-    sizes = Sizes(document["num_public"], document["num_private"], 0, 0)
-    shape, delta = DataShape(sizes, generator.image_shape, classes), config.stated_delta(document["num_private"])
+    return DataShape(Sizes(document["num_public"], document["num_private"], 0, 0), generator.image_shape, classes)
+
+
+def _check_charges(config: RunConfig, shape: DataShape, stated: Stated) -> list[str]:
+    """Derive delta and charges from the settings."""
+    document, delta = stated.document, config.stated_delta(shape.num_private)
     if document["delta"] != delta:
         return [f"delta = {document['delta']:g}, but the settings state epsilon at {delta:g}."]
     if {(event.unit, event.relation) for event in stated.events} != {(stated.unit, stated.relation)}:
         return [f"the events are not all of unit {stated.unit}, {stated.relation}, or there is none."]
-    problems = _check_events(stated.events, config.planned_events(shape), config, delta)
-    return problems + _check_report(config, shape, stated, recomputed)
+    most = math.prod(shape.image_shape) + len(shape.classes) + 1  # where every pixel has a price of its own
+    if len(stated.events) > most:
+        return [f"{len(stated.events):,} charges are listed, and no run of these settings has more than {most:,}."]
+    return _check_events(stated.events, config.planned_events(shape), config, delta)
 
 
 def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], config: RunConfig, delta: float) -> list[str]:

@@ -221,3 +221,29 @@ def test_the_released_generator_that_comes_with_the_package_verifies(run):
     assert (code, report["private"], report["proven"]["unit"]) == (0, True, "image")
     assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= 10
     assert idpgan.load_generator(release).sample(2, seed=1).shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("place", ["state/ledger.json", "release/scores.json", "config.toml", "log.txt"])
+def test_out_is_never_a_file_of_the_run(run, finished_run, place):
+    path = finished_run / place
+    before = path.read_bytes() if path.exists() else None
+    code, out, err = run("evaluate", finished_run, "--out", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_out_is_never_the_input(run, tmp_path):
+    path = tmp_path / "images.npz"
+    path.write_text('{"format": "idpgan evaluation 1"}')
+    code, _, err = run("evaluate", path, "--data", "digits", "--out", path)
+    assert (code, "to be read" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("command", "name"), [("attack", "attack.json"), ("audit", "audit.json")])
+def test_attack_and_audit_write_over_their_own_results_only(run, finished_run, tmp_path, command, name):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    (copy / name).write_text("mine")
+    code, _, err = run(command, copy)
+    assert code == 2
+    assert "no earlier result" in err or "adds no noise" in err
+    assert (copy / name).read_text() == "mine"

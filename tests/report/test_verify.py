@@ -302,6 +302,10 @@ FORGED = {
         lambda f: edit(f, lambda d: d["events"][0].update(unit="pixel")),
         "not all of unit image",
     ),
+    "1,000 charges": (
+        lambda f: edit(f, lambda d: d.update(events=d["events"] * 1000)),
+        "no run of these settings",
+    ),
     "charges as a table": (stated(events={}), "events"),
     # privacy.json
     "format 1": (stated(format="idpgan release 1"), "train and release again"),
