@@ -15,12 +15,13 @@ import torch
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
-from idpgan.errors import ConfigError, InputError
+from idpgan.errors import InputError
 from idpgan.gan.config import RunConfig
+from idpgan.models.checkpoint import check_class_names
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
+from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.report.release import PRIVACY, write_release
 from idpgan.run import RunFolder, append_line, describe_environment
@@ -86,7 +87,7 @@ def plan(config: RunConfig) -> Plan:
         InputError: If the config cannot be run as it is.
     """
     shape = known_shape(config.data)
-    delta = _delta(config, shape.num_private)
+    delta = config.stated_delta(shape.num_private)
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
     return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
@@ -113,11 +114,13 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    _refuse_unsound(config)
+    gan.refuse_unsound(config)
     plan(config)
     device = resolve_device(config.training.device)
     split = load(config.data)
-    delta = _delta(config, split.num_private)
+    if config.model.conditional:
+        check_class_names(split.classes)  # before hours of training for a release that cannot be written
+    delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
     environment, toml = describe_environment(str(device)), dump_toml(config)
@@ -148,7 +151,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
         ledger = Ledger.open(run.ledger, config.identity(), planned(config, known_shape(config.data)))
         split = load(config.data)
         method = _method(config, split, ledger, resolve_device(config.training.device))
-        return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+        return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress)
 
 
 def planned(config: RunConfig, shape: DataShape) -> Planned:
@@ -192,7 +195,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress | None = None) 
             ledger=ledger,
             run=run,
             fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
-            delta=_delta(config, split.num_private),
+            delta=config.stated_delta(split.num_private),
             progress=progress,
         )
     if outcome.ended == "interrupted":
@@ -233,22 +236,3 @@ def _train(
             write_release(run, config, method, ledger, delta=delta, split=split)
         append_line(run.log, outcome.message)
     return Finished(run, outcome, released)
-
-
-def _delta(config: RunConfig, num_private: int) -> float:
-    """Return the configured delta, or the default one for N private images; refuse delta >= 1/N."""
-    delta = config.privacy.delta
-    if delta is None:
-        return default_delta(num_private)
-    check_delta(delta, num_private)
-    return delta
-
-
-def _refuse_unsound(config: RunConfig) -> None:
-    """Refuse a method whose paper claims what nothing proves, unless the user says so."""
-    info = gan.METHODS[config.method.name]
-    if not info.sound and not config.privacy.accept_unsound:
-        raise ConfigError(
-            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all the "
-            "same, set privacy.accept_unsound = true or give --accept-unsound."
-        )

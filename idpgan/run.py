@@ -170,7 +170,6 @@ class RunFolder:
                 for folder in (run.state_dir, run.samples):
                     folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
                     folder.chmod(PRIVATE_FOLDER)
-                run.release.mkdir()
                 write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n", mode=PRIVATE_FILE)
                 if ledger is not None:
                     write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
@@ -317,7 +316,7 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
 def move_durably(source: Path, target: Path) -> None:
     """Give a whole file its name, in place of what had it; durable when it returns."""
     os.replace(source, target)
-    _flush_folder(target.parent)
+    flush_folder(target.parent)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -328,7 +327,7 @@ def append_line(path: Path, line: str) -> None:
         os.fsync(file.fileno())
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Make a rename durable; Windows neither needs nor allows it."""
     if os.name == "nt":
         return

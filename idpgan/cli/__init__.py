@@ -29,10 +29,21 @@ for command in (train, sample, evaluate, attack, audit, methods, verify, doctor)
     app.command()(command)
 
 
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Refuse names that are no text: they can be neither printed nor written into a result."""
+    for argument in arguments:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.") from error
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2, anything else is a defect."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app(list(arguments) if arguments is not None else None)
+        _refuse_undecodable(given)
+        app(given)
     except InputError as error:
         print(f"idpgan: {error}", file=sys.stderr)
         sys.exit(2)

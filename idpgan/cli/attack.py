@@ -54,7 +54,8 @@ def attack(
     if not 0 < confidence < 1:
         raise InputError(f"--confidence {confidence} must be in (0, 1).")
 
-    from idpgan.report.attack_run import Options, attack_run, write_attack
+    from idpgan.report.attack_run import FORMAT, Options, attack_run, write_attack
+    from idpgan.report.outputs import check_output
     from idpgan.training.progress import BarProgress
     from idpgan.training.progress import Progress as Silent
 
@@ -70,6 +71,8 @@ def attack(
         confidence=confidence,
         data_root=data_root,
     )
+    if run.is_dir():
+        check_output(run / "attack.json", FORMAT, option="the result")
     off = quiet or as_json or not sys.stderr.isatty()
     with _bars(off) as progress:
         attacked = attack_run(run, options, progress, Silent() if off else BarProgress())

@@ -77,6 +77,11 @@ def audit(
     if canaries is not None:
         raise InputError("--canaries belongs to --one-run.")
     case = _run_case(run, options, release) if run else _method_case(what, options, release)
+    if run:
+        from idpgan.report.audit_run import FORMAT
+        from idpgan.report.outputs import check_output
+
+        check_output(run / "audit.json", FORMAT, option="the result")
     with count_progress("runs", quiet or as_json) as progress:
         audited = case.run(
             runs, confidence=confidence, seed=seed, threads=threads, device=_device(device), progress=progress

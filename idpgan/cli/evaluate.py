@@ -15,6 +15,8 @@ import typer
 from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import ConfigError, InputError
 
+FORMAT = "idpgan evaluation 1"
+
 if TYPE_CHECKING:
     from idpgan.data.config import DataConfig
     from idpgan.metrics import Evaluation, Progress
@@ -91,6 +93,7 @@ def evaluate(
             progress=progress,
         )
     result = {
+        "format": FORMAT,
         "source": str(source),
         "kind": kind,
         "data": config.model_dump(mode="json"),
@@ -135,13 +138,14 @@ def _data_config(source: Path, data: str | None, data_root: Path | None, setting
 
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
-    """Return where to write, which must never be a release."""
+    """Return where to write, which is never a release, a run's state, or what another command made."""
+    from idpgan.report.outputs import check_output
+
     if out is None:
-        return source / "evaluation.json" if (source / "config.toml").is_file() else None
-    if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
-    if (out.parent / "generator.safetensors").exists():
-        raise InputError(f"--out {out} is in a release, but scores on private images must not be given away.")
+        if not (source / "config.toml").is_file():
+            return None
+        out = source / "evaluation.json"
+    check_output(out, FORMAT, [source])
     return out
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
+from idpgan.cli.output import AsJson, Quiet, count_progress, ended_by_sigterm, print_json
 from idpgan.errors import InputError
 
 
@@ -28,7 +28,7 @@ def sample(
 
     from idpgan.report.export import export_samples
 
-    with count_progress("sample", quiet or as_json) as progress:
+    with ended_by_sigterm(), count_progress("sample", quiet or as_json) as progress:
         manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
@@ -38,7 +38,7 @@ def sample(
 
 def _parse(labels: str) -> list[int]:
     parts = [part.strip() for part in labels.split(",")]
-    wrong = [part for part in parts if not part.isdigit()]
+    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]
     if wrong:
         raise InputError(f"--labels {labels!r}: {wrong[0]!r} is no class number. Write them as 3,5,8.")
     return [int(part) for part in parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -14,8 +15,9 @@ from idpgan.training.config import TrainingConfig
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
     from idpgan.privacy.event import Event
-    from idpgan.privacy.guarantee import Relation, Unit
+    from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
     from idpgan.privacy.ledger import Budget
+    from idpgan.privacy.noise import Source
 
 
 class MethodConfig(Section):
@@ -77,6 +79,33 @@ class RunConfig(Section):
             shape: What is public about the data.
         """
         raise NotImplementedError
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """Return what is said of a run's privacy: the method says it of itself, and verify re-derives it.
+
+        Args:
+            shape: What is public about the data.
+            events: All charges of the run.
+            proven: What they prove.
+            noise: Sources of the noise, in the order of the method's parts.
+        """
+        raise NotImplementedError
+
+    def stated_delta(self, num_private: int) -> float:
+        """Return where epsilon is stated: the configured delta, or the default one for N private images.
+
+        Raises:
+            InputError: If the configured one is not below 1/N.
+        """
+        from idpgan.privacy.guarantee import check_delta, default_delta  # here: this module is light
+
+        delta = self.privacy.delta
+        if delta is None:
+            return default_delta(num_private)
+        check_delta(delta, num_private)
+        return delta
 
     @property
     def plans_exactly(self) -> bool:

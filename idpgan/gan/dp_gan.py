@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -50,7 +50,9 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit, calibrate, check_delta
+from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -150,6 +152,24 @@ class Config(RunConfig):
         """See `RunConfig.planned_events`."""
         return (self.step_event().repeated(self.training.steps),)
 
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the budget is what is claimed."""
+        terms = self.privacy
+        claimed = Guarantee(terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config")
+        return PrivacyReport(
+            claimed=claimed,
+            proven=proven,
+            audited=None,
+            reason=f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}",
+            private=noise[0].private and proven.finite,
+            public_assumptions=(
+                f"the sampling rate {terms.sample_rate:g} and the divisor {self.training.batch_size}",
+                "the settings: epsilon covers no choice of settings by looking at private images",
+            ),
+        )
+
     def step_event(self) -> Event:
         """Return the price of one critic step."""
         terms = self.privacy
@@ -201,6 +221,7 @@ class DpGan:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
+        self._run, self._data = config, split.shape
         self.ledger, self.device = ledger, device
         _refuse(config, split.num_private)
         seed, classes = config.training.seed, split.classes
@@ -409,20 +430,8 @@ class DpGan:
 
     def privacy(self) -> PrivacyReport:
         """Report the budget as claimed, and what the ledger proves for the steps that were taken."""
-        terms = self.privacy_config
-        return PrivacyReport(
-            claimed=Guarantee(
-                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
-            ),
-            proven=self.ledger.proven(terms.delta),
-            audited=None,
-            reason=f"DP-SGD on the critic, Poisson sampling, noise added in floating point; noise: {self.noise.name}",
-            private=self.noise.private and math.isfinite(self.ledger.epsilon(terms.delta)),
-            public_assumptions=(
-                f"the sampling rate {terms.sample_rate:g} and the divisor {self.training.batch_size}",
-                "the settings: epsilon covers no choice of settings by looking at private images",
-            ),
-        )
+        proven = self.ledger.proven(self.privacy_config.delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average, random state and the state of the noise source."""

@@ -25,7 +25,7 @@ Choices:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -50,6 +50,7 @@ from idpgan.models.initialise import torch_seed
 from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import NORMS, CellSums
 from idpgan.training import method
 from idpgan.training.method import Stats
@@ -158,6 +159,26 @@ class Config(RunConfig):
         """See `RunConfig.planned_events`."""
         return (self.cell_sums(shape).event,)
 
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the requested epsilon is what is claimed."""
+        terms, method = self.privacy, self.method
+        claimed = Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config")
+        assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
+        if shape.sizes.public:
+            assumptions.append("what was learned from public images; the generator may reproduce them")
+        if terms.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
+        return PrivacyReport(
+            claimed=claimed,
+            proven=proven,
+            audited=None,
+            reason=f"one release of noisy sums; noise: {noise[0].name}",
+            private=noise[0].private and proven.finite,
+            public_assumptions=tuple(assumptions),
+        )
+
     def cell_sums(self, shape: DataShape) -> CellSums:
         """Return the release of sums.
 
@@ -212,6 +233,7 @@ class IdpAggregate:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
+        self._run, self._data = config, split.shape
         self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
         self._private: Images | None = split.private
         self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
@@ -431,22 +453,8 @@ class IdpAggregate:
 
     def privacy(self) -> PrivacyReport:
         """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""
-        terms = self.privacy_config
-        claimed = Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config")
-        public = len(self._public)
-        assumptions = [f"the feature map ({self.config.features} features), fixed before any private image was read"]
-        if public:
-            assumptions.append("what was learned from public images; the generator may reproduce them")
-        if terms.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
-        return PrivacyReport(
-            claimed=claimed,
-            proven=self.ledger.proven(terms.delta),
-            audited=None,
-            reason=f"one release of noisy sums; noise: {self.noise.name}",
-            private=self.noise.private and math.isfinite(self.ledger.epsilon(terms.delta)),
-            public_assumptions=tuple(assumptions),
-        )
+        proven = self.ledger.proven(self.privacy_config.delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     # State -----------------------------------------------------------------------------------------------------
 

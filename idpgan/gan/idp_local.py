@@ -25,7 +25,7 @@ is there is part of its content: leaving it out would tell everybody, without no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -42,9 +42,9 @@ from idpgan.gan.wgan_gp import WganGp, WganGpConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
-from idpgan.privacy.guarantee import default_delta
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -111,15 +111,30 @@ class Config(RunConfig):
         if self._raw_labels:
             return *PAIR, None
         found = describe(self.data)
-        return *PAIR, Budget(self.privacy.epsilon, self.delta(found.num_private if found else 1))
+        return *PAIR, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return self.events(shape.image_shape, len(shape.classes), shape.num_private)
 
-    def delta(self, num_private: int) -> float:
-        """Return the configured delta or the default one for N private images."""
-        return default_delta(num_private) if self.privacy.delta is None else self.privacy.delta
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: no paper claims anything of this method."""
+        method = self.method
+        plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
+        broken = [event.reason for event in events if event.reason]
+        assumptions = [f"noise source: {noise[0].name}"]
+        if shape.sizes.public and not plain:
+            assumptions.append("basis and bounds of the coefficients were computed from public images")
+        return PrivacyReport(
+            claimed=None,
+            proven=proven,
+            audited=None,
+            reason=broken[0] if broken else INFO.reason,
+            private=proven.finite and noise[0].private,
+            public_assumptions=tuple(assumptions),
+        )
 
     def terms(self, image_shape: ImageShape, num_classes: int, num_private: int) -> Terms:
         """Return what the channel has to keep to."""
@@ -127,7 +142,7 @@ class Config(RunConfig):
             num_coefficients=count_coefficients(self.method.projection, self.method.coefficients, image_shape),
             bound=self.method.bound,
             epsilon=self.privacy.epsilon,
-            delta=self.delta(num_private),
+            delta=self.stated_delta(num_private),
             num_classes=classes_of(self.model, num_classes),
             label_epsilon=self.privacy.label_epsilon,
         )
@@ -166,13 +181,11 @@ class IdpLocal(WganGp):
         self._images = place(split.private, device)  # null records too: see the module
         self.noise = noise or Noise.system()
         shape, classes = split.image_shape, len(split.classes)
-        self._delta = config.delta(split.num_private)
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._events = config.events(shape, classes, split.num_private)
         self._terms = config.terms(shape, classes, split.num_private)
         channel = build_channel(self._terms, config.method.projection, shape, split.public, config.method.clip_norm)
         self.channel = channel.to(device)
-        plain = config.method.projection == "pixels" and (config.method.bound == "clamp" or config.method.clip_norm)
-        self._uses_public = len(split.public) > 0 and not plain
         self._steps = torch.empty(0, self._terms.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
         self._frequencies = torch.empty(0, device=device)
@@ -271,18 +284,7 @@ class IdpLocal(WganGp):
     def privacy(self) -> PrivacyReport:
         """Report what the ledger proves; no paper claims anything of this method."""
         proven = self.ledger.proven(self._delta)
-        broken = [event.reason for event in self.ledger.events if event.reason]
-        assumptions = [f"noise source: {self.noise.name}"]
-        if self._uses_public:
-            assumptions.append("basis and bounds of the coefficients were computed from public images")
-        return PrivacyReport(
-            claimed=None,
-            proven=proven,
-            audited=None,
-            reason=broken[0] if broken else INFO.reason,
-            private=proven.finite and self.noise.private,
-            public_assumptions=tuple(assumptions),
-        )
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return WGAN-GP's state, and under "prepared" what was released. The noise source is not needed again."""

@@ -82,8 +82,7 @@ from idpgan.models.perturbed import (
     check_bounded_features,
 )
 from idpgan.models.relevance import allocate, mean_relevance
-from idpgan.privacy import Event, Guarantee, Laplace, Ledger, Noise, PrivacyReport, RandomisedResponse
-from idpgan.privacy.guarantee import default_delta
+from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomisedResponse
 from idpgan.training import method
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
@@ -135,7 +134,7 @@ class IdpPublished:
         seed, shape, classes = config.training.seed, split.image_shape, split.classes
         self._accesses = most_accesses(config, split.num_private)
         self._num_classes, self._num_private = len(classes), split.num_private
-        self._delta = default_delta(split.num_private) if config.privacy.delta is None else config.privacy.delta
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         if config.method.allocation == "relevance" and len(split.public) == 0:
             raise ConfigError(
                 "method.allocation = relevance needs public images: set data.public_share or public_root."
@@ -360,31 +359,8 @@ class IdpPublished:
 
     def privacy(self) -> PrivacyReport:
         """Report eps1 + eps2 as claimed, and what the ledger proves."""
-        settings = self._run.privacy
-        basis = "seed 004, section 2.2.3 and Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
         proven = self.ledger.proven(self._delta)
-        law = "continuous Laplace noise in floating point (Mironov 2012), as in the paper"
-        return PrivacyReport(
-            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *PAIR, basis),
-            proven=proven,
-            audited=None,
-            reason=self._reason(),
-            private=proven.finite and self.noise.private,
-            public_assumptions=(law, f"noise source: {self.noise.name}", f"|L| = {self.batch_size}"),
-        )
-
-    def _reason(self) -> str:
-        """Say in one sentence what the proven number rests on."""
-        broken = [event.reason for event in self.ledger.events if event.reason]
-        if broken:
-            return "; ".join(dict.fromkeys(broken))
-        pixels = self.critic.first.pixel_noise
-        times = "once" if pixels.draw == "once" else f"at each of at most {self._accesses} accesses"
-        return (
-            f"each of an image's {pixels.num_pixels} numbers, of range 2, gets Laplace noise of scale "
-            f"{pixels.scale:.4g} {times}; the paper sizes that noise by its first layer and the batch size, which "
-            "bound no image's influence"
-        )
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average, batch order and random states; x~ once, under "prepared"."""

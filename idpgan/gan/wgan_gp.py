@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -31,12 +31,14 @@ from idpgan.models.initialise import torch_seed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
-from idpgan.privacy.noise import Noise
+from idpgan.privacy.noise import Noise, Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
 INFO = METHODS["wgan-gp"]
 _EVENT = Event.non_private(INFO.reason, Unit.IMAGE, Relation.REPLACE_ONE)
+_PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
+_REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=INFO.reason, private=False)
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
 
@@ -75,6 +77,12 @@ class Config(RunConfig):
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (_EVENT.repeated(self.training.steps),)
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`."""
+        return _REPORT
 
 
 class WganGp:
@@ -156,9 +164,7 @@ class WganGp:
 
     def privacy(self) -> PrivacyReport:
         """Nothing is claimed, nothing is proven."""
-        basis = "raw images are read without noise"
-        proven = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, basis)
-        return PrivacyReport(claimed=None, proven=proven, audited=None, reason=INFO.reason, private=False)
+        return _REPORT
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average and random state."""

@@ -17,7 +17,7 @@ import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,19 @@ from idpgan.errors import InputError
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _MAX_INTEGER = 1 << 62
 _RATCHET = b"idpgan noise ratchet"
+
+
+class Source(NamedTuple):
+    """What a report says of a source of noise."""
+
+    name: str
+    private: bool
+
+
+SYSTEM = Source("AES-256-CTR, 256 bits from the operating system", True)
+FIXED = Source("AES-256-CTR, FIXED SEED", False)
+PHILOX = Source("Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True)
+SOURCES = (SYSTEM, FIXED, PHILOX)
 
 
 class Noise(ABC):
@@ -48,6 +61,11 @@ class Noise(ABC):
     def __init__(self) -> None:
         """Remember the source, so that a forked process gives it another key."""
         _ALIVE.add(self)
+
+    @property
+    def source(self) -> Source:
+        """What a report says of it."""
+        return Source(self.name, self.private)
 
     @staticmethod
     def system() -> CipherNoise:
@@ -121,7 +139,7 @@ class CipherNoise(Noise):
         """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
         self.private = private
         self.cryptographic = True
-        self.name = "AES-256-CTR, 256 bits from the operating system" if private else "AES-256-CTR, FIXED SEED"
+        self.name = (SYSTEM if private else FIXED).name
         self.device = torch.device("cpu")
         self._start(key, 0)
         super().__init__()
@@ -218,7 +236,7 @@ class PhiloxNoise(Noise):
             raise InputError("torch's CPU generator is not for releases; use Noise.system().")
         self.private = True
         self.cryptographic = False
-        self.name = "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point"
+        self.name = PHILOX.name
         self._generator = torch.Generator(self.device)
         self.rekey()
         super().__init__()

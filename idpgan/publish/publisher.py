@@ -96,7 +96,7 @@ def release(
         (torch.Size([1, 4, 3]), 'epsilon = 1 (unit column, replace-one)')
     """
     info = _known(method)
-    if not info.sound and not accept_unsound:
+    if info.sound is False and not accept_unsound:
         raise InputError(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
             "use a sound method such as 'lap'."

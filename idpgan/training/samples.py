@@ -53,9 +53,14 @@ def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int 
         seed: Of the latent vectors: the same seed shows the same vectors at every call.
         mode: Permissions before the umask.
     """
+    write_bytes_atomic(path, png_bytes(sample_grid(generator, num=num, seed=seed)), mode=mode)
+
+
+def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
+    """Return what `write_samples` writes, uint8 (C, H, W)."""
     columns = min(generator.num_classes, 16) or 8
     images = generator.sample(-(-num // columns) * columns, seed=seed)
-    write_bytes_atomic(path, png_bytes(make_grid(to_uint8(images), columns)), mode=mode)
+    return make_grid(to_uint8(images), columns)
 
 
 class SampleGrid:

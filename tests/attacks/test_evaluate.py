@@ -130,7 +130,8 @@ def test_the_interval_of_the_rate_covers_the_true_rate_of_a_strong_attack_and_is
     assert few.tpr_intervals[0.01][0] == 0.0
     assert any("436 can" in note for note in few.notes)
     ties = _tpr_interval(np.ones(1000), np.zeros(1000), 0.01, 0.05)
-    assert ties[0] > 0.99 and ties[1] == 1.0
+    assert ties[0] > 0.99
+    assert ties[1] == 1.0
 
 
 def test_roc_curve_rises_from_zero_to_one():

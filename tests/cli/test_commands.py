@@ -156,12 +156,23 @@ def test_methods_lists_every_method_with_its_three_words(run):
     assert code == 0
     for row in rows:
         assert set(row) == {"name", "family", "units", "relation", "sound", "claimed", "proven", "reason"}
-    assert "wgan-gp" in [row["name"] for row in rows]
+    sound = {row["name"]: row["sound"] for row in rows}
+    assert (sound["wgan-gp"], sound["dp-gan"], sound["idp-gan-published"]) == (None, True, False)
+    assert {row["sound"] for row in rows if row["proven"] != "inf" and row["name"] != "idp-gan-published"} == {True}
+
+
+def test_the_table_of_methods_claims_no_soundness_where_nothing_is_promised(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, _ = run("methods")
+    (row,) = [line for line in out.splitlines() if "wgan-gp " in line]
+    assert code == 0
+    assert [cell.strip() for cell in row.split("│")][5:7] == ["-", "nothing"]
 
 
 def test_verify_accepts_an_untouched_release(run, finished_run):
     code, out, _ = run("verify", finished_run, "--json")
-    assert (code, json.loads(out)["verified"]) == (0, True)
+    assert (code, json.loads(out)["consistent"]) == (0, True)
+    assert run("verify", finished_run)[1].splitlines()[-1] == "consistent"
 
 
 def _edit(path, change):
@@ -190,7 +201,7 @@ def test_verify_finds_what_was_tampered_with(run, finished_run, tmp_path, damage
 
 def test_verify_refuses_foreign_events(run, finished_run, tmp_path):
     release = shutil.copytree(finished_run / "release", tmp_path / "release")
-    _edit(release / "privacy.json", lambda d: d["events"].append({"kind": "magic", "unit": "image", "relation": "x"}))
+    _edit(release / "privacy.json", lambda d: d["events"].append({**d["events"][0], "relation": "x"}))
     assert refused(run("verify", release), "relation")
     assert refused(run("verify", tmp_path.parent), "no release")
 
@@ -210,3 +221,29 @@ def test_the_released_generator_that_comes_with_the_package_verifies(run):
     assert (code, report["private"], report["proven"]["unit"]) == (0, True, "image")
     assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= 10
     assert idpgan.load_generator(release).sample(2, seed=1).shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("place", ["state/ledger.json", "release/scores.json", "config.toml", "log.txt"])
+def test_out_is_never_a_file_of_the_run(run, finished_run, place):
+    path = finished_run / place
+    before = path.read_bytes() if path.exists() else None
+    code, out, err = run("evaluate", finished_run, "--out", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_out_is_never_the_input(run, tmp_path):
+    path = tmp_path / "images.npz"
+    path.write_text('{"format": "idpgan evaluation 1"}')
+    code, _, err = run("evaluate", path, "--data", "digits", "--out", path)
+    assert (code, "to be read" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("command", "name"), [("attack", "attack.json"), ("audit", "audit.json")])
+def test_attack_and_audit_write_over_their_own_results_only(run, finished_run, tmp_path, command, name):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    (copy / name).write_text("mine")
+    code, _, err = run(command, copy)
+    assert code == 2
+    assert "no earlier result" in err or "adds no noise" in err
+    assert (copy / name).read_text() == "mine"
