@@ -152,8 +152,8 @@ def _gaussian(pixels: int, unit: Unit, epsilon: float, delta: float) -> PixelRel
 def _laplace(sensitivity: int, scale: int, unit: Unit) -> DiscreteLaplace:
     if scale > MAX_LAPLACE_SCALE:
         raise InputError(
-            f"the noise would need a scale of {scale} grid steps, and at most {MAX_LAPLACE_SCALE} can be drawn exactly: "
-            "raise epsilon or delta."
+            f"the noise would need a scale of {scale} grid steps, and at most {MAX_LAPLACE_SCALE} can be drawn "
+            "exactly: raise epsilon or delta."
         )
     return DiscreteLaplace(sensitivity, scale, unit, Relation.REPLACE_ONE)
 

@@ -47,11 +47,11 @@ FEW = {
     "one laplace": ([(LAPLACE, 1)], 2e-4),
 }
 MANY = {
-    "laplace": ([(LAPLACE, 256)], 5e-5),
-    "discrete laplace": ([(DISCRETE_LAPLACE, 256)], 1e-4),
-    "poisson": ([(POISSON, 256)], 1e-4),
-    "gaussian and poisson": ([(GAUSSIAN, 64), (POISSON, 128)], 1e-4),
-    "all kinds": ([(LAPLACE, 40), (DISCRETE_LAPLACE, 40), (GAUSSIAN, 40), (POISSON, 40), (PURE, 40)], 1e-4),
+    "laplace": ([(LAPLACE, 256)], 4e-4),
+    "discrete laplace": ([(DISCRETE_LAPLACE, 256)], 5e-4),
+    "poisson": ([(POISSON, 256)], 1e-3),
+    "gaussian and poisson": ([(GAUSSIAN, 64), (POISSON, 128)], 1e-3),
+    "all kinds": ([(LAPLACE, 40), (DISCRETE_LAPLACE, 40), (GAUSSIAN, 40), (POISSON, 40), (PURE, 40)], 1e-3),
 }
 
 
