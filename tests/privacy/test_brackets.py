@@ -65,7 +65,7 @@ def _check(parts, step, widest):
         if delta in DELTAS:
             assert upper - lower <= widest * upper  # the brackets are worth something
             assert ours <= 1.01 * upper, f"overstated at delta = {delta}"
-    # Controls that must fall out below: half the sensitivity, and one read in eight forgotten.
+    # Control: half the sensitivity must fall out below.
     noisier = [_halved(event) for event in events]
     assert compose_epsilon(noisier, 1e-5) < found[0][0]
 
