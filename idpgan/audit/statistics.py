@@ -118,7 +118,7 @@ def likelihood_ratio(mechanism: object) -> Maker:
 
     def make(data: Tensor, neighbour: Tensor) -> Statistic:
         if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | RoundedGaussian):
-            gaussian = isinstance(mechanism, Gaussian | RoundedGaussian)
+            gaussian = isinstance(mechanism, Gaussian | RoundedGaussian)  # rounding leaves the ratio within 1 / scale
             if isinstance(mechanism, Laplace | Gaussian):
                 scale = mechanism.noise_multiplier * mechanism.sensitivity
             else:

@@ -29,7 +29,6 @@ from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.discrete import MAX_GAUSSIAN_SCALE
 
 Projection = Literal["pixels", "dct", "public-pca"]
 Bound = Literal["clamp", "l1", "l2"]
@@ -95,7 +94,7 @@ def solve(terms: Terms) -> DiscreteLaplace | RoundedGaussian:
     Takes some seconds for hundreds of coefficients.
 
     Raises:
-        ConfigError: If no noise does.
+        InputError: If no noise does.
     """
     if terms.label_epsilon is not None and terms.label_epsilon >= terms.epsilon:
         raise ConfigError(
@@ -105,10 +104,7 @@ def solve(terms: Terms) -> DiscreteLaplace | RoundedGaussian:
     if terms.bound == "l2" and terms.delta == 0:
         raise ConfigError('method.bound = "l2" adds Gaussian noise, which is never pure: set privacy.delta above 0.')
     multiplier = calibrate(lambda m: terms.events(terms.mechanism(m)), terms.epsilon, terms.delta)
-    mechanism = terms.mechanism(multiplier)
-    if isinstance(mechanism, RoundedGaussian) and mechanism.scale > MAX_GAUSSIAN_SCALE:
-        raise ConfigError(f"privacy.epsilon = {terms.epsilon:g} needs more Gaussian noise than can be drawn exactly.")
-    return mechanism
+    return terms.mechanism(multiplier)
 
 
 @dataclasses.dataclass(frozen=True)
