@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import idpgan
-from idpgan.data.config import DataConfig
 from idpgan.data.load import load
+from tests.data.layouts import declared
 
 
 def refused(result, *words):
@@ -108,7 +108,7 @@ def test_sample_writes_png_folders_with_manifest_and_card(run, finished_run, tmp
     assert manifest["classes"] == {str(digit): 3 for digit in range(10)}
     assert manifest["privacy"]["private"] is False
     assert (tmp_path / "out" / "MODEL_CARD.md").is_file()
-    again = load(DataConfig(name="folder", root=tmp_path / "out"))  # an exported folder is a data set
+    again = load(declared(tmp_path / "out"))  # an exported folder is a data set
     assert (again.classes, again.image_shape) == (tuple("0123456789"), (1, 8, 8))
 
 
