@@ -13,7 +13,7 @@ the rate at the *true* threshold, ``t* = inf{t : P[non-member > t] <= a}``, whic
 interval of their order statistics: the k-th highest is below t* with probability at most ``P[Bin(n, a) < k]``, and
 above it with at most ``P[Bin(n, a) >= k]``. A quarter of alpha goes to each end of that interval, and one to each
 Clopper-Pearson bound of the members' rate there; the rate falls with the threshold, so the four together cover it.
-Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - a) non-members (436 at a = 1 %, 4,380
+Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - a) non-members (437 at a = 1 %, 4,380
 at 0.1 %, 95 %) the lower end is 0: so few cannot show how rarely a non-member scores as high.
 """
 

@@ -125,7 +125,7 @@ def test_the_separation_fails_no_more_often_than_it_says():
     bounds = separation_bound(true, false, held_out, 0.9)
     assert (bounds > 1).mean() <= 0.1
     assert (separation_bound(true, false, held_out, 0.1) > 1).mean() > 0.1  # control
-    assert bounds.mean() > 0.8
+    assert bounds.mean() > 0.75
     assert separation_bound(np.array([0, 400]), np.array([400, 400]), 400, 0.9).tolist() == [0.0, 0.0]
 
 

@@ -62,7 +62,7 @@ def test_what_the_events_allow_at_a_false_positive_rate():
     response = Event("exponential", *PAIR, pure_epsilon=1.0)
     lie = 1 / (1 + math.e)
     assert proven_separation((response,), lie, 1.0, 0.0) == pytest.approx(2 * norm.isf(lie), rel=1e-3)
-    assert proven_separation((Event.non_private(*PAIR, "raw"),), 0.1, math.inf, 0.0) == math.inf
+    assert proven_separation((Event.non_private("raw", *PAIR),), 0.1, math.inf, 0.0) == math.inf
     assert is_nearly_gaussian([event, same])
     assert not is_nearly_gaussian([event, response])
     assert not is_nearly_gaussian([])
