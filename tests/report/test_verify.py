@@ -227,7 +227,7 @@ FORGED = {
     ),
     "epsilon 0.01 in the config": (setting("privacy", epsilon=0.01), "not those of the settings"),
     "milder law in the config": (setting("method", law="laplace"), "not those of the settings"),
-    "event with more noise": (other_event(noise_multiplier=50.0), "discrete-gaussian 50 stands for"),
+    "event with more noise": (other_event(noise_multiplier=50.0), "gaussian 50 stands for"),
     "event with little more noise": (
         lambda f: other_event(noise_multiplier=document_of(f)["events"][0]["noise_multiplier"] * 1.001)(f),
         "not those of the settings",
@@ -286,7 +286,7 @@ FORGED = {
     "charge twice": (lambda f: edit(f, lambda d: d["events"].append(d["events"][0])), "1 are planned"),
     "count 2": (other_event(count=2), "exceed the target"),
     "kind magic": (lambda f: edit(f, lambda d: d["events"][0].update(kind="magic")), "unknown event kind"),
-    "kind gaussian": (other_event(kind="gaussian"), "gaussian 0.529"),
+    "kind laplace": (other_event(kind="laplace"), "laplace 0.4998"),
     "count true": (lambda f: edit(f, lambda d: d["events"][0].update(count=True)), "count = True"),
     "count as text": (lambda f: edit(f, lambda d: d["events"][0].update(count="1")), "count = '1'"),
     "multiplier zero": (
