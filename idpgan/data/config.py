@@ -13,6 +13,8 @@ from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 MOST_ATTRIBUTES = 6  # of data.label: 64 classes
+MOST_SIDE = 16_384  # px of an image, and what stops a decompression bomb
+MOST_IMAGES = 100_000_000
 OWN_KEYS = {"layout": "face-folder", "num_images": "faces", "num_people": "faces"}  # key -> the one source it is for
 LATER_KEYS = ("label", "split_by", *OWN_KEYS)  # not in the first version's configs
 
@@ -47,13 +49,13 @@ class DataConfig(Section):
     confirm_public: bool = False
     public_root: Path | None = None
     holdout_share: Share = 0.1
-    image_size: Annotated[int, Field(ge=1)] | None = None
+    image_size: Annotated[int, Field(ge=1, le=MOST_SIDE)] | None = None
     channels: Literal[1, 3] | None = None
     label: tuple[str, ...] = ()
     split_by: Literal["image", "identity"] = "image"
     layout: str | None = None
-    num_images: Annotated[int, Field(ge=1)] | None = None
-    num_people: Annotated[int, Field(ge=1)] | None = None
+    num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
