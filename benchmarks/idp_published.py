@@ -22,7 +22,7 @@ from sweep import finish
 
 from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.load import describe, load
+from idpgan.data.load import known_shape, load
 from idpgan.gan import idp_terms
 from idpgan.gan.config import RunConfig
 from idpgan.metrics import Cache, evaluate_images
@@ -77,9 +77,8 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
 
 def account(config: idp_terms.Config) -> dict[str, Any]:
     """Return what the formula gives and what is proven for it, by when noise is drawn."""
-    shape, classes = idp_terms.known_shape(config.data)
-    found = describe(config.data)
-    num_private = found.num_private if found else 1
+    data = known_shape(config.data)
+    shape, classes, num_private = data.image_shape, len(data.classes), data.num_private
     pixels, delta = idp_terms.pixel_noise(config, shape), config.privacy.delta or 0.0
     accesses = idp_terms.most_accesses(config, num_private)
     per_step = [event.repeated(event.count * accesses) for event in pixels.events()]

@@ -14,7 +14,7 @@ import torch
 
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
-from idpgan.data.load import Split, describe, load
+from idpgan.data.load import Split, known_shape, load
 from idpgan.errors import ConfigError, InputError
 from idpgan.gan.config import RunConfig
 from idpgan.models.generator import Generator
@@ -47,7 +47,7 @@ class Plan:
     """What a run will cost, known without reading an image.
 
     Attributes:
-        num_private: Declared number of private images; None where the data set is not there to be counted.
+        num_private: Declared number of private images.
         delta: Where epsilon is stated.
         unit: What the guarantee speaks of.
         relation: How neighbours differ.
@@ -56,7 +56,7 @@ class Plan:
         target: What the ledger refuses to exceed; None = no limit.
     """
 
-    num_private: int | None
+    num_private: int
     delta: float
     unit: Unit
     relation: Relation
@@ -85,12 +85,11 @@ def plan(config: RunConfig) -> Plan:
     Raises:
         InputError: If the config cannot be run as it is.
     """
-    shape = describe(config.data)
-    num_private = shape.num_private if shape else None
-    delta = _delta(config, num_private)
+    shape = known_shape(config.data)
+    delta = _delta(config, shape.num_private)
     unit, relation, target = config.ledger_terms()
-    events = config.planned_events(num_private or 1)
-    return Plan(num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
+    events = config.planned_events(shape)
+    return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
 
 
 @dataclass(frozen=True)
@@ -219,13 +218,12 @@ def _train(
     return Finished(run, outcome, released)
 
 
-def _delta(config: RunConfig, num_private: int | None) -> float:
+def _delta(config: RunConfig, num_private: int) -> float:
     """Return the configured delta, or the default one for N private images; refuse delta >= 1/N."""
     delta = config.privacy.delta
     if delta is None:
-        return default_delta(num_private or 1)
-    if num_private is not None:
-        check_delta(delta, num_private)
+        return default_delta(num_private)
+    check_delta(delta, num_private)
     return delta
 
 

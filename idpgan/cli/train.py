@@ -78,8 +78,7 @@ def _parse(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 def _describe(planned: Plan) -> str:
     """Say in words what a run will cost."""
-    count = "an unknown number of" if planned.num_private is None else f"{planned.num_private:,}"
-    where = f"unit {planned.unit}, {planned.relation}, {count} private images"
+    where = f"unit {planned.unit}, {planned.relation}, {planned.num_private:,} private images"
     if planned.epsilon == float("inf"):
         return f"# Cost: epsilon is infinite, no guarantee ({where})."
     return f"# Cost: epsilon = {planned.epsilon:.4g} at delta = {planned.delta:.3g} ({where})."

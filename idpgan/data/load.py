@@ -78,6 +78,12 @@ class Split:
         return len(self.private)
 
     @property
+    def shape(self) -> DataShape:
+        """What is public about it."""
+        parts = (self.public, self.private, self.holdout, self.test)
+        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes)
+
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the private part: a run resumes only on the data that it began with. Curator only."""
         return self.private.digest()
@@ -178,6 +184,21 @@ def describe(config: DataConfig) -> DataShape | None:
     sizes = sizes if public is None else sizes._replace(public=public)
     classes = attribute_classes(config.label) if config.label else found.classes
     return DataShape(sizes, _declared_shape(found.image_shape, config), classes)
+
+
+def known_shape(config: DataConfig) -> DataShape:
+    """Return what `describe` does, of a data set that must be there.
+
+    Raises:
+        ConfigError: If it is not there.
+    """
+    shape = describe(config)
+    if shape is None:
+        raise ConfigError(
+            f"data set '{config.name}' is not there (root {config.data_root}), and what a run costs depends on its "
+            "number and size of images. Give --data-root, or set data.root or IDPGAN_DATA."
+        )
+    return shape
 
 
 def _source(config: DataConfig) -> Source:

@@ -12,6 +12,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.training.config import TrainingConfig
 
 if TYPE_CHECKING:
+    from idpgan.data.load import DataShape
     from idpgan.privacy.event import Event
     from idpgan.privacy.guarantee import Relation, Unit
     from idpgan.privacy.ledger import Budget
@@ -69,10 +70,15 @@ class RunConfig(Section):
         """Return what the run's ledger is made for: unit, relation, and the target that it refuses to exceed."""
         raise NotImplementedError
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
-        """Return all that the run will charge if it does all its steps, known without reading an image.
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the very events that the run charges if it does all its steps, known without reading an image.
 
         Args:
-            num_private: The declared number of private images.
+            shape: What is public about the data.
         """
         raise NotImplementedError
+
+    @property
+    def plans_exactly(self) -> bool:
+        """Whether `planned_events` are the very events; else they are an upper bound that public images refine."""
+        return True

@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import to_float
-from idpgan.data.load import Split, place
+from idpgan.data.load import DataShape, Split, place
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
@@ -146,7 +146,7 @@ class Config(RunConfig):
         """See `RunConfig.ledger_terms`."""
         return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (self.step_event().repeated(self.training.steps),)
 

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.load import Split
+from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
@@ -91,10 +91,9 @@ class Config(RunConfig):
         """See `RunConfig.ledger_terms`."""
         return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
-        second = self.dp_gan_part()
-        return (*self._release(), *second.planned_events(num_private))
+        return (*self._release(shape), *self.dp_gan_part(shape).planned_events(shape))
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""
@@ -106,10 +105,10 @@ class Config(RunConfig):
             data=self.data, model=self.model, method=self.method.aggregate, privacy=terms, training=training
         )
 
-    def dp_gan_part(self) -> DpGanRun:
+    def dp_gan_part(self, shape: DataShape) -> DpGanRun:
         """Return the second part as a config of its own; its noise is what the release leaves room for."""
         steps, terms = self.training.steps - self.method.aggregate_steps, self.privacy
-        noise_multiplier = least_noise(terms.epsilon, terms.delta, terms.sample_rate, steps, self._release())
+        noise_multiplier = least_noise(terms.epsilon, terms.delta, terms.sample_rate, steps, self._release(shape))
         return DpGanRun(
             data=self.data,
             model=self.model,
@@ -123,9 +122,9 @@ class Config(RunConfig):
             training=self.training.model_copy(update={"steps": steps}),
         )
 
-    def _release(self) -> tuple[Event, ...]:
-        """Return the planned release; the real one has at least as much noise."""
-        return self.aggregate_part().planned_events(0)
+    def _release(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the release of the first part."""
+        return self.aggregate_part().planned_events(shape)
 
     def _release_delta(self) -> float:
         """Return the delta at which the share of the release is stated: 0 for Laplace noise, which is pure."""
@@ -154,7 +153,7 @@ class Hybrid:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.ledger = config.method, config.privacy, ledger
-        first, second = config.aggregate_part(), config.dp_gan_part()
+        first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
         if self.config.match:

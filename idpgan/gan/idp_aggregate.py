@@ -31,7 +31,7 @@ from pydantic import Field
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import Split
+from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.aggregate_cells import Cells, private_vectors
@@ -39,15 +39,16 @@ from idpgan.gan.aggregate_critic import DeepCritic, LinearCritic
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.pretrain import fit_embedding, pretrain_codes
 from idpgan.models.augment import augment
+from idpgan.models.config import classes_of
 from idpgan.models.ema import Ema
 from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet, FeatureMap, PublicFeatures, RandomFeatures
 from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.models.warp import WarpGenerator
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit, calibrate
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
-from idpgan.privacy.sums import CellSums
+from idpgan.privacy.sums import NORMS, CellSums
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -131,21 +132,40 @@ class Config(RunConfig):
         """See `RunConfig.ledger_terms`."""
         return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`; the run's own event has at least this much noise (scales are rounded up)."""
-        terms = self.privacy
-        if self.method.law == "laplace":
-            return (Event("exponential", terms.unit, terms.relation, pure_epsilon=terms.epsilon),)
-        if terms.delta == 0:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """See `RunConfig.planned_events`."""
+        return (self.cell_sums(shape).event,)
+
+    def cell_sums(self, shape: DataShape) -> CellSums:
+        """Return the release of sums.
+
+        Raises:
+            ConfigError: If Gaussian noise is asked for at delta = 0.
+        """
+        terms, method = self.privacy, self.method
+        if method.law == "gaussian" and terms.delta == 0:
             raise ConfigError(
                 "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
                 'method.law = "laplace".'
             )
-
-        def release(multiplier: float) -> Event:
-            return Event("discrete-gaussian", terms.unit, terms.relation, multiplier)
-
-        return (release(calibrate(lambda multiplier: [release(multiplier)], terms.epsilon, terms.delta)),)
+        classes = classes_of(self.model, len(shape.classes))
+        settings = {"norm": NORMS[method.law], "fourier": method.fourier}
+        if method.features == "random":
+            dimensions = RandomFeatures(shape.image_shape, dimensions=method.moments, **settings).dimensions
+        else:
+            dimensions = PublicFeatures.count_dimensions(
+                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
+            )
+        return CellSums.calibrated(
+            max(classes, 1) * method.clusters * method.groups,
+            dimensions,
+            method.law,
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            unit=terms.unit,
+            relation=terms.relation,
+            most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+        )
 
 
 class IdpAggregate:
@@ -181,16 +201,7 @@ class IdpAggregate:
         self._refuse(split)
         self.features = self._new_features(EmbeddingNet(self.shape, max(len(classes), 1), seed=seed))
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
-        self.sums = CellSums.calibrated(
-            self.cells.num,
-            self.features.dimensions,
-            self.config.law,
-            epsilon=self.privacy_config.epsilon,
-            delta=self.privacy_config.delta,
-            unit=self.privacy_config.unit,
-            relation=self.privacy_config.relation,
-            most_per_unit=self._cap() or 1,
-        )
+        self.sums = config.cell_sums(split.shape)
         self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
         self._fake: Tensor | None = None
         self._start_training()
@@ -435,7 +446,7 @@ class IdpAggregate:
         self._optimiser = torch.optim.Adam(self._trained, lr=self.config.learning_rate, betas=betas, fused=True)
 
     def _new_features(self, network: EmbeddingNet) -> FeatureMap:
-        norm, seed = 2 if self.config.law == "gaussian" else 1, self.training.seed
+        norm, seed = NORMS[self.config.law], self.training.seed
         if self.config.features == "random":
             features: FeatureMap = RandomFeatures(
                 self.shape, norm=norm, seed=seed, dimensions=self.config.moments, fourier=self.config.fourier

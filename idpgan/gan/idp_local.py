@@ -30,12 +30,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import Split, describe
+from idpgan.data.load import DataShape, Split, describe
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
 from idpgan.gan.config import PrivacyConfig, RunConfig
-from idpgan.gan.idp_terms import known_shape
 from idpgan.gan.wgan_gp import WganGp, WganGpConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.models.config import classes_of
@@ -111,9 +110,9 @@ class Config(RunConfig):
         found = describe(self.data)
         return *PAIR, Budget(self.privacy.epsilon, self.delta(found.num_private if found else 1))
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
-        return self.events(*known_shape(self.data), num_private)
+        return self.events(shape.image_shape, len(shape.classes), shape.num_private)
 
     def delta(self, num_private: int) -> float:
         """Return the configured delta or the default one for N private images."""

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from idpgan.data.config import DataConfig
-from idpgan.data.load import describe
+from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.losses import taylor_sensitivity
@@ -101,29 +100,18 @@ class Config(RunConfig):
         """See `RunConfig.ledger_terms`; the noise follows from the paper's formula, so there is no target."""
         return *PAIR, None
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`.
 
         With allocation by relevance, which is known only after public images are read, the pixels stand as one read of
         the pure epsilon that they cost at most.
         """
-        image_shape, num_classes = known_shape(self.data)
-        return planned(self, image_shape, num_classes, num_private)
+        return planned(self, shape.image_shape, len(shape.classes), shape.num_private)
 
-
-def known_shape(data: DataConfig) -> tuple[ImageShape, int]:
-    """Return image shape and number of classes, without reading an image.
-
-    Raises:
-        ConfigError: If the data set is not there to be described.
-    """
-    found = describe(data)
-    if found is None:
-        raise ConfigError(
-            f"data set '{data.name}' is not there (root {data.data_root}), and the cost depends on its image size. "
-            "Give --data-root or set IDPGAN_DATA."
-        )
-    return found.image_shape, len(found.classes)
+    @property
+    def plans_exactly(self) -> bool:
+        """See `RunConfig.plans_exactly`."""
+        return self.method.allocation == "uniform"
 
 
 def label_outputs(config: Config, num_classes: int) -> int:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from idpgan.data.images import to_float
-from idpgan.data.load import Split, place
+from idpgan.data.load import DataShape, Split, place
 from idpgan.gan import METHODS
 from idpgan.gan.config import MethodConfig, RunConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
@@ -71,7 +71,7 @@ class Config(RunConfig):
         """See `RunConfig.ledger_terms`; nothing is promised, so there is no target."""
         return Unit.IMAGE, Relation.REPLACE_ONE, None
 
-    def planned_events(self, num_private: int) -> tuple[Event, ...]:
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (_EVENT.repeated(self.training.steps),)
 

@@ -22,6 +22,7 @@ from idpgan.models.initialise import seeded_init, torch_seed
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's
 _LEAST_NORM = 1e-6
 _HIDDEN = 64
+_COPIES = 5  # of the public images, the first as it is and the others moved
 _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
 
 
@@ -207,7 +208,7 @@ class PublicFeatures(FeatureMap):
         self.num_classes = num_classes
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
         images = to_float(public.cpu())
-        images = torch.cat([images, *(augment(images, rng) for _ in range(4))])
+        images = torch.cat([images, *(augment(images, rng) for _ in range(_COPIES - 1))])
         flat = images.flatten(1)
         self.register_buffer("center", flat.mean(0))
         axes = _principal_axes(flat, components)
@@ -220,6 +221,18 @@ class PublicFeatures(FeatureMap):
         self.register_buffer("directions", torch.randn(len(axes), fourier, generator=rng) / 0.7)
         self.register_buffer("phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
         self._finish(public.shape[1:], num_classes)
+
+    @staticmethod
+    def count_dimensions(
+        image_shape: tuple[int, int, int], num_public: int, num_classes: int, *, components: int, fourier: int
+    ) -> int:
+        """Return `dimensions` of such a map, known before a public image is read."""
+        with torch.no_grad():
+            last, hidden = EmbeddingNet(image_shape, 1).activations(torch.zeros(1, *image_shape))
+        embedding = hidden.shape[1] + 1  # and a constant
+        pixels = min(components, _COPIES * num_public, math.prod(image_shape)) + 1
+        triangles = (embedding * (embedding + 1) + pixels * (pixels + 1)) // 2
+        return triangles + last.shape[1] + fourier + num_classes * embedding + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """See `FeatureMap.blocks`."""

@@ -19,6 +19,7 @@ from idpgan.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
+NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # that bounds a record
 _NORM_SLACK = 1e-12  # of a float64 normalisation
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
+from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.gan.idp_terms import Config as PublishedConfig
-from idpgan.gan.idp_terms import known_shape, most_accesses, pixel_noise
+from idpgan.gan.idp_terms import most_accesses, pixel_noise
 from idpgan.models.checkpoint import CONFIG
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
@@ -75,9 +76,8 @@ def run_case(path: Path) -> AuditCase:
         raise InputError(f"method '{name}' of {path} adds no noise, so there is no guarantee to audit.")
     document = _released(run)
     if document is None:
-        shape, classes = known_shape(config.data)
-        planned = plan(config)
-        facts = _Facts(shape, classes, planned.num_private or 1, planned.delta)
+        shape = known_shape(config.data)
+        facts = _Facts(shape.image_shape, len(shape.classes), shape.num_private, plan(config).delta)
         claimed = None
     else:
         generator = json.loads((run.release / CONFIG).read_text(encoding="utf-8"))["generator"]

@@ -77,7 +77,7 @@ def test_golden_epsilons_and_those_of_opacus():
     config = config_of(
         privacy={"noise_multiplier": 1.5, "sample_rate": 0.04}, training={"steps": 2250, "batch_size": 52}
     )
-    (event,) = config.planned_events(1295)
+    (event,) = config.planned_events(digits().shape)
     assert (event.count, event.noise_multiplier, event.sample_rate) == (2250, 1.5, 0.04)
     assert (event.unit, event.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
     ours = compose_epsilon([event], DELTA)
@@ -97,7 +97,7 @@ def test_golden_epsilons_and_those_of_opacus():
 
 def test_the_calibrated_noise_stays_within_the_target_and_is_not_more_than_needed():
     config = config_of(privacy={"epsilon": 0.02, "noise_multiplier": None})
-    (event,) = config.planned_events(1295)
+    (event,) = config.planned_events(digits().shape)
     assert event.noise_multiplier == least_noise(0.02, DELTA, RATE, 12)  # computed once
     assert compose_epsilon([event], DELTA) <= 0.02
     less = dataclasses.replace(event, noise_multiplier=0.999 * event.noise_multiplier)

@@ -15,6 +15,7 @@ from idpgan.gan import build_config
 from idpgan.gan.aggregate_cells import Cells, private_vectors, shares
 from idpgan.gan.idp_aggregate import IdpAggregate
 from idpgan.privacy import BudgetError, Ledger, Noise, Relation, Unit, compose_epsilon
+from tests.training.toy import digits
 
 CPU = torch.device("cpu")
 
@@ -263,10 +264,22 @@ def test_the_budget_has_no_defaults():
 def test_gaussian_noise_is_refused_at_delta_zero(splits):
     config = config_of(privacy={"delta": 0.0})
     with pytest.raises(ConfigError, match="no pure guarantee"):
-        config.planned_events(1000)
+        config.planned_events(digits().shape)
 
 
 def test_the_plan_costs_what_was_asked_for():
     for law, delta in (("gaussian", 1e-5), ("laplace", 0.0)):
         config = config_of(law=law, privacy={"delta": delta})
-        assert 1.99 <= compose_epsilon(config.planned_events(1000), delta) <= 2.0
+        assert 1.99 <= compose_epsilon(config.planned_events(digits().shape), delta) <= 2.0
+
+
+@pytest.mark.parametrize("public", [False, True])
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_the_plan_is_the_very_event_that_the_run_charges(splits, public, law):
+    features = "public" if public else "random"
+    config = config_of(public=public, features=features, law=law, privacy={"delta": 1e-5 if law == "gaussian" else 0.0})
+    split = splits[public]
+    method = IdpAggregate(config, split, ledger=Ledger(*config.ledger_terms()), device=CPU, noise=Noise.fixed(1))
+    assert method.sums.dimensions == method.features.dimensions
+    method.prepare()
+    assert method.ledger.events == config.planned_events(split.shape)

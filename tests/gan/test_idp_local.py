@@ -69,7 +69,7 @@ def test_the_scale_is_solved_so_that_proven_is_what_was_asked_for(bound, epsilon
     assert 0.97 * epsilon < report.proven.epsilon <= epsilon
     assert report.claimed is None
     assert (report.proven.unit, report.proven.relation) == ("image", "replace-one")
-    assert method.ledger.events == settings.planned_events(1295)
+    assert method.ledger.events == settings.planned_events(digits().shape)
     kinds = ["discrete-gaussian" if bound == "l2" else "discrete-laplace", "randomised-response"]
     assert [event.kind for event in method.ledger.events] == kinds
     assert method.ledger.events[0].count == (6 if bound == "clamp" else 1)
@@ -287,7 +287,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, model):
         train_on_digits(tmp_path / "parts", settings, kind=kind(Stops))
     _, method = train_on_digits(tmp_path / "parts", settings, kind=kind(NeverPrepares))
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
-    assert method.ledger.events == settings.planned_events(1295)
+    assert method.ledger.events == settings.planned_events(digits().shape)
     assert len(method._images) == 0
 
 
@@ -318,7 +318,7 @@ def test_raw_labels_are_refused_unless_unsound_is_accepted():
     assert report.proven.epsilon == math.inf
     assert not report.private
     assert report.reason == "raw labels are an input of the critic"
-    assert compose_epsilon(settings.planned_events(1295), 1e-5) == math.inf
+    assert compose_epsilon(settings.planned_events(digits().shape), 1e-5) == math.inf
     with pytest.raises(ConfigError, match="uses no labels"):
         config(model={"conditional": False})
 
@@ -334,7 +334,7 @@ def test_raw_labels_are_refused_unless_unsound_is_accepted():
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_read(change, message):
     with pytest.raises(ConfigError, match=message):
-        config(**change).planned_events(1295)
+        config(**change).planned_events(digits().shape)
 
 
 def test_epsilon_has_no_default():

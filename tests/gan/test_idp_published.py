@@ -132,7 +132,7 @@ def test_the_noise_state_of_a_fixed_seed_is_no_private_release():
 @pytest.mark.parametrize("draw", ["once", "per_step", "per_batch"])
 def test_the_plan_is_what_a_run_charges(model, draw):
     settings = config(model=model, privacy={"noise": draw})
-    assert prepared(settings).ledger.events == settings.planned_events(1295)
+    assert prepared(settings).ledger.events == settings.planned_events(digits().shape)
 
 
 # Labels ------------------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, draw, mo
         train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=Stops, **k))
     _, method = train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=NeverPrepares, **k))
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
-    assert method.ledger.events == settings.planned_events(1295)
+    assert method.ledger.events == settings.planned_events(digits().shape)
     assert (method._raw is None) is (draw == "once")
 
 
@@ -453,7 +453,7 @@ def test_relevance_comes_from_public_images_only_and_is_charged_by_bins():
     black = Images(torch.zeros_like(split.private.images), split.private.labels, split.classes)
     other = prepared(settings, Split(split.public, black, split.holdout, split.test))
     assert other.critic.first.pixel_noise.allocation == beta
-    planned = compose_epsilon(settings.planned_events(len(split.private)), 1e-5)  # known without reading an image
+    planned = compose_epsilon(settings.planned_events(split.shape), 1e-5)  # known without reading an image
     assert method.privacy().proven.epsilon < planned
     resumed = make(settings, split)
     resumed.load_state(method.state())
@@ -469,7 +469,7 @@ def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ConfigError, match=r"batch_size = 25 \(\|L\|\) exceeds the 24 private images.*24 at most"):
         make(config(batch_size=25), small())
     with pytest.raises(ConfigError, match=r"\|L\|"):
-        config(batch_size=2000).planned_events(1295)
+        config(batch_size=2000).planned_events(digits().shape)
 
 
 def test_a_critic_with_unbounded_last_features_is_refused():
@@ -490,5 +490,5 @@ def test_privacy_keys_have_no_defaults_and_the_method_needs_accept_unsound():
     overrides = ["method={name='idp-gan-published'}", "privacy={epsilon1=1,epsilon2=1,noise='once'}"]
     with pytest.raises(ConfigError, match="is unsound"):
         jobs.start(jobs.load_config(None, overrides))
-    with pytest.raises(ConfigError, match="cost depends on its image size"):
-        config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}).planned_events(10)
+    with pytest.raises(ConfigError, match="what a run costs depends on its number and size of images"):
+        jobs.plan(config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}))

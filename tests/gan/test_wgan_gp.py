@@ -151,7 +151,7 @@ def test_the_plan_is_what_a_run_charges(tmp_path):
     config = tiny_config(steps=7)
     train_on_digits(tmp_path / "run", config)
     ledger = Ledger.open(tmp_path / "run" / "state" / "ledger.json", owner=config.identity())
-    assert ledger.events == config.planned_events(1295)
+    assert ledger.events == config.planned_events(digits().shape)
     assert ledger.epsilon(1e-5) == math.inf
     assert read_stats(tmp_path / "run" / "stats.jsonl")[-1]["epsilon"] == "inf"
 

@@ -90,6 +90,16 @@ def test_unlabelled_images_have_no_gradient_block():
     assert without(extreme_images((1, 8, 8)), None).shape[1] == without.dimensions
 
 
+@pytest.mark.parametrize("num_classes", [0, CLASSES])
+@pytest.mark.parametrize(("shape", "components"), [((1, 8, 8), 40), ((1, 28, 28), 100), ((3, 48, 48), 10)])
+def test_dimensions_are_known_before_a_public_image_is_read(shape, components, num_classes):
+    public = torch.randint(0, 256, (12, *shape), generator=rng(1), dtype=torch.uint8)
+    network = EmbeddingNet(shape, CLASSES, seed=2)
+    features = PublicFeatures(network, public, num_classes, components=components, fourier=30)
+    known = PublicFeatures.count_dimensions(shape, 12, num_classes, components=components, fourier=30)
+    assert features.dimensions == known
+
+
 def test_features_are_restored_from_their_state():
     features, again = public_features((1, 8, 8), 2), public_features((1, 8, 8), 2)
     for weight in again.state_dict().values():
