@@ -244,6 +244,9 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
             os.fsync(file.fileno())
         os.replace(part, target)
         _flush_folder(target.parent)
+    except OSError as error:
+        error.filename = error.filename or os.fspath(target)  # a full disk does not say of which file
+        raise
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved
 
