@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with sigterm_raises():
             code = app(list(arguments) if arguments is not None else None, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
-        code = report(f"{error.format_message().rstrip(".")}. See --help.", BAD)
+        code = report(f"{error.format_message().rstrip('.')}. See --help.", BAD)
     except InputError as error:
         code = report(str(error), BAD)
     except Fault as fault:
