@@ -31,6 +31,7 @@ from idpgan.errors import ConfigError
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")  # a choice as Python shows it
 MOST_CHARACTERS = 1 << 20  # of a config file; the longest of ours has 2,000
 MOST_DEPTH = 8  # of tables and lists inside each other
 _WANTED = {  # pydantic's name of a finding -> what the key wants, in the words of TOML
@@ -69,15 +70,17 @@ class Section(pydantic.BaseModel):
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:
     """Return a value as its key's annotation wants it, if TOML has another type for it; else as it is."""
     if isinstance(value, str | Path) and not _is_text(str(value)):
-        raise ConfigError(f"{key} = {ascii(str(value))} is no text that can be written as UTF-8. Rename what it names.")
+        raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
     for kind in _kinds(annotation):
         if kind is Path and isinstance(value, str):
             if not value or "\0" in value:
-                raise ConfigError(f"{key} = {ascii(value)} is the name of no file or folder. Leave it out, or name one.")
+                raise ConfigError(f"{key} = {value!a} is the name of no file or folder. Leave it out, or name one.")
             return Path(value)
         if typing.get_origin(kind) is tuple and isinstance(value, list):
             return tuple(value)
-        if isinstance(kind, enum.EnumType) and isinstance(value, str) and value in [member.value for member in kind]:
+        if isinstance(kind, enum.EnumType):  # a choice equals its text
+            if value not in kind.__members__.values():
+                raise ConfigError(f"{key} = {_shown(value)} is none of {', '.join(kind.__members__.values())}.")
             return kind(value)
         if typing.get_origin(kind) is typing.Literal and isinstance(value, bool | float):  # Python: True == 1.0 == 1
             raise ConfigError(f"{key} = {value} is none of {', '.join(map(repr, typing.get_args(kind)))}.")
@@ -224,16 +227,18 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
     *parents, last = details["loc"] or ("",)
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
-        return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _known_keys(cls, parents))}"
+        return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _section_of(cls, parents).model_fields)}"
     if details["type"] == "missing":
-        return f"Missing key '{key}' in {where}: it has no default."
+        field = _section_of(cls, parents).model_fields.get(str(last))
+        hint = f" {field.description}" if field and field.description else ""
+        return f"Missing key '{key}' in {where}: it has no default.{hint}"
     if details["type"] == "model_type":
         return f"{key or where} must be a section with keys, got {_shown(details['input'])}."
     own_error = details.get("ctx", {}).get("error")  # raised by a validator of ours, a full sentence already
     if own_error is not None and (not key or isinstance(details["input"], Mapping)):
         return f"In {f'[{key}] of ' * bool(key)}{where}: {own_error}"
     kind = "path_type" if details.get("ctx", {}).get("class") == "Path" else details["type"]
-    reason = str(own_error or _WANTED.get(kind) or details["msg"]).removesuffix(".")
+    reason = str(own_error or _WANTED.get(kind) or _MEMBER.sub(r"\1", details["msg"])).removesuffix(".")
     return f"{key} = {_shown(details['input'])} in {where} is refused: {reason[:1].lower()}{reason[1:]}."
 
 
@@ -243,15 +248,15 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _known_keys(cls: type[pydantic.BaseModel], parents: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section that `parents` leads to, starting from `cls`."""
+def _section_of(cls: type[pydantic.BaseModel], parents: Sequence[int | str]) -> type[pydantic.BaseModel]:
+    """Return the section that `parents` leads to, starting from `cls`."""
     for parent in parents:
         field = cls.model_fields.get(str(parent))
         candidates = (field.annotation, *typing.get_args(field.annotation)) if field else ()
         inner = [item for item in candidates if isinstance(item, type) and issubclass(item, pydantic.BaseModel)]
         if inner:  # other parts of the path are positions in a list or names of a union's branches
             cls = inner[0]
-    return list(cls.model_fields)
+    return cls
 
 
 def dump_toml(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:

@@ -10,8 +10,10 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,7 +149,7 @@ class RunFolder:
         """
         run = cls(Path(path))
         described = describe_environment() if environment is None else environment
-        _refuse_used(run)
+        refuse_used(run)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             # Not exist_ok: of two processes that make the same run at once, one fails here.
@@ -207,7 +209,7 @@ class RunFolder:
         return run
 
 
-def _refuse_used(run: RunFolder) -> None:
+def refuse_used(run: RunFolder) -> None:
     """Raise if something lies where a new run is to be made."""
     if run.config.exists():
         raise InputError(
@@ -220,6 +222,30 @@ def _refuse_used(run: RunFolder) -> None:
         raise InputError(
             f"The folder {run.path} is not empty ({found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}) and "
             "a new run writes over nothing. Choose another name, or continue an existing run with --resume."
+        )
+
+
+def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
+    """Refuse a place where a file could not be written, before anything is computed for it.
+
+    Args:
+        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
+        num_bytes: What has to fit on the disk.
+
+    Raises:
+        InputError: If less is free.
+        OSError: As the system says, if a file cannot be made there.
+    """
+    folder = Path(path).absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+        pass
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise InputError(
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            "Make room there, or write to another disk."
         )
 
 
@@ -245,7 +271,8 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
         os.replace(part, target)
         _flush_folder(target.parent)
     except OSError as error:
-        error.filename = error.filename or os.fspath(target)  # a full disk does not say of which file
+        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
+            error.filename = os.fspath(target)
         raise
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = {
-    **dict.fromkeys(["privacy", "data", "config", "errors", "lazy", "linalg", "methods", "run"], 1),
+    **dict.fromkeys(["privacy", "checks", "data", "config", "errors", "lazy", "linalg", "memory", "methods", "run"], 1),
     **dict.fromkeys(["models", "losses", "training"], 2),
     **dict.fromkeys(["gan", "publish", "continual", "metrics", "attacks", "audit"], 3),
     **dict.fromkeys(["jobs", "report"], 4),

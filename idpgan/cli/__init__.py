@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -12,7 +13,7 @@ from idpgan.cli.attack import attack
 from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
-from idpgan.cli.faults import BAD, Fault, flush_output, guarded, report, sigterm_raises
+from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
 from idpgan.cli.methods import methods
 from idpgan.cli.sample import sample
 from idpgan.cli.train import train
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 for command in (train, sample, evaluate, attack, audit, methods, verify, doctor):
     app.command()(guarded(command))
-_UsageError = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,6 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = report(f"{error.format_message().rstrip('.')}. See --help.", BAD)
     except InputError as error:
         code = report(str(error), BAD)
-    except Fault as fault:
+    except MachineError as fault:
         code = report(str(fault), fault.code)
     sys.exit(flush_output() or code)

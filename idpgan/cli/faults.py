@@ -38,7 +38,7 @@ _NOT_WRITTEN = ("file write failed", "failed writing")  # of torch's zip writer
 _PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of a file that is not whole yet
 
 
-class Fault(Exception):
+class MachineError(Exception):
     """What the machine refused, as one sentence, with the exit code of the command."""
 
     def __init__(self, message: str, code: int = BAD) -> None:
@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command raise a `Fault` for what the machine refuses; every other exception stays what it is."""
+    """Let a command raise a `MachineError` for what the machine refuses; every other exception stays what it is."""
 
     @functools.wraps(command)
     def guard(*arguments: Any, **options: Any) -> None:
@@ -66,22 +66,22 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return guard
 
 
-def explain(error: BaseException) -> Fault | None:
+def explain(error: BaseException) -> MachineError | None:
     """Return what the machine refused as one sentence; None if it is no such thing but a defect."""
     if isinstance(error, KeyboardInterrupt):
-        return Fault("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
+        return MachineError("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
     if isinstance(error, Terminated):
-        return Fault("stopped by SIGTERM; what is written is whole.", TERMINATED)
+        return MachineError("stopped by SIGTERM; what is written is whole.", TERMINATED)
     if isinstance(error, BrokenPipeError):
-        return Fault("whoever read the output has closed it.", PIPE_CLOSED)
+        return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
     if isinstance(error, OSError):
-        return Fault(_os_message(error))
+        return MachineError(_os_message(error))
     text = str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _says(text, _NO_MEMORY)):
         detail = f" ({text.splitlines()[0][:200]})" if text else ""
-        return Fault(f"there is not enough memory{detail}. {_WAYS_OUT[errno.ENOMEM]}")
+        return MachineError(f"there is not enough memory{detail}. {_WAYS_OUT[errno.ENOMEM]}")
     if isinstance(error, RuntimeError) and _says(text, _NOT_WRITTEN):
-        return Fault(f"a file could not be written ({text.splitlines()[0][:200]}). {_WAYS_OUT[errno.ENOSPC]}")
+        return MachineError(f"a file could not be written ({text.splitlines()[0][:200]}). {_WAYS_OUT[errno.ENOSPC]}")
     return None
 
 

@@ -9,6 +9,7 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
 from idpgan.errors import InputError
+from idpgan.run import check_writable
 
 
 def sample(
@@ -28,6 +29,7 @@ def sample(
 
     from idpgan.report.export import export_samples
 
+    check_writable(out)
     with count_progress("sample", quiet or as_json) as progress:
         manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:

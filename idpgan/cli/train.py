@@ -48,7 +48,7 @@ def train(
 
     if dry_run:
         config = jobs.load_config(config_path, overrides)
-        planned = jobs.plan(config)
+        planned = jobs.plan(config, out)
         if as_json:
             print_json({"config": config.model_dump(mode="json"), "plan": planned.to_json()})
         else:

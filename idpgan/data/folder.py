@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.source import Found, Progress
 from idpgan.errors import ConfigError, DataError
+from idpgan.memory import check_memory
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")
@@ -36,7 +39,11 @@ EXPORTED = ("manifest.json", "model_card.md", "privacy.json")  # what `idpgan sa
 CHANNELS = {"L": 1, "RGB": 3}
 MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+DAMAGE = (  # what Pillow's decoders raise on files that are no whole image
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 million pixels are refused, not drawn
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path, int | None], np.ndarray]
 
@@ -126,6 +133,11 @@ def read_files(
     """
     decoder = decoder or decode
     paths, first = files.paths, decoder(files.paths[0], channels)
+    check_memory(
+        2 * len(paths) * first.size,  # as they are read, and once more as they are dealt out
+        f"{len(paths):,} images of {_shown(first.shape)}, like {paths[0]},",
+        "Take fewer, or make them smaller.",
+    )
     pixels = np.empty((len(paths), *first.shape), dtype=np.uint8)  # (N, C, H, W)
 
     def fill(start: int) -> int:
@@ -187,7 +199,12 @@ def _images_among(paths: Sequence[Path], folder: Path) -> tuple[Path, ...]:
 def walk(folder: Path) -> list[Path]:
     """List all files below a folder, by folder and name."""
     files: list[str] = []
+    seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen:
+            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
+        seen.add((found.st_dev, found.st_ino))
         folders[:] = filter(_is_visible, folders)
         files += [os.path.join(place, name) for name in filter(_is_visible, names)]
     return [Path(file) for file in sorted(files, key=os.path.split)]
@@ -218,12 +235,16 @@ def decode(path: Path, channels: int | None) -> np.ndarray:
 def open_image(path: Path, channels: int | None, decode: bool = False) -> tuple[Image.Image, str]:
     """Read an image's header, or all of it; return it with the mode that it is to have."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Move it away.")
         with Image.open(path) as image:
             # The second picture of an MPO photograph is a preview of the first.
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             kind = next((str(tile.args) for tile in image.tile if ";16" in str(tile.args)), image.mode)
             if decode:
                 image.load()
+    except DataError:
+        raise
     except DAMAGE as error:
         raise DataError(f"Cannot read the image {path}: {error}. Replace it, or move it away.") from error
     if frames > 1:

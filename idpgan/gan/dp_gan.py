@@ -39,20 +39,25 @@ from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Split, place
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.noisy_optimizer import NoisyOptimizer
 from idpgan.gan.per_example import ClippedSum, CriticLoss, clipped_sum, halving_on_out_of_memory, poisson_sample
+from idpgan.memory import check_memory
 from idpgan.models.augment import NODES, move, moves_of
+from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.critic import Critic
 from idpgan.models.ema import Ema
 from idpgan.models.families import build_generator
+from idpgan.models.footprint import critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit, calibrate, check_delta
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.ledger import Budget
 from idpgan.training import method
-from idpgan.training.method import Stats
+from idpgan.training.loop import no_step_affordable
+from idpgan.training.method import Stats, resolve_device
 
 INFO = METHODS["dp-gan"]
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
@@ -131,7 +136,7 @@ class DpGanPrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
     sample_rate: float = Field(gt=0, le=1)
     noise_multiplier: float | None = Field(None, gt=0)
 
@@ -149,6 +154,33 @@ class Config(RunConfig):
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (self.step_event().repeated(self.training.steps),)
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        _check_divisor(self, shape.num_private)
+        classes = classes_of(self.model, len(shape.classes))
+        if self.method.mismatch and classes < 2:
+            raise ConfigError(
+                f"method.mismatch = {self.method.mismatch:g} needs at least 2 classes, and the critic has "
+                f"{classes}. Set method.mismatch = 0."
+            )
+        least = min(self.method.max_physical_batch, self.training.batch_size)
+        check_memory(
+            least * critic_bytes(self.critic_model, shape.image_shape, classes),
+            f"the gradients of method.max_physical_batch = {least} images, each by itself,",
+            "Lower it, or method.critic_width (model.width).",
+            str(resolve_device(self.training.device)),
+        )
+        if self.privacy.noise_multiplier is not None:
+            event, terms = self.step_event(), self.privacy
+            if compose_epsilon([event], terms.delta) > terms.epsilon:
+                raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
+
+    @property
+    def critic_model(self) -> ModelConfig:
+        """The [model] section as the critic has it."""
+        return self.model.model_copy(update={"width": self.method.critic_width or self.model.width})
 
     def step_event(self) -> Event:
         """Return the price of one critic step."""
@@ -202,12 +234,11 @@ class DpGan:
     ) -> None:
         self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
         self.ledger, self.device = ledger, device
-        _refuse(config, split.num_private)
+        config.check(split.shape)
         seed, classes = config.training.seed, split.classes
         self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device).eval()
         self.newest.classes = classes if self.newest.num_classes else ()
-        model = config.model.model_copy(update={"width": config.method.critic_width or config.model.width})
-        self.critic = Critic(model, split.image_shape, len(classes), seed=seed).to(device)
+        self.critic = Critic(config.critic_model, split.image_shape, len(classes), seed=seed).to(device)
         validate_private_critic(self.critic)
         self.loss = CriticLoss(
             self.critic,
@@ -216,11 +247,6 @@ class DpGan:
             paired=self.config.fakes == "paired",
             mismatch=self.config.mismatch,
         )
-        if self.config.mismatch and self.critic.num_classes < 2:
-            raise ConfigError(
-                f"method.mismatch = {self.config.mismatch:g} needs at least 2 classes, and the critic has "
-                f"{self.critic.num_classes}. Set method.mismatch = 0."
-            )
         self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
         self._images = place(split.private, device)
         self._event = config.step_event()
@@ -449,7 +475,7 @@ def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
     }
 
 
-def _refuse(config: Config, num_private: int) -> None:
+def _check_divisor(config: Config, num_private: int) -> None:
     """Refuse a divisor that is not about q N, and a delta that means nothing for N images."""
     check_delta(config.privacy.delta, num_private)
     expected, size = config.privacy.sample_rate * num_private, config.training.batch_size

@@ -36,7 +36,7 @@ from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
 from idpgan.gan.aggregate_cells import Cells, private_vectors
 from idpgan.gan.aggregate_critic import DeepCritic, LinearCritic
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.pretrain import fit_embedding, pretrain_codes
 from idpgan.models.augment import augment
 from idpgan.models.config import classes_of
@@ -116,7 +116,7 @@ class AggregatePrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(ge=0, lt=1)
+    delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
     unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
     relation: Relation = Relation.ZERO_OUT
     most_per_person: int = Field(20, ge=1)
@@ -135,6 +135,41 @@ class Config(RunConfig):
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (self.cell_sums(shape).event,)
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        config, rows = self.method, max(classes_of(self.model, len(shape.classes)), 1)
+        cells = rows * config.clusters * config.groups
+        needs_public = [key for key in ("features", "metric") if getattr(config, key) == "public"]
+        needs_public += ["clusters"] if config.clusters > 1 else []
+        if needs_public and not shape.sizes.public:
+            raise ConfigError(
+                f"method.{needs_public[0]} = {getattr(config, needs_public[0])} needs public images, and there "
+                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
+                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
+            )
+        if config.clusters > 1 and config.features != "public":
+            raise ConfigError(
+                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
+            )
+        if cells > shape.num_private:
+            raise ConfigError(
+                f"{cells} cells (classes x clusters x groups) for {shape.num_private} private images: most would hold "
+                "noise only. Lower method.clusters or method.groups."
+            )
+        if config.critic == "deep" and config.groups < 2:
+            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
+        if self.privacy.unit is Unit.PERSON and not shape.has_people:
+            raise ConfigError(
+                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
+                "unit = image."
+            )
+        if self.training.batch_size % rows:
+            raise ConfigError(
+                f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
+                "every step generates equally many of each."
+            )
 
     def cell_sums(self, shape: DataShape) -> CellSums:
         """Return the release of sums.
@@ -194,50 +229,17 @@ class IdpAggregate:
         self._private: Images | None = split.private
         self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
         seed, classes = config.training.seed, split.classes
+        config.check(split.shape)
         self.newest = build_generator(config.model, self.shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self._refuse(split)
         self.features = self._new_features(EmbeddingNet(self.shape, max(len(classes), 1), seed=seed))
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
         self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
         self._fake: Tensor | None = None
         self._start_training()
-
-    def _refuse(self, split: Split) -> None:
-        """Refuse what the data cannot give, before anything is read."""
-        config, cells = self.config, self.rows * self.config.clusters * self.config.groups
-        needs_public = [key for key in ("features", "metric") if getattr(config, key) == "public"]
-        needs_public += ["clusters"] if config.clusters > 1 else []
-        if needs_public and not len(split.public):
-            raise ConfigError(
-                f"method.{needs_public[0]} = {getattr(config, needs_public[0])} needs public images, and there "
-                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
-                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
-            )
-        if config.clusters > 1 and config.features != "public":
-            raise ConfigError(
-                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
-            )
-        if cells > split.num_private:
-            raise ConfigError(
-                f"{cells} cells (classes x clusters x groups) for {split.num_private} private images: most would hold "
-                "noise only. Lower method.clusters or method.groups."
-            )
-        if config.critic == "deep" and config.groups < 2:
-            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
-        if self.privacy_config.unit is Unit.PERSON and split.private.identities is None:
-            raise ConfigError(
-                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
-                "unit = image."
-            )
-        if self.training.batch_size % self.rows:
-            raise ConfigError(
-                f"training.batch_size = {self.training.batch_size} must be a multiple of the {self.rows} classes: "
-                "every step generates equally many of each."
-            )
 
     # The one private read --------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, describe
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
+from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, check_channel, count_coefficients, solve
 from idpgan.gan.config import PrivacyConfig, RunConfig
 from idpgan.gan.wgan_gp import WganGp, WganGpConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
@@ -113,6 +113,12 @@ class Config(RunConfig):
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return self.events(shape.image_shape, len(shape.classes), shape.num_private)
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        terms = self.terms(shape.image_shape, len(shape.classes), shape.num_private)
+        check_channel(terms, self.method.projection, shape.sizes.public, self.method.clip_norm)
 
     def delta(self, num_private: int) -> float:
         """Return the configured delta or the default one for N private images."""

@@ -10,6 +10,7 @@ from idpgan.config import Section
 
 MOST_STEPS = 100_000_000  # more than a year at three a second
 
+
 class TrainingConfig(Section):
     """How long, how large, how often, where.
 
