@@ -244,7 +244,7 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
 
 def _shown(value: Any) -> str:
     """Show a refused value in one short line."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

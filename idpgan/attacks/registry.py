@@ -18,6 +18,7 @@ from idpgan.attacks.membership import (
     neighbourhood_count,
 )
 from idpgan.attacks.reconstruction import latent_reconstruction
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
@@ -196,6 +197,7 @@ _ROWS = (
 ATTACKS: Mapping[str, Attack] = {row.name: row for row in _ROWS}
 
 
+@typed
 def select_attacks(names: Sequence[str]) -> tuple[Attack, ...]:
     """Return attacks by name; "all" is every one.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from idpgan.audit.bounds import AuditResult, Choice, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
@@ -30,6 +31,7 @@ _FEWEST_RUNS = 100
 _PROBE = 16
 
 
+@typed
 def audit(
     mechanism: Play | Sequence[Play],
     data: Tensor,
@@ -70,6 +72,8 @@ def audit(
     """
     _check(data, neighbour, runs, delta, confidence)
     players = [mechanism] if callable(mechanism) else list(mechanism)
+    if not players or not all(map(callable, players)):
+        raise InputError("mechanism must be a function, or several of them in a row.")
     if entrywise:
         differ = (data != neighbour).flatten()
         if not bool(differ.any()):
@@ -123,6 +127,8 @@ def _check(data: Tensor, neighbour: Tensor, runs: int, delta: float, confidence:
 def _probe(play: Play, data: Tensor) -> Tensor:
     """Return one output; refuse a mechanism whose rows are not independent releases."""
     first, second = (play(_rows(data, _PROBE)) for _ in range(2))
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        raise InputError(f"a mechanism must return a tensor, one row per release, got {type(first).__name__}.")
     if first.ndim == 0 or len(first) != _PROBE or second.shape != first.shape:
         raise InputError(f"a mechanism must return one output per row: {_PROBE} rows gave shape {tuple(first.shape)}.")
     shared = [bool((outputs == outputs[:1]).all()) for outputs in (first, second)]

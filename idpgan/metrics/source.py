@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, to_uint8
@@ -52,6 +53,7 @@ def kind_of(path: Path) -> Kind:
     raise InputError(f"{path} is no npz file. Name a run, a release, a folder of images or an npz file.")
 
 
+@typed
 def read_images(
     path: Path,
     image_shape: tuple[int, int, int],

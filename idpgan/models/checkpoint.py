@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig
@@ -64,6 +65,7 @@ def save_generator(
     write_text_atomic(folder / CONFIG, config)
 
 
+@typed
 def load_generator(path: str | os.PathLike[str]) -> Generator:
     """Load a released generator on the CPU, in eval mode.
 

@@ -74,6 +74,7 @@ class Generator(nn.Module):
         """
         return torch.arange(checks.whole(num, "num")) % self.num_classes if self.num_classes else None
 
+    @checks.typed
     def sample(
         self,
         num: int,
@@ -101,7 +102,8 @@ class Generator(nn.Module):
         Raises:
             InputError: If an argument is out of its range.
         """
-        num, batch_size = checks.whole(num, "num"), checks.whole(batch_size, "batch_size", 1)
+        checks.whole(num, "num")
+        checks.whole(batch_size, "batch_size", 1)
         check_memory(4 * num * math.prod(self.image_shape), f"{num:,} images", "Draw fewer at once, with other seeds.")
         chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
         device = next(self.parameters()).device
@@ -125,7 +127,7 @@ class Generator(nn.Module):
         try:
             given = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:  # text, or rows of different lengths
-            raise InputError(f"labels must be {num} integers in a row, got {labels!r:.80}.") from error
+            raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
         if given.ndim == 0:
             given = given.expand(num)
         if given.shape != (num,):

@@ -31,11 +31,13 @@ class Outcome:
         step: Critic steps done; all of them are in the saved state.
         ended: "finished" all steps, "budget" spent, or "interrupted" by Ctrl-C or SIGTERM.
         message: One sentence for the user.
+        signal: Name of the signal that interrupted it.
     """
 
     step: int
     ended: Literal["finished", "budget", "interrupted"]
     message: str
+    signal: str | None = None
 
 
 def train(
@@ -99,7 +101,8 @@ def train(
                     upkeep.tick(step, on_tick, progress)
             if signals.received is not None and step < config.steps:
                 upkeep.save(step)
-                return Outcome(step, "interrupted", _interrupted(signals.received, step, config.steps, run))
+                message = _interrupted(signals.received, step, config.steps, run)
+                return Outcome(step, "interrupted", message, signals.received)
             if step > upkeep.recorder.tick_step:
                 upkeep.tick(step, on_tick, progress)
     finally:
