@@ -27,7 +27,10 @@ def folders(tmp_path_factory):
 
 
 REFUSED = {
-    "size": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "No network is built for images of shape 1 x 30 x 30"),
+    "size": (
+        [WGAN_GP, "data.name=folder", "data.root=ROOT/odd"],
+        "No network is built for images of shape 1 x 30 x 30",
+    ),
     "labels": ([WGAN_GP, "data.name=folder", "data.root=ROOT/unlabelled"], "needs labelled data"),
     "classes": ([AGGREGATE, "training.batch_size=7"], "must be a multiple of the 10 classes"),
     "out": ([WGAN_GP, "--out", "ROOT/odd"], "is not empty"),
@@ -75,7 +78,9 @@ def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_pa
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * any(word in path.stem for word in ("dp-gan", "hybrid")))
+        pytest.param(
+            path, id=path.stem, marks=[pytest.mark.slow] * any(word in path.stem for word in ("dp-gan", "hybrid"))
+        )
         for path in sorted(CONFIGS.glob("digits-*.toml"))
     ],
 )
