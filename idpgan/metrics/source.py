@@ -164,14 +164,18 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             )
         check_memory(2 * unpacked, f"{path}, unpacked,", "Save fewer images at once.")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in _ARRAYS if name in arrays.files}
+            read = {name: arrays[name] for name in _ARRAYS if name in arrays.files}
     except InputError:
         raise
     except _DAMAGE as error:
         raise DataError(
-            f"{path} cannot be read as an npz file of plain arrays ({error}). Pickled objects are refused, because "
-            "loading them runs code: save numbers with numpy.savez."
+            f"{path} cannot be read as an npz file of plain arrays ({' '.join(str(error).split())[:200]}). Pickled objects "
+            "are refused, because loading them runs code: save numbers with numpy.savez."
         ) from error
+    for name, array in read.items():
+        if not isinstance(array, np.ndarray):  # what has no array's header comes as bytes
+            raise DataError(f"{path}: '{name}' is no array. Save numbers with numpy.savez.")
+    return read
 
 
 def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, int], path: Path) -> Tensor:
