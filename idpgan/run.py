@@ -150,16 +150,20 @@ class RunFolder:
         run = cls(Path(path))
         described = describe_environment() if environment is None else environment
         refuse_used(run)
+        made: list[Path] = []
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             # Not exist_ok: of two processes that make the same run at once, one fails here.
             run.state_dir.mkdir(mode=SECRET_FOLDER)
+            made.append(run.state_dir)
             run.state_dir.chmod(SECRET_FOLDER)
             run.samples.mkdir()
             run.release.mkdir()
             write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n")
             write_text_atomic(run.config, config_toml)  # last: from here on the folder is a run
         except OSError as error:
+            if made:  # it is ours, and not another process's
+                shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
                 "Choose another place or name."

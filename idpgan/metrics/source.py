@@ -168,9 +168,10 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     except InputError:
         raise
     except _DAMAGE as error:
+        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path} cannot be read as an npz file of plain arrays ({' '.join(str(error).split())[:200]}). Pickled objects "
-            "are refused, because loading them runs code: save numbers with numpy.savez."
+            f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
+            "loading them runs code: save numbers with numpy.savez."
         ) from error
     for name, array in read.items():
         if not isinstance(array, np.ndarray):  # what has no array's header comes as bytes
