@@ -72,11 +72,12 @@ def fit(value: Any, hint: Any, name: str) -> Any:
         raise InputError(f"{name}{shown} must be {_words(hint)}, got {described(value)}{detail}.") from None
 
 
-def whole(value: Any, name: str, least: int = 0) -> int:
-    """Return a whole number of at least `least`, or refuse it."""
+def whole(value: Any, name: str, least: int = 0, most: int = 1 << 63) -> int:
+    """Return a whole number in [least, most], or refuse it."""
     number: int = fit(value, int, name)
-    if number < least:
-        raise InputError(f"{name} = {number} must be at least {least}.")
+    if not least <= number <= most:
+        limit = f"at least {least}" if number < least else f"at most {most:,}"
+        raise InputError(f"{name} = {number} must be {limit}.")
     return number
 
 

@@ -43,6 +43,7 @@ from idpgan.models.classifier import build_classifier
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 CriticScores = Callable[[Tensor, Tensor | None], Tensor]  # float (B, C, H, W) in [-1, 1], labels (B,) or None -> (B,)
+_MOST_RADIUS = 1e9  # images lie within 2 sqrt(pixels) of each other
 _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 
 
@@ -108,8 +109,8 @@ def neighbourhood_count(
     """
     check_comparable(images, samples)
     checks.whole(dimensions, "dimensions", 1)
-    if radius is not None and not radius >= 0:
-        raise InputError(f"radius = {radius} must be at least 0.")
+    if radius is not None and not 0 <= radius <= _MOST_RADIUS:
+        raise InputError(f"radius = {radius} must be in [0, {_MOST_RADIUS:g}].")
     space = components(samples.to(images.device), dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
@@ -232,7 +233,7 @@ def classifier_confidence(
     if samples.labels is None:
         raise InputError("The generated images have no labels, so that no classifier can be trained on them.")
     check_attacked(images, labels, len(samples.classes))
-    checks.whole(steps, "steps", 1)
+    checks.whole(steps, "steps", 1, 10_000_000)
     if list(images.shape[1:]) != list(samples.image_shape):
         raise InputError(f"Images are {tuple(images.shape[1:])}, the generated ones {samples.image_shape}.")
     model = build_classifier("cnn", samples.image_shape, len(samples.classes), seed=seed).to(images.device)

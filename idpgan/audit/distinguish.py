@@ -29,6 +29,7 @@ _CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # of float64 input per call:
 _FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
 _PROBE = 16
+MOST_RUNS = 10**9  # per side: hours, even of one number each
 
 
 @typed
@@ -118,8 +119,10 @@ def _check(data: Tensor, neighbour: Tensor, runs: int, delta: float, confidence:
             f"neighbours must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
             f"{tuple(neighbour.shape)} {neighbour.dtype}."
         )
-    if runs < _FEWEST_RUNS:
-        raise InputError(f"runs = {runs} must be at least {_FEWEST_RUNS} per side; 100000 is usual.")
+    if not _FEWEST_RUNS <= runs <= MOST_RUNS:
+        raise InputError(
+            f"runs = {runs} must be at least {_FEWEST_RUNS} per side, and at most {MOST_RUNS:,}; 100000 is usual."
+        )
     if not 0 <= delta < 1 or not 0 < confidence < 1:
         raise InputError(f"delta = {delta} must lie in [0, 1) and confidence = {confidence} in (0, 1).")
 

@@ -41,9 +41,9 @@ def audit(
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
-    if runs < 100 or not 0 < confidence < 1 or not 1 <= threads <= 256:
+    if not 100 <= runs <= 10**9 or not 0 < confidence < 1 or not 1 <= threads <= 256:
         raise InputError(
-            f"--runs {runs} must be at least 100, --confidence {confidence} in (0, 1), --threads 1 .. 256."
+            f"--runs {runs} must be in 100 .. 10^9, --confidence {confidence} in (0, 1), --threads 1 .. 256."
         )
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device {device} is unknown. Known: cpu, cuda.")

@@ -70,6 +70,7 @@ CALLS = {
             "images": images(4).images,
             "labels": torch.zeros(4, dtype=torch.int64),
             "samples": images(6),
+            "steps": 1,
         },
     ),
     "latent_reconstruction": (
@@ -156,6 +157,7 @@ WRONG = {
     "zero": 0,
     "NaN": float("nan"),
     "infinity": float("inf"),
+    "large": 10**15,
     "huge": 10**30,
     "fraction": 1.5,
     "complex": 1j,
