@@ -258,3 +258,47 @@ def test_an_unknown_option_is_one_line(run):
 def test_names_that_are_no_text_are_one_line(run, tiny):
     for name in ("a\udcffb", "a\nb"):
         assert one_line(run("train", *tiny, f"data.root={name}", "data.name=folder"))
+
+
+def test_a_device_that_is_not_there_is_blamed_on_its_own_option(run, npz, finished_run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert one_line(run("evaluate", npz, "--data", "digits", "--device", "cuda"), "--device is cuda")
+    assert one_line(run("attack", finished_run, "--device", "cuda"), "--device is cuda")
+    assert one_line(run("audit", "laplace", "--epsilon", 1, "--device", "cuda"), "--device is cuda")
+
+
+def test_an_audit_of_more_runs_than_anyone_waits_for_is_refused(run):
+    assert one_line(run("audit", "laplace", "--epsilon", 1, "--runs", 10**21), "--runs")
+
+
+def test_doctor_says_what_is_not_installed(run, monkeypatch):
+    from importlib import metadata
+
+    version = metadata.version
+
+    def gone(name):
+        if name == "opacus":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", gone)
+    code, out, _ = run("doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(out)}
+    assert (code, found["opacus"]["good"]) == (1, False)
+    assert "GiB free" in found["memory"]["found"]
+
+
+@pytest.mark.slow
+def test_a_real_disk_that_is_full(run, tiny, tmp_path):
+    """One run on a small file system in memory; skipped where none may be mounted."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1300k", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        result = run("train", *tiny, "model.width=64", "--out", place / "run")
+        assert one_line(result, "No space left")
+        assert leftovers(place) == []
+    finally:
+        subprocess.run(["umount", place], check=True)
