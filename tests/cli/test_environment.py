@@ -12,9 +12,12 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from idpgan import jobs
 from idpgan.cli import faults
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.evaluation import Evaluation
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -74,17 +77,23 @@ def test_disk_full_while_training_leaves_a_run_that_goes_on(run, tiny, tmp_path,
         assert (code, (out / "release" / "privacy.json").is_file()) == (0, True)
 
 
-def test_disk_full_after_computing_loses_no_evaluation(run, npz, tmp_path, disk_full_at):
+def test_disk_full_after_computing_loses_no_evaluation(run, npz, tmp_path, disk_full_at, monkeypatch):
+    computed = Evaluation(inception=None, utility=None, ceiling=None, floor=None, notes=("took minutes",))
+    monkeypatch.setattr("idpgan.metrics.evaluate_images", lambda *_, **__: computed)
     disk_full_at(0)
     out = tmp_path / "scores.json"
-    found = run(
-        "evaluate", npz, "--data", "digits", "--only", "inception", "--cache", tmp_path, "--splits", 2, "--out", out
-    )
-    found = (found[0], found[1], "".join(line for line in found[2].splitlines(True) if "is not kept" not in line))
+    found = run("evaluate", npz, "--data", "digits", "--out", out)
     assert one_line(found, "scores.json", "No space left")
-    assert json.loads(found[1])["inception"]["mean"] >= 1
+    assert json.loads(found[1])["notes"] == ["took minutes"]
     assert not out.exists()
     assert leftovers(tmp_path) == []
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_result(tmp_path, disk_full_at, caplog):
+    disk_full_at(0)
+    found = Cache(tmp_path).get("thing", {}, lambda: {"value": torch.ones(1)})
+    assert found["value"].item() == 1
+    assert "is not kept" in caplog.text
 
 
 def test_disk_full_after_computing_loses_no_attack(run, finished_run, tmp_path, disk_full_at):
