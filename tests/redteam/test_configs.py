@@ -25,9 +25,10 @@ SECONDS = 60  # a case that takes longer hangs; most of it would be the accounta
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ("digits-wgan-gp", "digits-idp-gan-published")  # whose price takes no search
 SLOW = (
-    *QUICK,
+    "digits-wgan-gp",
     "digits-aggregate",
     "digits-aggregate-public",
+    "digits-idp-gan-published",
     "digits-idp-gan-local",
     "digits-dp-gan",
     "digits-hybrid",
