@@ -24,7 +24,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.report.release import PRIVACY, write_release
-from idpgan.run import RunFolder, append_line, describe_environment
+from idpgan.run import RunFolder, append_line, check_writable, describe_environment, refuse_used
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress
@@ -80,13 +80,23 @@ class Plan:
         }
 
 
-def plan(config: RunConfig) -> Plan:
-    """Price a run without reading an image.
+def plan(config: RunConfig, out: Path | None = None) -> Plan:
+    """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
+
+    Args:
+        config: The run's config.
+        out: The run folder to be; None = one will be found.
 
     Raises:
-        InputError: If the config cannot be run as it is.
+        InputError: If config, machine or folder cannot be used.
     """
+    gan.refuse_unsound(config)
+    resolve_device(config.training.device)
+    if out is not None:
+        refuse_used(RunFolder(out))
+    check_writable(Path("runs", "new") if out is None else out)
     shape = known_shape(config.data)
+    config.check(shape)
     delta = config.stated_delta(shape.num_private)
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
@@ -114,8 +124,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    gan.refuse_unsound(config)
-    plan(config)
+    plan(config, out)
     device = resolve_device(config.training.device)
     split = load(config.data)
     if config.model.conditional:

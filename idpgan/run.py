@@ -10,9 +10,11 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -160,11 +162,12 @@ class RunFolder:
         """
         run = cls(Path(path))
         described = describe_environment() if environment is None else environment
-        _refuse_used(run)
+        refuse_used(run)
+        made: list[Path] = []
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
-                _refuse_used(run)  # again, as it may have been made in between
+                refuse_used(run)  # again, as it may have been made in between
                 _clear_unborn(run)
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
@@ -175,6 +178,8 @@ class RunFolder:
                     write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
                 write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
         except OSError as error:
+            if made:  # it is ours, and not another process's
+                shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
                 "Choose another place or name."
@@ -225,7 +230,7 @@ class RunFolder:
         return run
 
 
-def _refuse_used(run: RunFolder) -> None:
+def refuse_used(run: RunFolder) -> None:
     """Raise if something lies where a new run is to be made."""
     if run.config.exists():
         raise InputError(
@@ -289,6 +294,30 @@ def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Itera
         os.close(descriptor)
 
 
+def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
+    """Refuse a place where a file could not be written, before anything is computed for it.
+
+    Args:
+        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
+        num_bytes: What has to fit on the disk.
+
+    Raises:
+        InputError: If less is free.
+        OSError: As the system says, if a file cannot be made there.
+    """
+    folder = Path(path).absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+        pass
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise InputError(
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            "Make room there, or write to another disk."
+        )
+
+
 @contextmanager
 def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under its name only when the block ends without an exception.
@@ -309,6 +338,10 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
             file.flush()
             os.fsync(file.fileno())
         move_durably(part, target)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
+            error.filename = os.fspath(target)
+        raise
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved
 

@@ -209,7 +209,7 @@ def test_default_names_are_unique_also_in_one_moment(tmp_path):
 
 
 def test_of_two_processes_that_make_one_run_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.run._refuse_used", lambda run: None)  # both found the folder empty
+    monkeypatch.setattr("idpgan.run.refuse_used", lambda run: None)  # both found the folder empty
     RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
     with pytest.raises(InputError, match="cannot be made"):
         RunFolder.create(tmp_path / "run", "other", ENVIRONMENT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import ConfigError, InputError
 
 FORMAT = "idpgan evaluation 1"
@@ -60,7 +60,7 @@ def evaluate(
     from idpgan.metrics import Cache, evaluate_images, read_images
     from idpgan.metrics.cache import default_folder
     from idpgan.metrics.source import kind_of
-    from idpgan.run import PRIVATE_FILE, describe_environment, write_text_atomic
+    from idpgan.run import PRIVATE_FILE, check_writable, describe_environment, write_text_atomic
     from idpgan.training.method import resolve_device
 
     kind = kind_of(source)
@@ -68,7 +68,9 @@ def evaluate(
     out = _checked_out(source, out)
     if num is not None and kind != "generator":
         raise InputError(f"--num {num} is for generators, but {source} is a {kind}: all of its images are taken.")
-    where, started = resolve_device(device), time.monotonic()
+    if out is not None:
+        check_writable(out)
+    where, started = resolve_device(device, "--device"), time.monotonic()
     with _bars(quiet or as_json) as progress:
         split = load(config, lambda done, total: progress("real images", done, total))
         images = read_images(
@@ -104,7 +106,8 @@ def evaluate(
         "environment": describe_environment(str(where)),
     }
     if out is not None:
-        write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+        with kept(result):
+            write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     if as_json:
         print_json(result)
     else:

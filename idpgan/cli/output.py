@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Protocol
 
@@ -29,20 +27,13 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception, exit code 143, so that what is half-written is removed."""
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # Python allows no handlers there
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, leave)
+def kept(result: Mapping[str, Any]) -> Iterator[None]:
+    """Print on stdout what took minutes to compute, if the block fails to write it."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+    except OSError:
+        print_json(result)
+        raise
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, count_progress, ended_by_sigterm, print_json
+from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
 from idpgan.errors import InputError
+from idpgan.run import check_writable
 
 
 def sample(
@@ -28,7 +29,8 @@ def sample(
 
     from idpgan.report.export import export_samples
 
-    with ended_by_sigterm(), count_progress("sample", quiet or as_json) as progress:
+    check_writable(out)
+    with count_progress("sample", quiet or as_json) as progress:
         manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})

@@ -19,6 +19,7 @@ attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,9 +180,10 @@ def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
 
 def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
     """Return the declared number of pictures and the names of the attributes."""
-    with path.open(encoding="utf-8") as file:
-        number, names = file.readline().strip(), file.readline().split()
-    if not number.isdecimal() or not names:
+    number, names = "", list[str]()
+    with contextlib.suppress(UnicodeDecodeError), path.open(encoding="utf-8") as file:
+        number, names = file.readline(1000).strip(), file.readline(100_000).split()
+    if not (number.isdecimal() and len(number) < 10) or not names:
         raise DataError(
             f"{path} must begin with the number of pictures and a line of attribute names, but begins with "
             f"'{number[:40]}'. Replace the file by the original."
@@ -192,7 +194,9 @@ def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
 def _people(path: Path) -> tuple[int, ...]:
     """Count the pictures of each person, in the order of their numbers."""
     rows = [line.split() for line in _lines(path)]
-    wrong = next((index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal()), None)
+    wrong = next(
+        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
+    )
     if wrong is not None or not rows:
         raise DataError(
             f"{path} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has not. Replace "

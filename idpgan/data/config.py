@@ -13,7 +13,8 @@ from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 MOST_ATTRIBUTES = 6  # of data.label: 64 classes
-MOST_SIDE = 16_384  # px of an image
+MOST_SIDE = 16_384  # px of an image, and what stops a decompression bomb
+MOST_IMAGES = 100_000_000
 OWN_KEYS = {  # key -> the sources that it is for
     "layout": ("face-folder",),
     "classes": ("folder",),
@@ -66,8 +67,8 @@ class DataConfig(Section):
     label: tuple[str, ...] = ()
     split_by: Literal["image", "identity"] = "image"
     layout: str | None = None
-    num_images: Annotated[int, Field(ge=1)] | None = None
-    num_people: Annotated[int, Field(ge=1)] | None = None
+    num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

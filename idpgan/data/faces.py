@@ -17,6 +17,7 @@ from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import DataError
+from idpgan.memory import check_memory
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
 SEED = 7_001  # of the data source: a constant of the package
@@ -112,6 +113,9 @@ def _configured(config: DataConfig) -> tuple[int, int]:
     """Return images and people as the config or the defaults have them."""
     num = config.num_images or NUM_IMAGES
     people = config.num_people or min(NUM_PEOPLE, num)
+    (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    needed = 2 * num * channels * height * width
+    check_memory(needed, f"{num:,} faces of {width} x {height}", "Lower data.num_images.")
     return _counted(num, people, None)
 
 

@@ -16,8 +16,11 @@ so that nobody else's position depends on it. Numbers, size, channels and classe
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import stat
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +36,7 @@ from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
 from idpgan.data.source import Found, Progress, Read, Refused
 from idpgan.errors import ConfigError, DataError
+from idpgan.memory import check_memory
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")
@@ -40,7 +44,11 @@ EXPORTED = ("manifest.json", "model_card.md", "privacy.json")  # what `idpgan sa
 CHANNELS = {"L": 1, "RGB": 3}
 MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+DAMAGE = (  # what Pillow's decoders raise on files that are no whole image
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 million pixels are refused, not drawn
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
 Shape = tuple[int, int, int]  # (C, H, W)
@@ -182,6 +190,11 @@ def read_files(
         One image for each file, in their order, and those that stand as null records.
     """
     paths, labels = files.paths, torch.tensor(files.labels, dtype=torch.int64)
+    check_memory(
+        2 * len(paths) * math.prod(shape),  # as they are read, and once more as they are dealt out
+        f"{len(paths):,} images of {_shown(shape)}",
+        "Take fewer, or make them smaller.",
+    )
     pixels = np.zeros((len(paths), *shape), dtype=np.uint8)  # (N, C, H, W)
     null = torch.zeros(len(paths), dtype=torch.bool)
 
@@ -256,7 +269,12 @@ def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = Fals
 def walk(folder: Path) -> list[Path]:
     """List all files below a folder, by folder and name."""
     files: list[str] = []
+    seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen:
+            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
+        seen.add((found.st_dev, found.st_ino))
         folders[:] = filter(_is_visible, folders)
         files += [os.path.join(place, name) for name in filter(_is_visible, names)]
     return [Path(file) for file in sorted(files, key=os.path.split)]
@@ -303,12 +321,16 @@ def open_image(
     Another size than (H, W) is refused before a pixel is read.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Move it away.")
         with Image.open(path) as image:
             # The second picture of an MPO photograph is a preview of the first.
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             kind = next((str(tile.args) for tile in image.tile if ";16" in str(tile.args)), image.mode)
             if decode and size in (None, (image.height, image.width)):
                 image.load()
+    except DataError:
+        raise
     except DAMAGE as error:
         raise DataError(f"Cannot read the image {path}: {error}. Replace it, or move it away.") from error
     if size not in (None, (image.height, image.width)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.labels import attribute_classes, check_label, labelled_by
+from idpgan.data.labels import attribute_classes, check_class_names, check_label, labelled_by
 from idpgan.data.source import Found, Progress, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
+from idpgan.memory import check_memory
 
 SOURCES: Mapping[str, Source] = {
     "celeba": celeba,
@@ -39,6 +41,7 @@ class DataShape:
     sizes: Sizes
     image_shape: tuple[int, int, int]  # (C, H, W)
     classes: tuple[str, ...]  # empty: unlabelled
+    has_people: bool = False  # whether each image has its person
 
     @property
     def num_private(self) -> int:
@@ -87,7 +90,7 @@ class Split:
     def shape(self) -> DataShape:
         """What is public about it."""
         parts = (self.public, self.private, self.holdout, self.test)
-        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes)
+        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes, self.private.identities is not None)
 
     @property
     def digest(self) -> str:
@@ -137,6 +140,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
     if public is not None and images.labels is None and not config.label:
         public = Images(public.images)  # class folders of an unlabelled set mean nothing
     images = labelled_by(_declared(images, config), config.label, config.name)
+    check_class_names(images.classes, config.name)
     test = None if test is None else labelled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
@@ -226,7 +230,20 @@ def describe(config: DataConfig) -> DataShape | None:
     sizes = _sizes(found, config)
     sizes = sizes if public is None else sizes._replace(public=public)
     classes = attribute_classes(config.label) if config.label else found.classes
-    return DataShape(sizes, _declared_shape(found.image_shape, config), classes)
+    shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
+    _check_shape(shape, config)
+    return shape
+
+
+def _check_shape(shape: DataShape, config: DataConfig) -> None:
+    """Refuse more images than the memory holds, and class names that cannot be written down."""
+    check_class_names(shape.classes, config.name)
+    num = sum(shape.sizes)
+    check_memory(
+        2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out
+        f"The {num:,} images of '{config.name}', {' x '.join(map(str, shape.image_shape))} bytes each,",
+        "Take fewer, or make them smaller before training.",
+    )
 
 
 def known_shape(config: DataConfig) -> DataShape:

@@ -207,6 +207,22 @@ def count_coefficients(projection: Projection, requested: int | None, image_shap
     return requested
 
 
+def check_channel(terms: Terms, projection: Projection, num_public: int, clip_norm: float | None) -> None:
+    """Refuse what `build_channel` cannot build, by the number of public images alone.
+
+    Raises:
+        ConfigError: If "public-pca" has too few public images, or a clip norm is given for "clamp".
+    """
+    num_public = min(num_public, _FIT_IMAGES)
+    if projection == "public-pca" and num_public <= terms.num_coefficients:
+        raise ConfigError(
+            f'method.projection = "public-pca" needs more than {terms.num_coefficients} public images, there are '
+            f"{num_public}. Set data.public_share or data.public_root, or lower method.coefficients."
+        )
+    if terms.bound == "clamp" and clip_norm is not None:
+        raise ConfigError('method.clip_norm is for method.bound = "l1" or "l2"; leave it out.')
+
+
 def build_channel(
     terms: Terms, projection: Projection, image_shape: ImageShape, public: Images, clip_norm: float | None
 ) -> Channel:
@@ -221,19 +237,15 @@ def build_channel(
         clip_norm: Overrides the norm of "l1" and "l2".
 
     Raises:
-        ConfigError: If "public-pca" has too few public images, or a clip norm is given for "clamp".
+        ConfigError: See `check_channel`.
     """
+    check_channel(terms, projection, len(public), clip_norm)
     flat = to_float(public.images[:_FIT_IMAGES]).flatten(1)  # (P, n)
     centre = torch.zeros(math.prod(image_shape))
     basis: Tensor | None = None
     if projection == "dct":
         basis = dct_basis(image_shape, terms.num_coefficients)
     elif projection == "public-pca":
-        if len(flat) <= terms.num_coefficients:
-            raise ConfigError(
-                f'method.projection = "public-pca" needs more than {terms.num_coefficients} public images, there are '
-                f"{len(flat)}. Set data.public_share or data.public_root, or lower method.coefficients."
-            )
         centre = flat.mean(0)
         basis = torch.linalg.svd((flat - centre).double(), full_matrices=False)[2][: terms.num_coefficients].T.float()
     coefficients = flat - centre if basis is None else (flat - centre) @ basis
@@ -243,8 +255,6 @@ def build_channel(
 
 def _bounds(terms: Terms, clip_norm: float | None, public: Tensor, basis: Tensor | None, centre: Tensor) -> Tensor:
     """Return the public bound of each coefficient."""
-    if terms.bound == "clamp" and clip_norm is not None:
-        raise ConfigError('method.clip_norm is for method.bound = "l1" or "l2"; leave it out.')
     if terms.bound == "clamp":
         if basis is None:
             return torch.ones(terms.num_coefficients)

@@ -21,7 +21,7 @@ from torch import Tensor
 from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.dp_gan import DpGan, DpGanConfig, DpGanPrivacy, least_noise
 from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy, IdpAggregate
@@ -68,7 +68,7 @@ class HybridPrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
     sample_rate: float = Field(gt=0, le=1)
 
 
@@ -109,6 +109,11 @@ class Config(RunConfig):
             private=first.private and second.private,
             public_assumptions=(*first.public_assumptions, *second.public_assumptions),
         )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        self.aggregate_part().check(shape)
+        self.dp_gan_part(shape).check(shape)
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""

@@ -36,7 +36,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, describe, place
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
+from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, check_channel, count_coefficients, solve
 from idpgan.gan.config import PrivacyConfig, RunConfig
 from idpgan.gan.wgan_gp import WganGp, WganGpConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
@@ -135,6 +135,12 @@ class Config(RunConfig):
             private=proven.finite and noise[0].private,
             public_assumptions=tuple(assumptions),
         )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        terms = self.terms(shape.image_shape, len(shape.classes), shape.num_private)
+        check_channel(terms, self.method.projection, shape.sizes.public, self.method.clip_norm)
 
     def terms(self, image_shape: ImageShape, num_classes: int, num_private: int) -> Terms:
         """Return what the channel has to keep to."""

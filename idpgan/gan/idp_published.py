@@ -127,6 +127,7 @@ class IdpPublished:
         noise: Noise | None = None,
         critic: PerturbedCritic | None = None,
     ) -> None:
+        config.check(split.shape)
         self.config, self._run = config.method, config
         self.batch_size = config.training.batch_size
         self.device, self.ledger = device, ledger
@@ -135,10 +136,6 @@ class IdpPublished:
         self._accesses = most_accesses(config, split.num_private)
         self._num_classes, self._num_private = len(classes), split.num_private
         self._data, self._delta = split.shape, config.stated_delta(split.num_private)
-        if config.method.allocation == "relevance" and len(split.public) == 0:
-            raise ConfigError(
-                "method.allocation = relevance needs public images: set data.public_share or public_root."
-            )
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32

@@ -141,6 +141,15 @@ class Config(RunConfig):
             f"bound no image's influence; {FLOATING_POINT}"
         )
 
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        most_accesses(self, shape.num_private)
+        if self.method.allocation == "relevance" and not (shape.sizes.public and shape.classes):
+            raise ConfigError(
+                "method.allocation = relevance needs public images with labels: set data.public_share or public_root."
+            )
+
     @property
     def plans_exactly(self) -> bool:
         """See `RunConfig.plans_exactly`."""

@@ -104,6 +104,7 @@ class WganGp:
     """
 
     def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
+        config.check(split.shape)
         self.config = config.method
         self.batch_size = config.training.batch_size
         self.device = device

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
@@ -46,6 +47,7 @@ class Evaluation:
         return {name: result and result.to_json() for name, result in results.items()} | {"notes": self.notes}
 
 
+@typed
 def evaluate_images(
     images: Images,
     split: Split,

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, printable, read_plain
@@ -93,6 +94,7 @@ def check_class_names(names: Sequence[str]) -> None:
         raise InputError(f"the class name {twice!r} stands twice. Name each class once.")
 
 
+@typed
 def load_generator(path: str | os.PathLike[str]) -> Generator:
     """Load a released generator on the CPU, in eval mode.
 

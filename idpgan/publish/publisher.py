@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
@@ -57,6 +58,7 @@ class Release:
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
+@typed
 def release(
     images: Tensor,
     method: str,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
-from idpgan.privacy.ledger import BudgetError, Ledger
+from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.run import RunFolder
 from idpgan.training.config import TrainingConfig
 from idpgan.training.interrupt import StopSignals
@@ -31,11 +31,13 @@ class Outcome:
         step: Critic steps done; all of them are in the saved state.
         ended: "finished" all steps, "budget" spent, or "interrupted" by Ctrl-C or SIGTERM.
         message: One sentence for the user.
+        signal: Name of the signal that interrupted it.
     """
 
     step: int
     ended: Literal["finished", "budget", "interrupted"]
     message: str
+    signal: str | None = None
 
 
 def train(
@@ -106,7 +108,8 @@ def train(
                     upkeep.tick(step, on_tick, progress)
             if signals.received is not None and step < config.steps:
                 upkeep.save(step)
-                return Outcome(step, "interrupted", _interrupted(signals.received, step, config.steps, run))
+                message = _interrupted(signals.received, step, config.steps, run)
+                return Outcome(step, "interrupted", message, signals.received)
             if step > upkeep.recorder.tick_step:
                 upkeep.tick(step, on_tick, progress)
             upkeep.finish(step)
@@ -223,17 +226,22 @@ def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
     """
     enough = ledger.affordable(event) >= event.count
     if not enough and step == 0 and not ledger.has_repeated:
-        why = f": {event.reason}" if event.reason else ""
-        raise BudgetError(
-            f"The budget does not cover a single critic step ({_target(ledger)}, one step is {event.kind}{why}). "
-            "Raise the target or lower the cost of a step."
-        )
+        raise no_step_affordable(event, ledger.target)
     return enough
 
 
-def _target(ledger: Ledger) -> str:
-    """Write the target of a ledger that has one."""
-    return f"target epsilon = {ledger.target.epsilon:g} at delta = {ledger.target.delta:g}" if ledger.target else ""
+def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
+    """Say that not even one step can be paid for."""
+    why = f": {event.reason}" if event.reason else ""
+    return BudgetError(
+        f"The budget does not cover a single critic step ({_target(target)}, one step is {event.kind}{why}). "
+        "Raise the target or lower the cost of a step."
+    )
+
+
+def _target(target: Budget | None) -> str:
+    """Write a target, if there is one."""
+    return f"target epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
 
 
 def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
@@ -255,6 +263,6 @@ def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
 def _spent(step: int, steps: int, ledger: Ledger) -> str:
     """Say that the budget ended the run."""
     return (
-        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger)}. "
+        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
         "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
     )

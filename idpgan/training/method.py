@@ -113,13 +113,13 @@ class Tick:
 TickCallback = Callable[[Tick], None]
 
 
-def resolve_device(name: str) -> torch.device:
-    """Return the device that ``training.device`` names.
+def resolve_device(name: str, key: str = "training.device") -> torch.device:
+    """Return the device that a key or an option names.
 
     Raises:
         ConfigError: If a GPU is asked for and there is none.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise ConfigError('training.device = "cuda", but torch sees no GPU here. Use "auto" or "cpu".')
+        raise ConfigError(f"{key} is cuda, but torch sees no GPU here. Take auto or cpu.")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
