@@ -225,3 +225,31 @@ def test_bad_arguments_are_refused(change, words):
     arguments = {"mechanism": lambda x: x, "data": ZERO, "neighbour": ONE, "runs": 1000, **change}
     with pytest.raises(InputError, match=words):
         audit(**arguments)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"runs": 10**21},
+        {"runs": 1e21},
+        {"runs": True},
+        {"runs": "1000"},
+        {"confidence": "0.9"},
+        {"delta": None},
+        {"delta": math.nan},
+    ],
+)
+def test_absurd_numbers_and_wrong_types_are_refused(changed):
+    with pytest.raises(InputError, match=next(iter(changed))):
+        audit(lambda x: x, ZERO, ONE, **{"runs": 1000, **changed})
+
+
+def test_neighbours_that_are_no_tensors_are_refused():
+    with pytest.raises(InputError, match="must be tensors, got ndarray"):
+        audit(lambda x: x, ZERO.numpy(), ONE, runs=1000)
+
+
+def test_a_request_of_another_type_is_refused():
+    for request in (Request("1"), Request(True), Request(1.0, delta="0")):
+        with pytest.raises(InputError, match="must be a number"):
+            CASES["laplace"].case("laplace", request)
