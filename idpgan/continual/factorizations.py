@@ -161,7 +161,7 @@ def _smooth_nodes(n: int, height: int, ones: int) -> tuple[Tensor, Tensor, int]:
 
 
 def _smooth(n: int, norm: int) -> Factorization:
-    """Smooth binary mechanism: a taller tree in which all leaves have equally many ones, so all answers equal errors."""
+    """Smooth binary mechanism: a taller tree in which all leaves have equally many ones, so all errors are equal."""
     height, ones = smooth_height(n, norm)
 
     def strategy(x: Tensor) -> Tensor:

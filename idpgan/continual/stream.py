@@ -394,8 +394,8 @@ class ContinualCounter:
         for name, asked in (("epsilon", float(epsilon)), ("horizon", horizon), ("integer", bool(integer))):
             if state[name] != asked:
                 raise InputError(
-                    f"the state is of a stream with {name} = {state[name]}, not {asked}: it cannot go on otherwise. Give"
-                    " the stream's own, or start a new stream, which is a new release."
+                    f"the state is of a stream with {name} = {state[name]}, not {asked}: it cannot go on otherwise. "
+                    "Give the stream's own, or start a new stream, which is a new release."
                 )
         counter = cls(state["epsilon"], horizon, integer, keep=state["keep"], ledger=ledger, noise=noise)
         counter._load(state)
@@ -461,6 +461,6 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
             raise InputError(f"the state is damaged: {plain!r} is no count.")
         return plain
     number = torch.as_tensor(plain)
-    if number.dtype != torch.int64 or number.shape not in (shape, ()):
+    if number.dtype != torch.int64 or number.shape != shape:
         raise InputError(f"the state is damaged: counts of shape {tuple(number.shape)} for series {shape}.")
     return number
