@@ -4,6 +4,7 @@
 
 import json
 import os
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -404,6 +405,18 @@ def test_isotonic_answers_are_counts_again_and_nearer():
     assert (better - truth).square().mean() < 0.9 * (noisy - truth).double().square().mean()
     assert torch.allclose(isotonic(better, weights=1 / counter.variance(300)), better, atol=1e-9)
     assert isotonic([-2, -1], nonnegative=False).tolist() == [-2.0, -1.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("horizon", [10**6, None])
+def test_a_million_values_and_fifty_thousand_pushes(horizon):
+    started = time.process_time()
+    ContinualCounter(1.0, horizon).release(torch.ones(10**6, dtype=torch.int64))
+    assert time.process_time() - started < 2
+    counter, started = ContinualCounter(1.0, horizon), time.process_time()
+    for _ in range(50_000):
+        counter.push(1)
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.gpu
