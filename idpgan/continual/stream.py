@@ -87,6 +87,7 @@ class ContinualCounter:
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
             raise InputError(f"keep = {keep!r} must be a whole number >= 0.")
         self._grid = Grid(1.0) if integer else Grid(_REAL_STEP)
+        self._largest = 2.0**53 * self._grid.step  # beyond, float64 skips grid steps
         self._law = NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
         self.epsilon, self.horizon, self.integer = float(epsilon), horizon, bool(integer)
         self._ledger = Ledger(*fenwick.PAIR) if ledger is None else ledger
@@ -216,12 +217,16 @@ class ContinualCounter:
 
     def _steps_of(self, value: Any) -> int:
         """Return one value in grid steps."""
+        if not self.integer and type(value) is float and abs(value) < self._largest:  # as `Grid.round`, and fast
+            return round(value / self._grid.step)
         return int(self._to_steps(_tensor(value).reshape(())))
 
     def _to_steps(self, values: Tensor) -> Tensor:
         if not bool(values.isfinite().all()):
             raise InputError("values must be finite numbers (NaN + noise is still NaN); nothing was released.")
         if not self.integer:
+            if bool((values.abs() >= self._largest).any()):
+                raise InputError(f"real values must be below {self._largest:g}. Nothing was released.")
             return self._grid.round(values)
         if values.is_floating_point() and not bool(((values == values.round()) & (values.abs() < 2**53)).all()):
             raise InputError("counts must be whole numbers; use integer=False for real values. Nothing was released.")
@@ -236,6 +241,8 @@ class ContinualCounter:
         if values.ndim == 0:
             raise InputError("release takes series (..., T); push takes a single value.")
         shape, coming = tuple(values.shape[:-1]), values.shape[-1]
+        if 0 in shape:
+            raise InputError(f"values of shape {tuple(values.shape)} hold no series.")
         if self._shape is not None and shape != self._shape:
             raise InputError(f"this stream has series of shape {self._shape}, got {shape}.")
         if self.horizon is not None and self._count + coming > self.horizon:
