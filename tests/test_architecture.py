@@ -66,7 +66,9 @@ def test_no_file_is_too_long():
     assert {path: lines for path, lines in long.items() if lines > 500} == {}
 
 
-@pytest.mark.parametrize("module", ["idpgan", "idpgan.config", "idpgan.cli", "idpgan.gan.config", "idpgan.data.config"])
+@pytest.mark.parametrize(
+    "module", ["idpgan", "idpgan.config", "idpgan.cli", "idpgan.gan.config", "idpgan.data.config", "idpgan.continual"]
+)
 def test_the_command_line_starts_without_heavy_imports(module):
     heavy = "{'torch', 'torchvision', 'sklearn', 'scipy', 'dp_accounting', 'opacus', 'matplotlib'}"
     code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
