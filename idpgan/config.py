@@ -71,7 +71,8 @@ def _from_toml(key: str, value: Any, annotation: Any) -> Any:
     """Return a value as its key's annotation wants it, if TOML has another type for it; else as it is."""
     if isinstance(value, str | Path) and not _is_text(str(value)):
         raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
-    for kind in _kinds(annotation):
+    kinds = _kinds(annotation)
+    for kind in kinds:
         if kind is Path and isinstance(value, str):
             if not value or "\0" in value:
                 raise ConfigError(f"{key} = {value!a} is the name of no file or folder. Leave it out, or name one.")
@@ -82,7 +83,9 @@ def _from_toml(key: str, value: Any, annotation: Any) -> Any:
             if value not in kind.__members__.values():
                 raise ConfigError(f"{key} = {_shown(value)} is none of {', '.join(kind.__members__.values())}.")
             return kind(value)
-        if typing.get_origin(kind) is typing.Literal and isinstance(value, bool | float):  # Python: True == 1.0 == 1
+        if typing.get_origin(kind) is not typing.Literal or type(value) in kinds:
+            continue
+        if isinstance(value, bool | float):  # Python: True == 1.0 == 1
             raise ConfigError(f"{key} = {value} is none of {', '.join(map(repr, typing.get_args(kind)))}.")
     return value
 
