@@ -34,7 +34,7 @@ from idpgan.report.step_audits import Steps, hybrid_case, steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
-SCALARS = ("laplace", "gaussian", "discrete-laplace", "discrete-gaussian", "exponential", "noisy-max")
+SCALARS = ("laplace", "gaussian", "discrete-laplace", "rounded-gaussian", "exponential", "noisy-max")
 RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
 USUAL_RUNS = 60_000
@@ -103,7 +103,7 @@ def cells() -> Iterator[Cell]:
         for law in ("clamp", "l1", "l2"):
             yield Cell("idp-gan-local", Request(epsilon, law=law))
         for law, unit in itertools.product(
-            ("discrete-laplace", "discrete-gaussian", "laplace"), (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
+            ("discrete-laplace", "rounded-gaussian", "laplace"), (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
         ):
             yield Cell("lap", Request(epsilon, law=law, unit=unit))
         for law, unit, relation in itertools.product(("gaussian", "laplace"), (Unit.IMAGE, Unit.PERSON), relations):

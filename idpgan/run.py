@@ -172,6 +172,7 @@ class RunFolder:
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
                     folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
+                    made.append(folder)
                     folder.chmod(PRIVATE_FOLDER)
                 write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n", mode=PRIVATE_FILE)
                 if ledger is not None:

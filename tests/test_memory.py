@@ -47,7 +47,7 @@ def test_large_images_are_refused_before_they_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: 2 * GIB)
     monkeypatch.setattr(folder, "read_files", lambda *_: pytest.fail("read"))
     with pytest.raises(InputError, match=r"20 images .* 3\.0 GiB .* 2\.0 GiB are free"):
-        describe(DataConfig(name="folder", root=tmp_path))
+        describe(DataConfig(name="folder", root=tmp_path, num_images=20, image_size=9000, channels=1, classes=()))
 
 
 def test_reading_asks_too(tmp_path, monkeypatch):
@@ -55,7 +55,7 @@ def test_reading_asks_too(tmp_path, monkeypatch):
         Image.new("L", (8, 8)).save(tmp_path / f"{index}.png")
     monkeypatch.setattr("idpgan.data.folder.check_memory", memory.check_memory)
     monkeypatch.setattr(memory, "free_memory", lambda device: 100)
-    with pytest.raises(InputError, match="3 images of 8 x 8 L"):
-        load(DataConfig(name="folder", root=tmp_path))
+    with pytest.raises(InputError, match="3 images of 8 x 8"):
+        load(DataConfig(name="folder", root=tmp_path, num_images=3, image_size=8, channels=1, classes=()))
     with pytest.raises(InputError, match="1,000,000 faces of 48 x 48"):
         faces.describe(DataConfig(name="faces", num_images=1_000_000))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
+from idpgan.data.labels import check_class_names
 from idpgan.errors import DataError
 
 _PROBES = 100  # headers that are read, spread over the folder
@@ -40,6 +41,7 @@ def declared_shape(
     shapes, first_error = _probed(paths, header)
     found = {**counted, **_looks(shapes)}
     if missing:
+        check_class_names(found.get("classes", ()), config.name)
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
             f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "

@@ -9,7 +9,7 @@ import pytest
 from idpgan import gan, publish
 from idpgan.report.audit_run import nothing_to_audit
 
-SLICE = ("discrete-laplace", "discrete-gaussian", "exponential", "randomised-response")
+SLICE = ("discrete-laplace", "rounded-gaussian", "exponential", "randomised-response")
 
 
 @pytest.fixture(scope="module")

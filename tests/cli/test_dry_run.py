@@ -26,12 +26,13 @@ def folders(tmp_path_factory):
     return root
 
 
+FOLDER = [WGAN_GP, "data.name=folder", "data.num_images=20", "data.channels=1"]
 REFUSED = {
     "size": (
-        [WGAN_GP, "data.name=folder", "data.root=ROOT/odd"],
+        [*FOLDER, "data.root=ROOT/odd", "data.image_size=30", 'data.classes=["class0", "class1"]'],
         "No network is built for images of shape 1 x 30 x 30",
     ),
-    "labels": ([WGAN_GP, "data.name=folder", "data.root=ROOT/unlabelled"], "needs labelled data"),
+    "labels": ([*FOLDER, "data.root=ROOT/unlabelled", "data.image_size=28", "data.classes=[]"], "needs labelled data"),
     "classes": ([AGGREGATE, "training.batch_size=7"], "must be a multiple of the 10 classes"),
     "out": ([WGAN_GP, "--out", "ROOT/odd"], "is not empty"),
     "file as out": ([WGAN_GP, "--out", "ROOT/odd/class0/0.png"], "is a file"),
@@ -45,7 +46,9 @@ REFUSED = {
     "public": ([AGGREGATE, "data.public_share=0.1"], "confirm_public"),
     "features": ([AGGREGATE, "method.features=public"], "needs public images"),
     "cells": ([AGGREGATE, "method.groups=100000"], "most would hold noise only"),
-    "person": ([AGGREGATE, "privacy.unit=person"], "names no identities"),
+    "person": ([AGGREGATE, "privacy.unit=person"], "Set data.split_by = \"identity\""),
+    "undeclared": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "data.num_images = 20, data.classes = "),
+    "nobody": ([AGGREGATE, "privacy.unit=person", "data.split_by=identity"], "does not say who is on which image"),
     "clip norm": ([LOCAL, "method.clip_norm=1.0"], "leave it out"),
     "basis": ([LOCAL, "method.projection=public-pca", "method.coefficients=5"], "public images"),
     "coefficients": ([LOCAL, "method.projection=dct", "method.coefficients=65"], "must lie in 1 .. 64"),

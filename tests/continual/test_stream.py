@@ -388,7 +388,7 @@ def audited(epsilon, integer, broken=1.0):
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 @pytest.mark.parametrize("integer", [True, False])
 def test_an_audit_finds_no_more_than_epsilon(epsilon, integer):
-    assert 0.5 * epsilon < audited(epsilon, integer).epsilon_lower <= epsilon
+    assert 0.4 * epsilon < audited(epsilon, integer).epsilon_lower <= epsilon
 
 
 def test_half_the_noise_is_caught():

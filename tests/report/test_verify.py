@@ -342,7 +342,8 @@ FORGED = {
     "steps true": (setting("training", steps=True), "config.json"),
     "steps as text": (setting("training", steps="2"), "config.json"),
     "a folder of the curator": (setting("data", root="/home/x"), "names folders"),
-    "unknown data": (setting("data", name="faces\ud800"), "no known data set"),
+    "unknown data": (setting("data", name="facts"), "no known data set"),
+    "data of no text": (setting("data", name="faces\ud800"), "no text that can be written"),
     "another method": (
         config(lambda c: c["run"].update(method={"name": "wgan-gp"}, privacy={})),
         "not those of the settings",
