@@ -25,16 +25,16 @@ import torch
 
 import idpgan
 from idpgan.audit import Request
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import CASES, AuditCase
 from idpgan.gan.dp_gan import DpGanConfig, least_noise
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.report.audit_run import method_case
+from idpgan.report.audit_run import AUDITABLE, method_case
 from idpgan.report.step_audits import Steps, hybrid_case, steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
-SCALARS = ("laplace", "gaussian", "discrete-laplace", "rounded-gaussian", "exponential", "noisy-max")
+SCALARS = [name for name in CASES if name not in ("lap", "randomised-response")]
 RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
 USUAL_RUNS = 60_000
@@ -102,9 +102,8 @@ def cells() -> Iterator[Cell]:
             yield Cell("idp-gan-published", Request(epsilon, draw=draw))
         for law in ("clamp", "l1", "l2"):
             yield Cell("idp-gan-local", Request(epsilon, law=law))
-        for law, unit in itertools.product(
-            ("discrete-laplace", "rounded-gaussian", "laplace"), (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
-        ):
+        laws = (AUDITABLE["lap"].options or {})["law"]
+        for law, unit in itertools.product(laws, (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)):
             yield Cell("lap", Request(epsilon, law=law, unit=unit))
         for law, unit, relation in itertools.product(("gaussian", "laplace"), (Unit.IMAGE, Unit.PERSON), relations):
             yield Cell("idp-gan-aggregate", Request(epsilon, law=law, unit=unit, relation=relation))

@@ -46,7 +46,7 @@ REFUSED = {
     "public": ([AGGREGATE, "data.public_share=0.1"], "confirm_public"),
     "features": ([AGGREGATE, "method.features=public"], "needs public images"),
     "cells": ([AGGREGATE, "method.groups=100000"], "most would hold noise only"),
-    "person": ([AGGREGATE, "privacy.unit=person"], "Set data.split_by = \"identity\""),
+    "person": ([AGGREGATE, "privacy.unit=person"], 'Set data.split_by = "identity"'),
     "undeclared": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "data.num_images = 20, data.classes = "),
     "nobody": ([AGGREGATE, "privacy.unit=person", "data.split_by=identity"], "does not say who is on which image"),
     "clip norm": ([LOCAL, "method.clip_norm=1.0"], "leave it out"),
