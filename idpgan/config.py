@@ -1,5 +1,9 @@
 """Strict configuration: TOML tables become frozen, checked sections, and every refusal is one clear line.
 
+A value has the type that its key asks for, or it is refused: ``true`` is no number, ``"100"`` is none either, and
+``1.0`` is no integer. Two things are taken as what they can only mean: a whole number where a number is asked for
+(``1`` for ``1.0``), and texts and lists for what TOML has no type of its own for (paths, tuples, names of choices).
+
 Nothing heavy is imported here but pydantic.
 """
 
@@ -7,15 +11,17 @@ from __future__ import annotations
 
 import copy
 import difflib
+import enum
 import hashlib
 import json
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from pydantic_core import ErrorDetails
@@ -25,15 +31,78 @@ from idpgan.errors import ConfigError
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")  # a choice as Python shows it
+MOST_CHARACTERS = 1 << 20  # of a config file; the longest of ours has 2,000
+MOST_DEPTH = 8  # of tables and lists inside each other
+_WANTED = {  # pydantic's name of a finding -> what the key wants, in the words of TOML
+    "int_type": "it must be an integer, like 100, without quotes and without a decimal point",
+    "float_type": "it must be a number, like 0.5, without quotes",
+    "bool_type": "it must be true or false, without quotes",
+    "string_type": "it must be a text in quotes",
+    "tuple_type": "it must be a list, like [1, 2]",
+    "path_type": "it must be a text in quotes",
+}
 
 
 class Section(pydantic.BaseModel):
-    """Base of every config section: frozen, no unknown keys, defaults checked too, no NaN and no infinity.
+    """Base of every config section: frozen, strict types, no unknown keys, defaults checked too, no NaN, no infinity.
 
     A key that may be infinite says so itself: ``Annotated[float, pydantic.Field(allow_inf_nan=True)]``.
     """
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _read_toml(cls, table: Any) -> Any:
+        """Make of texts and lists what TOML cannot say, for the keys that ask for it."""
+        if not isinstance(table, Mapping):
+            return table
+        fields = cls.model_fields
+        return {
+            key: _from_toml(key, value, fields[key].annotation) if key in fields else value
+            for key, value in table.items()
+        }
+
+
+def _from_toml(key: str, value: Any, annotation: Any) -> Any:
+    """Return a value as its key's annotation wants it, if TOML has another type for it; else as it is."""
+    if isinstance(value, str | Path) and not _is_text(str(value)):
+        raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
+    kinds = _kinds(annotation)
+    for kind in kinds:
+        if kind is Path and isinstance(value, str):
+            if not value or "\0" in value:
+                raise ConfigError(f"{key} = {value!a} is the name of no file or folder. Leave it out, or name one.")
+            return Path(value)
+        if typing.get_origin(kind) is tuple and isinstance(value, list):
+            return tuple(value)
+        if isinstance(kind, enum.EnumType):  # a choice equals its text
+            if value not in kind.__members__.values():
+                raise ConfigError(f"{key} = {_shown(value)} is none of {', '.join(kind.__members__.values())}.")
+            return kind(value)
+        if typing.get_origin(kind) is not typing.Literal or type(value) in kinds:
+            continue
+        if isinstance(value, bool | float):  # Python: True == 1.0 == 1
+            raise ConfigError(f"{key} = {value} is none of {', '.join(map(repr, typing.get_args(kind)))}.")
+    return value
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """Return the types that a union or an annotated type is made of."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _kinds(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return [kind for item in inner for kind in _kinds(item)]
+    return [annotation]
+
+
+def _is_text(value: str) -> bool:
+    """Tell whether a text can be written as UTF-8: a file name that is none has half characters in Python."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def nearest_hint(word: str, known: Iterable[str]) -> str:
@@ -54,13 +123,39 @@ def load_table(path: Path | None) -> dict[str, Any]:
     """
     source = resources.files("idpgan") / "configs" / "default.toml" if path is None else path
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config file {source}: {error.strerror or error}.") from error
+        with source.open(encoding="utf-8") as file:
+            text = file.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise ConfigError(f"The config file {source} is not UTF-8 text: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"The config file {source} is not valid TOML: {error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"Cannot read the config file {source}: {reason}.") from error
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"The config file {source} has more than {MOST_CHARACTERS:,} characters: is it a config?")
+    return _parsed(text, f"The config file {source}")
+
+
+def _parsed(text: str, what: str) -> dict[str, Any]:
+    """Read TOML, or say in one line why `what` is none."""
+    try:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep(what) from None
+    except ValueError as error:  # TOMLDecodeError, and a whole number of more than 4,300 digits
+        raise ConfigError(f"{what} is not valid TOML: {error}.") from error
+    if _is_deeper(table, MOST_DEPTH):
+        raise _too_deep(what)
+    return table
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Tell whether tables and lists lie in each other more than so many levels deep."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (levels == 0 or any(_is_deeper(item, levels - 1) for item in inner))
+
+
+def _too_deep(what: str) -> ConfigError:
+    return ConfigError(f"{what} has tables or lists more than {MOST_DEPTH} levels deep, which no setting has.")
 
 
 def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -88,6 +183,8 @@ def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[
             raise ConfigError(
                 f"Cannot read the setting '{override}': write section.key=value, like training.steps=100."
             )
+        if len(path) > MOST_DEPTH:
+            raise _too_deep(f"The setting '{key[:80]}'")
         section = result
         for depth, part in enumerate(path[:-1], start=1):
             section = section.setdefault(part, {})
@@ -102,10 +199,10 @@ def _override_value(override: str, text: str) -> Any:
     if not text:
         raise ConfigError(f"The setting '{override}' has no value; write =\"\" for an empty text.")
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError as error:
-        if text[0] in "\"'[{":
-            raise ConfigError(f"The value of '{override}' is not valid TOML: {error}.") from error
+        parsed = _parsed(f"value = {text}", f"The value of '{override[:80]}'")
+    except ConfigError as error:
+        if text[0] in "\"'[{" or not isinstance(error.__cause__, tomllib.TOMLDecodeError):
+            raise
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in other keys
 
@@ -133,33 +230,36 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
     *parents, last = details["loc"] or ("",)
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
-        return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _known_keys(cls, parents))}"
+        return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _section_of(cls, parents).model_fields)}"
     if details["type"] == "missing":
-        return f"Missing key '{key}' in {where}: it has no default."
+        field = _section_of(cls, parents).model_fields.get(str(last))
+        hint = f" {field.description}" if field and field.description else ""
+        return f"Missing key '{key}' in {where}: it has no default.{hint}"
     if details["type"] == "model_type":
         return f"{key or where} must be a section with keys, got {_shown(details['input'])}."
     own_error = details.get("ctx", {}).get("error")  # raised by a validator of ours, a full sentence already
-    if own_error is not None and not key:
-        return f"In {where}: {own_error}"
-    reason = str(own_error or details["msg"]).removesuffix(".")
+    if own_error is not None and (not key or isinstance(details["input"], Mapping)):
+        return f"In {f'[{key}] of ' * bool(key)}{where}: {own_error}"
+    kind = "path_type" if details.get("ctx", {}).get("class") == "Path" else details["type"]
+    reason = str(own_error or _WANTED.get(kind) or _MEMBER.sub(r"\1", details["msg"])).removesuffix(".")
     return f"{key} = {_shown(details['input'])} in {where} is refused: {reason[:1].lower()}{reason[1:]}."
 
 
 def _shown(value: Any) -> str:
     """Show a refused value in one short line."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _known_keys(cls: type[pydantic.BaseModel], parents: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section that `parents` leads to, starting from `cls`."""
+def _section_of(cls: type[pydantic.BaseModel], parents: Sequence[int | str]) -> type[pydantic.BaseModel]:
+    """Return the section that `parents` leads to, starting from `cls`."""
     for parent in parents:
         field = cls.model_fields.get(str(parent))
         candidates = (field.annotation, *typing.get_args(field.annotation)) if field else ()
         inner = [item for item in candidates if isinstance(item, type) and issubclass(item, pydantic.BaseModel)]
         if inner:  # other parts of the path are positions in a list or names of a union's branches
             cls = inner[0]
-    return list(cls.model_fields)
+    return cls
 
 
 def dump_toml(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:

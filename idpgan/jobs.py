@@ -14,16 +14,17 @@ import torch
 
 from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
-from idpgan.data.load import Split, known_shape, load
-from idpgan.errors import ConfigError, InputError
+from idpgan.data.load import DataShape, Split, known_shape, load
+from idpgan.errors import InputError
 from idpgan.gan.config import RunConfig
+from idpgan.models.checkpoint import check_class_names
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit, check_delta, default_delta, number_to_json
-from idpgan.privacy.ledger import Budget, Ledger
-from idpgan.report.release import write_release
-from idpgan.run import RunFolder, describe_environment
+from idpgan.privacy.guarantee import Relation, Unit, number_to_json
+from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.report.release import PRIVACY, write_release
+from idpgan.run import RunFolder, append_line, check_writable, describe_environment, refuse_used
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress
@@ -79,14 +80,24 @@ class Plan:
         }
 
 
-def plan(config: RunConfig) -> Plan:
-    """Price a run without reading an image.
+def plan(config: RunConfig, out: Path | None = None) -> Plan:
+    """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
+
+    Args:
+        config: The run's config.
+        out: The run folder to be; None = one will be found.
 
     Raises:
-        InputError: If the config cannot be run as it is.
+        InputError: If config, machine or folder cannot be used.
     """
+    gan.refuse_unsound(config)
+    resolve_device(config.training.device)
+    if out is not None:
+        refuse_used(RunFolder(out))
+    check_writable(Path("runs", "new") if out is None else out)
     shape = known_shape(config.data)
-    delta = _delta(config, shape.num_private)
+    config.check(shape)
+    delta = config.stated_delta(shape.num_private)
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
     return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
@@ -113,25 +124,27 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    _refuse_unsound(config)
-    plan(config)
+    plan(config, out)
     device = resolve_device(config.training.device)
     split = load(config.data)
-    delta = _delta(config, split.num_private)
+    if config.model.conditional:
+        check_class_names(split.classes)  # before hours of training for a release that cannot be written
+    delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
     environment, toml = describe_environment(str(device)), dump_toml(config)
+    books = json.dumps(ledger.to_json(), indent=1) + "\n"
     if out is None:
-        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment)
+        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment, ledger=books)
     else:
-        run = RunFolder.create(out, toml, environment)
+        run = RunFolder.create(out, toml, environment, ledger=books)
     ledger.path = run.ledger  # from the first charge on it is kept on the disk
-    ledger.flush()
-    return _train(config, split, method, run, ledger, delta, progress)
+    with run.locked():
+        return _train(config, split, method, run, ledger, delta, progress)
 
 
 def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
-    """Continue an interrupted run, bit for bit on the CPU.
+    """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
     Args:
         path: The run.
@@ -142,11 +155,17 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress | None 
         InputError: If the run, its data, its code or its ledger is not what it was.
     """
     run = RunFolder.open(path)
-    config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
-    split = load(config.data)
-    ledger = Ledger.open(run.ledger, config.identity())
-    method = _method(config, split, ledger, resolve_device(config.training.device))
-    return _train(config, split, method, run, ledger, _delta(config, split.num_private), progress)
+    with run.locked():  # before anything is read that another process may be writing
+        config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
+        ledger = Ledger.open(run.ledger, config.identity(), planned(config, known_shape(config.data)))
+        split = load(config.data)
+        method = _method(config, split, ledger, resolve_device(config.training.device))
+        return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress)
+
+
+def planned(config: RunConfig, shape: DataShape) -> Planned:
+    """Return what a config says of its run's ledger."""
+    return Planned(*config.ledger_terms(), config.planned_events(shape) if config.plans_exactly else None)
 
 
 def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
@@ -185,7 +204,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress | None = None) 
             ledger=ledger,
             run=run,
             fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
-            delta=_delta(config, split.num_private),
+            delta=config.stated_delta(split.num_private),
             progress=progress,
         )
     if outcome.ended == "interrupted":
@@ -208,7 +227,9 @@ def _train(
     progress: Progress | None,
 ) -> Finished:
     device = resolve_device(config.training.device)
-    with run.locked(), contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+    with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+        for file in split.refused:
+            append_line(run.log, f"null record: {file.reason}")
         outcome = train(
             method,
             config=config.training,
@@ -220,27 +241,7 @@ def _train(
             progress=progress,
         )
         released = outcome.ended != "interrupted"
-        if released:
+        if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
             write_release(run, config, method, ledger, delta=delta, split=split)
-        with run.log.open("a", encoding="utf-8") as log:
-            log.write(outcome.message + "\n")
+        append_line(run.log, outcome.message)
     return Finished(run, outcome, released)
-
-
-def _delta(config: RunConfig, num_private: int) -> float:
-    """Return the configured delta, or the default one for N private images; refuse delta >= 1/N."""
-    delta = config.privacy.delta
-    if delta is None:
-        return default_delta(num_private)
-    check_delta(delta, num_private)
-    return delta
-
-
-def _refuse_unsound(config: RunConfig) -> None:
-    """Refuse a method whose paper claims what nothing proves, unless the user says so."""
-    info = gan.METHODS[config.method.name]
-    if not info.sound and not config.privacy.accept_unsound:
-        raise ConfigError(
-            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all the "
-            "same, set privacy.accept_unsound = true or give --accept-unsound."
-        )

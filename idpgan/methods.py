@@ -15,7 +15,8 @@ class MethodInfo:
         family: "gan" or "publisher".
         units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
         relation: How neighbours differ.
-        sound: Whether proven <= claimed for every setting; true where nothing is claimed.
+        sound: Whether proven <= claimed (or what was asked for) for every setting; None where nothing is promised, so
+            that there is nothing to be sound or unsound.
         claimed: The epsilon that the method states, None where it states none.
         proven: The epsilon that our accountant proves; "inf" is none.
         reason: One sentence: why `proven` is what it is.
@@ -25,7 +26,7 @@ class MethodInfo:
     family: str
     units: tuple[str, ...]
     relation: str
-    sound: bool
+    sound: bool | None
     claimed: str | None
     proven: str
     reason: str

@@ -10,8 +10,11 @@ import os
 import platform
 import re
 import secrets
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,14 +24,16 @@ from typing import Any, BinaryIO
 
 from idpgan.errors import InputError
 
-SECRET_FOLDER = 0o700  # state/ holds the noise state and prepared private sums
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # of all that is not release/: the curator's alone
+_RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of one run.
 
-    ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only.
+    ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only:
+    files 0600 in folders 0700.
 
     Attributes:
         path: The folder of the run.
@@ -115,49 +120,67 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run: two continuations of one state would reuse its noise.
 
-        The lock goes with the process, however it ends.
+        What is read of the run to continue it is read under this lock. It goes with the process, however it ends.
+        Half-written files of a run that was killed are removed.
 
         Raises:
-            InputError: If another process holds it.
+            InputError: If another process holds it, or the run has no state.
         """
-        import fcntl
-
-        with open(self.state_dir / "lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(
-                    f"Another process is training {self.path}. Wait for it, or stop it before you resume."
-                ) from error
+        if not self.state_dir.is_dir():
+            raise InputError(
+                f"{self.path} has no {self.state_dir.name}/, so its spending is unknown and it cannot go on. "
+                "Restore the folder from a copy, or start a new run."
+            )
+        busy = f"Another process is training {self.path}. Wait for it, or stop it before you resume."
+        with file_lock(self.state_dir / "lock", busy=busy):
+            for folder, kind in ((self.path, "stats.jsonl"), (self.samples, "step_"), (self.state_dir, "state")):
+                for part in folder.glob(f".{kind}*.part"):
+                    part.unlink(missing_ok=True)
             yield
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], config_toml: str, environment: Mapping[str, Any] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        config_toml: str,
+        environment: Mapping[str, Any] | None = None,
+        *,
+        ledger: str | None = None,
     ) -> RunFolder:
         """Make a new run folder with its config and environment.
+
+        A kill before the config is whole leaves a folder that may be used again: it is no run yet.
 
         Args:
             path: A folder that does not exist yet or is empty.
             config_toml: The resolved config, written as it is.
             environment: What to record; None = ``describe_environment()``.
+            ledger: The content of the empty ledger; None = the caller writes it.
 
         Raises:
             InputError: If the folder holds something (nothing is written then), or cannot be made.
         """
         run = cls(Path(path))
         described = describe_environment() if environment is None else environment
-        _refuse_used(run)
+        refuse_used(run)
+        made: list[Path] = []
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            # Not exist_ok: of two processes that make the same run at once, one fails here.
-            run.state_dir.mkdir(mode=SECRET_FOLDER)
-            run.state_dir.chmod(SECRET_FOLDER)
-            run.samples.mkdir()
-            run.release.mkdir()
-            write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n")
-            write_text_atomic(run.config, config_toml)  # last: from here on the folder is a run
+            with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
+                refuse_used(run)  # again, as it may have been made in between
+                _clear_unborn(run)
+                run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
+                for folder in (run.state_dir, run.samples):
+                    folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
+                    made.append(folder)
+                    folder.chmod(PRIVATE_FOLDER)
+                write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n", mode=PRIVATE_FILE)
+                if ledger is not None:
+                    write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
+                write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
         except OSError as error:
+            if made:  # it is ours, and not another process's
+                shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
                 "Choose another place or name."
@@ -173,6 +196,7 @@ class RunFolder:
         *,
         root: str | os.PathLike[str] = "runs",
         environment: Mapping[str, Any] | None = None,
+        ledger: str | None = None,
     ) -> RunFolder:
         """Make a new run folder ``root/<dataset>-<method>-<timestamp>``, with ``-2``, ``-3``, ... if it is taken.
 
@@ -190,7 +214,7 @@ class RunFolder:
                     continue
                 raise InputError(f"{path} cannot be made ({error.strerror}). Choose another place.") from error
             break
-        return cls.create(path, config_toml, environment)
+        return cls.create(path, config_toml, environment, ledger=ledger)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
@@ -207,7 +231,7 @@ class RunFolder:
         return run
 
 
-def _refuse_used(run: RunFolder) -> None:
+def refuse_used(run: RunFolder) -> None:
     """Raise if something lies where a new run is to be made."""
     if run.config.exists():
         raise InputError(
@@ -216,10 +240,82 @@ def _refuse_used(run: RunFolder) -> None:
     if run.path.exists() and not run.path.is_dir():
         raise InputError(f"{run.path} is a file. Choose another name for the run folder.")
     found = sorted(entry.name for entry in run.path.iterdir()) if run.path.exists() else []
-    if found:
+    if found and not _is_unborn(run):
         raise InputError(
             f"The folder {run.path} is not empty ({found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}) and "
             "a new run writes over nothing. Choose another name, or continue an existing run with --resume."
+        )
+
+
+def _is_unborn(run: RunFolder) -> bool:
+    """Whether the folder holds nothing but what `RunFolder.create` had made when it was killed: nothing is lost."""
+    folders, files = (run.state_dir, run.samples, run.release), (run.environment, run.ledger)
+
+    def is_ours(entry: Path) -> bool:
+        if entry.is_symlink() or entry.is_dir():
+            return entry in folders and not entry.is_symlink()
+        parts = (*files, run.config)
+        return entry in files or any(
+            entry.parent == file.parent and entry.match(f".{file.name}.*.part") for file in parts
+        )
+
+    return run.state_dir.is_dir() and all(is_ours(entry) for entry in run.path.rglob("*"))
+
+
+def _clear_unborn(run: RunFolder) -> None:
+    """Remove what a killed `RunFolder.create` left; nothing was read or charged before its config was whole."""
+    if _is_unborn(run):
+        for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
+            entry.rmdir() if entry.is_dir() else entry.unlink()
+
+
+@contextmanager
+def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
+    """Hold the exclusive lock of a file (made if it is missing) or of a folder; it goes with the process.
+
+    Args:
+        path: What is locked. Locks of two handles in one process exclude each other too.
+        busy: What to say where another holds it; None = wait for it.
+
+    Raises:
+        InputError: With ``busy``, where another holds it.
+        OSError: If the file cannot be opened.
+    """
+    import fcntl
+
+    flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise InputError(str(busy)) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
+    """Refuse a place where a file could not be written, before anything is computed for it.
+
+    Args:
+        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
+        num_bytes: What has to fit on the disk.
+
+    Raises:
+        InputError: If less is free.
+        OSError: As the system says, if a file cannot be made there.
+    """
+    folder = Path(path).absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+        pass
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise InputError(
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            "Make room there, or write to another disk."
         )
 
 
@@ -242,13 +338,30 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, target)
-        _flush_folder(target.parent)
+        move_durably(part, target)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
+            error.filename = os.fspath(target)
+        raise
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved
 
 
-def _flush_folder(folder: Path) -> None:
+def move_durably(source: Path, target: Path) -> None:
+    """Give a whole file its name, in place of what had it; durable when it returns."""
+    os.replace(source, target)
+    flush_folder(target.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file of the curator's, durably."""
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def flush_folder(folder: Path) -> None:
     """Make a rename durable; Windows neither needs nor allows it."""
     if os.name == "nt":
         return

@@ -1,3 +1,4 @@
+import json
 import math
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from idpgan import gan
 from idpgan.config import Section, apply_overrides, build, digest, dump_toml, load_table, nearest_hint
 from idpgan.errors import ConfigError, DataError, InputError
+from idpgan.privacy.guarantee import Unit
 
 
 class Inner(Section):
@@ -184,3 +187,87 @@ def test_config_modules_are_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("steps", True, "must be an integer, like 100"),
+        ("steps", "100", "without quotes"),
+        ("steps", 5.0, "without a decimal point"),
+        ("share", False, "must be a number, like 0.5"),
+        ("share", "0.5", "without quotes"),
+        ("flag", "yes", "must be true or false"),
+        ("flag", 1, "must be true or false"),
+        ("note", 3, "must be a text in quotes"),
+        ("root", 3, "must be a text in quotes"),
+        ("root", "a\0b", "name of no file"),
+        ("root", "", "name of no file"),
+        ("root", "a\udcff", "can be written as UTF-8"),
+        ("note", "a\udcff", "can be written as UTF-8"),
+        ("names", "abc", "must be a list, like [1, 2]"),
+        ("names", [1], "must be a text in quotes"),
+        ("names", [["a"]], "must be a text in quotes"),
+        ("number", True, "none of 1, 3"),
+        ("number", 1.0, "none of 1, 3"),
+        ("unit", "imge", "none of image"),
+        ("unit", 3, "none of image"),
+        ("some", "column", "should be 'image' or 'person'"),
+        ("kind", 1, "'a' or 'b'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_and_never_corrected(key, value, wanted):
+    with pytest.raises(ConfigError) as caught:
+        build(Strict, {key: value}, "[strict]")
+    message = str(caught.value)
+    assert wanted in message
+    assert key in message
+    assert message.isprintable()
+
+
+class Strict(Section):
+    steps: int = 1
+    share: float = 0.5
+    flag: bool = False
+    note: str | None = None
+    root: Path | None = None
+    names: tuple[str, ...] = ()
+    number: Literal[1, 3] | None = None
+    unit: Unit = Unit.IMAGE
+    some: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
+    kind: Literal["a", "b"] = "a"
+
+
+def test_what_can_only_mean_one_thing_is_taken():
+    table = {"share": 0, "root": "/x", "names": ["a"], "number": 3, "unit": "person", "some": "person"}
+    strict = build(Strict, table, "[strict]")
+    assert strict == Strict(share=0.0, root=Path("/x"), names=("a",), number=3, unit=Unit.PERSON, some=Unit.PERSON)
+    assert isinstance(strict.share, float)
+    assert build(Strict, tomllib.loads(dump_toml(strict)), "[strict]") == strict
+    assert digest(build(Strict, json.loads(strict.model_dump_json()), "[strict]")) == digest(strict)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a = " + "[" * 100_000, "levels deep"),
+        ("a = " + "[" * 20 + "]" * 20, "levels deep"),
+        ("a.b.c.d.e.f.g.h.i.j = 1", "levels deep"),
+        ("a = " + "9" * 5000, "4300"),
+        ("a = 1\n" * 200_000, "characters"),
+        ("a = '\x01'", "not valid TOML"),
+    ],
+)
+def test_hostile_toml_is_one_line(tmp_path, text, word):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=word) as caught:
+        load_table(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError):
+        apply_overrides({}, [text.replace(" = ", "=", 1)] if "\n" not in text else ["a=["])
+
+
+def test_a_missing_key_says_what_to_choose():
+    with pytest.raises(ConfigError, match=r"Missing key 'privacy.delta' in x: .* the smaller of 1e-5 and 1 / \(10 N\)"):
+        gan.build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from idpgan.errors import InputError
 from idpgan.run import (
     RunFolder,
+    append_line,
     describe_environment,
+    file_lock,
     open_atomic,
     sha256_file,
     write_bytes_atomic,
     write_text_atomic,
 )
+from tests.training.toy import Stopped, stopping_at
 
 CONFIG = "[training]\nsteps = 3\n"
 ENVIRONMENT = {"python": "3"}
@@ -111,7 +114,7 @@ def test_hash_of_a_known_text_and_of_a_missing_file(tmp_path):
 # Run folders
 
 
-def test_a_new_run_has_its_files_and_a_secret_state_folder(tmp_path):
+def test_a_new_run_is_the_curators_alone_but_for_its_release(tmp_path):
     previous = os.umask(0o002)
     try:
         run = RunFolder.create(tmp_path / "runs" / "a", CONFIG, ENVIRONMENT)
@@ -119,10 +122,10 @@ def test_a_new_run_has_its_files_and_a_secret_state_folder(tmp_path):
         os.umask(previous)
     assert run.config.read_text() == CONFIG
     assert json.loads(run.environment.read_text()) == ENVIRONMENT
-    assert mode(run.state_dir) == 0o700
-    assert run.samples.is_dir()
-    assert run.release.is_dir()
-    assert mode(run.release) == 0o775  # negative control: others do follow the umask
+    assert mode(run.path) == 0o711  # others may pass through to release/
+    assert mode(run.state_dir) == mode(run.samples) == 0o700
+    assert mode(run.config) == mode(run.environment) == 0o600
+    assert not run.release.exists()  # whole or absent: it is made when there is something to release
     assert RunFolder.open(run.path) == run
 
 
@@ -206,7 +209,7 @@ def test_default_names_are_unique_also_in_one_moment(tmp_path):
 
 
 def test_of_two_processes_that_make_one_run_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.run._refuse_used", lambda run: None)  # both found the folder empty
+    monkeypatch.setattr("idpgan.run.refuse_used", lambda run: None)  # both found the folder empty
     RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
     with pytest.raises(InputError, match="cannot be made"):
         RunFolder.create(tmp_path / "run", "other", ENVIRONMENT)
@@ -264,3 +267,39 @@ def test_one_process_at_a_time_trains_a_run(tmp_path):
         pass
     with run.locked():  # free again
         pass
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_a_folder_whose_making_was_killed_may_be_used_again(tmp_path, number):
+    with stopping_at(number, Stopped()), pytest.raises(Stopped):
+        RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT, ledger="{}")
+    assert any((tmp_path / "run").iterdir())
+    (tmp_path / "run" / ".config.toml.0123.part").write_text("half")  # what SIGKILL leaves besides
+    run = RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT, ledger="{}")
+    assert run.config.read_text() == CONFIG
+    assert run.ledger.read_text() == "{}"
+    assert not list(run.path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "state/thesis.tex", "release/generator.safetensors", "samples/a.png"])
+def test_what_holds_anything_else_is_not_taken_for_such_a_folder(tmp_path, name):
+    for folder in ("state", "samples", "release"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / name).write_text("dear")
+    with pytest.raises(InputError, match="is not empty"):
+        RunFolder.create(tmp_path, CONFIG, ENVIRONMENT)
+    assert (tmp_path / name).read_text() == "dear"
+
+
+def test_a_folder_that_another_process_is_making_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    with file_lock(tmp_path / "run"), pytest.raises(InputError, match="Another process is making"):
+        RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
+    RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
+
+
+def test_an_appended_line_is_whole_and_the_curators_alone(tmp_path):
+    for line in ("one", "two"):
+        append_line(tmp_path / "log.txt", line)
+    assert (tmp_path / "log.txt").read_text() == "one\ntwo\n"
+    assert mode(tmp_path / "log.txt") == 0o600

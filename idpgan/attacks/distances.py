@@ -21,11 +21,36 @@ _BANDWIDTHS = 12  # tried, from a tenth to thirty times the distance between nei
 
 def check_comparable(images: Tensor, others: Tensor) -> None:
     """Raise an `InputError` for empty sets and shapes that differ."""
-    if len(images) == 0 or len(others) == 0 or images.shape[1:] != others.shape[1:]:
+    if min(images.ndim, others.ndim) < 2 or 0 in (*images.shape, *others.shape) or images.shape[1:] != others.shape[1:]:
         raise InputError(
             f"Images of the shape {tuple(images.shape)} cannot be compared with {tuple(others.shape)}: give at least "
             "one of each, of one shape."
         )
+
+
+def check_attacked(images: Tensor, labels: Tensor | None, num_classes: int | None = None) -> None:
+    """Raise an `InputError` unless images are (n, C, H, W) uint8 or floating point, n >= 1, with a label each.
+
+    Args:
+        images: Under attack.
+        labels: (n,) int64, or None.
+        num_classes: Labels must be below it; None = any.
+    """
+    if images.ndim != 4 or 0 in images.shape or not (images.dtype == torch.uint8 or images.is_floating_point()):
+        raise InputError(
+            f"Images under attack must be uint8 or floating point (n, C, H, W), n >= 1, got {images.dtype} "
+            f"{tuple(images.shape)}."
+        )
+    if labels is None:
+        return
+    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+        raise InputError(
+            f"{len(images)} images need int64 labels ({len(images)},), got {labels.dtype} {tuple(labels.shape)}."
+        )
+    low, high = torch.stack(labels.aminmax()).tolist()
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        limit = "at least 0" if num_classes is None else f"in [0, {num_classes - 1}]"
+        raise InputError(f"Labels are in [{low}, {high}], but must be {limit}.")
 
 
 def nearest_neighbours(

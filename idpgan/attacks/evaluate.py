@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 Scores = Tensor | np.ndarray | Sequence[float]
@@ -79,6 +80,7 @@ class AttackResult:
         return {**dataclasses.asdict(self), **changed}
 
 
+@typed
 def evaluate_scores(members: Scores, non_members: Scores, *, confidence: float = 0.95) -> AttackResult:
     """Measure how well an attack's scores tell members from non-members.
 
@@ -148,6 +150,7 @@ def evaluate_scores(members: Scores, non_members: Scores, *, confidence: float =
     )
 
 
+@typed
 def roc_curve(members: Scores, non_members: Scores) -> tuple[np.ndarray, np.ndarray]:
     """Return (false-positive rates, true-positive rates), both rising from 0 to 1, one point per distinct score.
 
@@ -162,9 +165,14 @@ def roc_curve(members: Scores, non_members: Scores) -> tuple[np.ndarray, np.ndar
 
 def _checked(scores: Scores, what: str) -> np.ndarray:
     """Return scores as float64 (n,), or refuse them."""
-    values = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    try:
+        values = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    except (TypeError, ValueError) as error:  # rows of different lengths
+        raise InputError(f"The scores of the {what} must be one number per image ({error}).") from error
     if values.ndim != 1 or len(values) == 0:
         raise InputError(f"The scores of the {what} must be one number per image, got the shape {values.shape}.")
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"The scores of the {what} must be numbers, got {values.dtype}.")
     values = values.astype(np.float64)
     if np.isnan(values).any():
         raise InputError(

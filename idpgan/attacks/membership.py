@@ -24,9 +24,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from idpgan import checks
 from idpgan.attacks.distances import (
     Progress,
     blocks,
+    check_attacked,
     check_comparable,
     components,
     log_density,
@@ -34,15 +36,18 @@ from idpgan.attacks.distances import (
     projected,
     tell,
 )
+from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 CriticScores = Callable[[Tensor, Tensor | None], Tensor]  # float (B, C, H, W) in [-1, 1], labels (B,) or None -> (B,)
+_MOST_RADIUS = 1e9  # images lie within 2 sqrt(pixels) of each other
 _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 
 
+@typed
 def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress | None = None) -> Tensor:
     """Score by minus the squared distance to the nearest generated image, mean over pixels.
 
@@ -61,6 +66,7 @@ def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress | None
     return -nearest_neighbours(images, samples, 1, progress)[0][:, 0]
 
 
+@typed
 def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
     """Return scores minus those of the same attack against a reference (GAN-Leaks).
 
@@ -68,9 +74,15 @@ def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
         scores: (n,) against the generator under attack.
         reference: (n,) of the same images, against a generator trained on other images of the same distribution.
     """
+    if scores.ndim != 1 or scores.shape != reference.shape:
+        raise InputError(
+            f"Scores and reference must be one number per image each, got {tuple(scores.shape)} and "
+            f"{tuple(reference.shape)}."
+        )
     return scores - reference
 
 
+@typed
 def neighbourhood_count(
     images: Tensor,
     samples: Tensor,
@@ -96,6 +108,9 @@ def neighbourhood_count(
         InputError: If there are no images or samples, or shapes differ.
     """
     check_comparable(images, samples)
+    checks.whole(dimensions, "dimensions", 1)
+    if radius is not None and not 0 <= radius <= _MOST_RADIUS:
+        raise InputError(f"radius = {radius} must be in [0, {_MOST_RADIUS:g}].")
     space = components(samples.to(images.device), dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
@@ -108,6 +123,7 @@ def neighbourhood_count(
     return counts / len(cloud)
 
 
+@typed
 def density_ratio(
     images: Tensor,
     samples: Tensor,
@@ -136,6 +152,7 @@ def density_ratio(
     """
     check_comparable(images, samples)
     check_comparable(images, reference)
+    checks.whole(dimensions, "dimensions", 1)
     if min(len(samples), len(reference)) < 3:
         raise InputError(f"{len(samples)} samples and {len(reference)} reference images: a density needs 3.")
     both = torch.cat([part[:_SPACE_ROWS].to(images.device) for part in (samples, reference)])
@@ -148,6 +165,7 @@ def density_ratio(
     return densities[0] - densities[1]
 
 
+@typed
 def critic_score(
     images: Tensor,
     labels: Tensor | None,
@@ -167,7 +185,12 @@ def critic_score(
 
     Returns:
         (n,) float32.
+
+    Raises:
+        InputError: If images and labels do not fit, or the batch size is below 1.
     """
+    check_attacked(images, labels)
+    checks.whole(batch_size, "batch_size", 1)
     parts = []
     for index in torch.arange(len(images)).split(batch_size):
         batch = images[index]
@@ -178,6 +201,7 @@ def critic_score(
     return torch.cat(parts)
 
 
+@typed
 def classifier_confidence(
     images: Tensor,
     labels: Tensor | None,
@@ -208,6 +232,10 @@ def classifier_confidence(
     """
     if samples.labels is None:
         raise InputError("The generated images have no labels, so that no classifier can be trained on them.")
+    check_attacked(images, labels, len(samples.classes))
+    checks.whole(steps, "steps", 1, 10_000_000)
+    if list(images.shape[1:]) != list(samples.image_shape):
+        raise InputError(f"Images are {tuple(images.shape[1:])}, the generated ones {samples.image_shape}.")
     model = build_classifier("cnn", samples.image_shape, len(samples.classes), seed=seed).to(images.device)
     batch_size = min(256, max(32, len(samples) // 40))
     epochs = max(6, math.ceil(steps * batch_size / len(samples)))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from idpgan.attacks.distances import Progress, nearest_neighbours
+from idpgan import checks
+from idpgan.attacks.distances import Progress, check_attacked, nearest_neighbours
+from idpgan.checks import typed
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.generator import Generator
@@ -19,6 +21,7 @@ from idpgan.models.initialise import torch_seed
 _PULL = 1e-3  # weight of the term that keeps |z|^2 near its dimension, as the paper's L_reg
 
 
+@typed
 def latent_reconstruction(
     images: Tensor,
     labels: Tensor | None,
@@ -51,10 +54,15 @@ def latent_reconstruction(
         (n,) float32, at most 0.
 
     Raises:
-        InputError: If a number is below 1.
+        InputError: If a number is out of range, or images and labels do not fit the generator.
     """
-    if min(steps, restarts, pool, batch_size) < 1:
-        raise InputError(f"steps {steps}, restarts {restarts}, pool {pool}, batch_size {batch_size}: each at least 1.")
+    for name, number in (("steps", steps), ("restarts", restarts), ("pool", pool), ("batch_size", batch_size)):
+        checks.whole(number, name, 1, 1_000_000)
+    if not learning_rate > 0:
+        raise InputError(f"learning_rate = {learning_rate} must be above 0.")
+    check_attacked(images, labels, generator.num_classes or None)
+    if images.shape[1:] != generator.image_shape:
+        raise InputError(f"Images are {tuple(images.shape[1:])}, the generator makes {generator.image_shape}.")
     was_training = generator.training
     generator.eval()
     latents, starts, classes = _starts(images, labels, generator, pool, restarts, seed)

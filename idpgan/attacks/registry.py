@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from idpgan import checks
 from idpgan.attacks.distances import Progress
 from idpgan.attacks.membership import (
     CriticScores,
@@ -18,6 +19,7 @@ from idpgan.attacks.membership import (
     neighbourhood_count,
 )
 from idpgan.attacks.reconstruction import latent_reconstruction
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
@@ -196,6 +198,7 @@ _ROWS = (
 ATTACKS: Mapping[str, Attack] = {row.name: row for row in _ROWS}
 
 
+@typed
 def select_attacks(names: Sequence[str]) -> tuple[Attack, ...]:
     """Return attacks by name; "all" is every one.
 
@@ -203,6 +206,7 @@ def select_attacks(names: Sequence[str]) -> tuple[Attack, ...]:
         InputError: If one is unknown; the message names the nearest.
     """
     for name in names:
+        checks.fit(name, str, "names")
         if name != "all" and name not in ATTACKS:
             raise InputError(f"There is no attack '{name}'. {nearest_hint(name, [*ATTACKS, 'all'])}")
     return tuple(ATTACKS.values()) if "all" in names else tuple(ATTACKS[name] for name in dict.fromkeys(names))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from idpgan import linalg
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 Match = Literal["pairs", "columns", "rows"]
@@ -20,6 +21,7 @@ _ROUNDING = 4.0  # singular values below this many eps * max(m, n) of the larges
 _CHUNK_NUMBERS = 1 << 25  # of the largest intermediate
 
 
+@typed
 def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs", gallery_rank: int = 20) -> Tensor:
     r"""Score every pair of a released image and a gallery image; higher: more likely the same person.
 
@@ -69,6 +71,7 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
     return scores.clamp_(0, 1)
 
 
+@typed
 def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -> Tensor:
     """Tell for each released image whether the best gallery image is of the right person, bool (N,).
 
@@ -83,6 +86,8 @@ def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -
     Raises:
         InputError: If the shapes do not fit.
     """
+    if identities.ndim != 1 or gallery_identities.ndim != 1:
+        raise InputError("identities and gallery_identities must be one number per image each.")
     if scores.ndim != 2 or scores.shape != (len(identities), len(gallery_identities)) or 0 in scores.shape:
         sizes = f"{len(identities)} released and {len(gallery_identities)} gallery images"
         raise InputError(f"Scores must be (N, G) for {sizes}, got {tuple(scores.shape)}.")
@@ -119,9 +124,9 @@ def _paired(left: Tensor, right: Tensor, columns: Tensor, rows: Tensor) -> Tenso
 def _check(released: Tensor, gallery: Tensor, match: str, gallery_rank: int) -> None:
     """Raise an `InputError` for what cannot be matched."""
     for name, images in (("released", released), ("gallery", gallery)):
-        if images.ndim != 3 or 0 in images.shape or not images.is_floating_point():
+        if images.ndim != 3 or 0 in images.shape or images.dtype not in (torch.float32, torch.float64):
             raise InputError(
-                f"The {name} images must be floating point (N, m, n) with N >= 1, "
+                f"The {name} images must be floating point (float32 or float64) (N, m, n) with N >= 1, "
                 f"got {images.dtype} {tuple(images.shape)}."
             )
         if not bool(images.isfinite().all()):

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from idpgan.audit.tradeoff import separation
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 _CAUTION = 1000  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
@@ -86,6 +87,7 @@ def _log_ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
         return np.log(np.maximum(above, 0.0)) - np.log(below)
 
 
+@typed
 def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
     """Return the largest epsilon that ``held_out`` runs per side can show: all of them called right.
 

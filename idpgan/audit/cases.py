@@ -26,7 +26,6 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget, number_to_json
 from idpgan.privacy.mechanisms import (
-    DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -34,6 +33,7 @@ from idpgan.privacy.mechanisms import (
     Mechanism,
     NoisyMax,
     RandomisedResponse,
+    RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
 
@@ -342,8 +342,8 @@ def _discrete_laplace(multiplier: float, request: Request) -> Mechanism:
     return DiscreteLaplace(_SENSITIVITY_STEPS, math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
 
 
-def _discrete_gaussian(multiplier: float, request: Request) -> Mechanism:
-    return DiscreteGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
+def _rounded_gaussian(multiplier: float, request: Request) -> Mechanism:
+    return RoundedGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
 
 
 def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
@@ -407,7 +407,7 @@ CASES: dict[str, Entry] = {
     "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_terms(request)), discrete=False),
     "gaussian": _scalar("gaussian", lambda m, request: Gaussian(1.0, m, *_terms(request)), discrete=False),
     "discrete-laplace": _scalar("discrete-laplace", _discrete_laplace, discrete=True),
-    "discrete-gaussian": _scalar("discrete-gaussian", _discrete_gaussian, discrete=True),
+    "rounded-gaussian": _scalar("rounded-gaussian", _rounded_gaussian, discrete=True),
     "exponential": _selection("exponential", Exponential),
     "noisy-max": _selection("noisy-max", NoisyMax),
     "randomised-response": Entry(_randomised_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),

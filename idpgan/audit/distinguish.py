@@ -20,6 +20,7 @@ from torch import Tensor
 
 from idpgan.audit.bounds import AuditResult, Choice, Separation, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
@@ -30,8 +31,10 @@ _FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
 MOST_RUNS = 10**9  # the first half's scores are kept: 4 bytes per run, side and statistic
 _PROBE = 16
+MOST_RUNS = 10**9  # per side: hours, even of one number each
 
 
+@typed
 def audit(
     mechanism: Play | Sequence[Play],
     data: Tensor,
@@ -75,6 +78,8 @@ def audit(
     """
     _check(data, neighbour, runs, delta, confidence)
     players = [mechanism] if callable(mechanism) else list(mechanism)
+    if not players or not all(map(callable, players)):
+        raise InputError("mechanism must be a function, or several of them in a row.")
     if entrywise:
         differ = (data != neighbour).flatten()
         if not bool(differ.any()):
@@ -154,6 +159,8 @@ def check_runs(runs: int, delta: float, confidence: float) -> None:
 def _probe(play: Play, data: Tensor) -> Tensor:
     """Return one output; refuse a mechanism whose rows are not independent releases."""
     first, second = (play(_rows(data, _PROBE)) for _ in range(2))
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        raise InputError(f"a mechanism must return a tensor, one row per release, got {type(first).__name__}.")
     if first.ndim == 0 or len(first) != _PROBE or second.shape != first.shape:
         raise InputError(f"a mechanism must return one output per row: {_PROBE} rows gave shape {tuple(first.shape)}.")
     shared = [bool((outputs == outputs[:1]).all()) for outputs in (first, second)]

@@ -28,6 +28,8 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
+from idpgan import checks
+from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
@@ -85,6 +87,7 @@ class OneRunResult:
         return dataclasses.asdict(self)
 
 
+@typed
 def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, seed: int = 0) -> Images:
     """Make canaries: records that a model would have no reason to know unless it was trained on them.
 
@@ -100,9 +103,10 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, s
     """
     if kind not in _CANARY_KINDS:
         raise InputError(f"There are no canaries of the kind '{kind}'. Known: {', '.join(_CANARY_KINDS)}.")
-    if not 1 <= num <= len(split.holdout):
-        raise InputError(f"{num} canaries must be in 1 .. {len(split.holdout)}, the number of holdout images.")
-    images = split.holdout.select(torch.arange(num))
+    holdout = split.holdout.existing()
+    if not 1 <= num <= len(holdout):
+        raise InputError(f"{num} canaries must be in 1 .. {len(holdout)}, the number of holdout images.")
+    images = holdout.select(torch.arange(num))
     if kind == "mislabelled":
         if images.labels is None:
             raise InputError("Mislabelled canaries need labels, and the data set has none. Take noise or holdout.")
@@ -114,6 +118,7 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, s
     return images
 
 
+@typed
 def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
     """Toss a coin for each canary, and append all to the private images, those that are out as null records.
 
@@ -159,6 +164,7 @@ def toss(num: int, seed: int | None = None) -> Tensor:
     return torch.rand(num, generator=torch.Generator().manual_seed(seed)) < 0.5
 
 
+@typed
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
     """Bound the probability that an (epsilon, delta)-DP training lets so many guesses be right (Theorem 5.2).
 
@@ -187,6 +193,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     return min(tail + 2 * canaries * delta * slack, 1.0)
 
 
+@typed
 def epsilon_from_guesses(
     canaries: int, guesses: int, correct: int, *, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
@@ -221,6 +228,7 @@ def epsilon_from_guesses(
     return low
 
 
+@typed
 def audit_guesses(
     scores: Tensor,
     included: Tensor,
@@ -245,11 +253,15 @@ def audit_guesses(
     Raises:
         InputError: If scores are NaN or do not fit the coins, or a number is out of range.
     """
+    if included.ndim != 1 or included.dtype != torch.bool:
+        raise InputError(f"The coins must be bool (m,), got {included.dtype} {tuple(included.shape)}.")
     num = len(included)
     if scores.shape != (num,) or bool(scores.isnan().any()):
         raise InputError(f"The scores must be {num} numbers, one per canary and none NaN, got {tuple(scores.shape)}.")
     if not 0 < confidence < 1 or not 0 <= delta <= 1:
         raise InputError(f"confidence {confidence} must be in (0, 1) and delta {delta} in [0, 1].")
+    if guesses is not None:
+        guesses = [checks.whole(r, "guesses", 1) for r in guesses]
     chosen = {max(2, num // share) for share in (1, 4, 20)} if guesses is None else set(guesses)
     tried = tuple(sorted(min(r, num) for r in chosen)) if guesses is None else tuple(sorted(chosen))
     if not tried or not 1 <= tried[0] <= tried[-1] <= num:
@@ -268,6 +280,7 @@ def audit_guesses(
     return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence)
 
 
+@typed
 def audit_one_run(
     split: Split,
     canaries: Images,

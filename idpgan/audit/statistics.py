@@ -19,12 +19,12 @@ from idpgan import linalg
 from idpgan.errors import InputError
 from idpgan.models.initialise import seeded_init
 from idpgan.privacy.mechanisms import (
-    DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
     RandomisedResponse,
+    RoundedGaussian,
 )
 
 _MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated
@@ -117,8 +117,8 @@ def likelihood_ratio(mechanism: object) -> Maker:
     """
 
     def make(data: Tensor, neighbour: Tensor) -> Statistic:
-        if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | DiscreteGaussian):
-            gaussian = isinstance(mechanism, Gaussian | DiscreteGaussian)
+        if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | RoundedGaussian):
+            gaussian = isinstance(mechanism, Gaussian | RoundedGaussian)  # rounding leaves the ratio within 1 / scale
             if isinstance(mechanism, Laplace | Gaussian):
                 scale = mechanism.noise_multiplier * mechanism.sensitivity
             else:

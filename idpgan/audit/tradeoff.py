@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtri
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 
-_GAUSSIAN = {"gaussian", "discrete-gaussian"}
+_GAUSSIAN = {"gaussian"}
 _LARGEST_MU = 1e4
 _DELTAS = (-14.0, 3.0)  # logits among which the best delta is looked for: 8e-7 .. 0.95
 _TOLERANCE = 0.05  # of the logit; any delta gives a bound, the best one the tightest
@@ -75,7 +75,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
     Example:
         >>> round(gaussian_mu(1.0, 1e-5), 3), round(gaussian_mu(10.0, 1e-5), 3)
-        (0.268, 1.999)
+        (0.268, 2.0)
     """
     if math.isinf(epsilon):
         return math.inf

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -11,6 +13,7 @@ from idpgan.cli.attack import attack
 from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
+from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
 from idpgan.cli.methods import methods
 from idpgan.cli.sample import sample
 from idpgan.cli.train import train
@@ -26,13 +29,37 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (train, sample, evaluate, attack, audit, methods, verify, doctor):
-    app.command()(command)
+    app.command()(guarded(command))
+_UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
+
+
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Refuse names that are no text: they can be neither printed nor written into a result."""
+    for argument in arguments:
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; bad input ends with one line on stderr and exit code 2, anything else is a defect."""
+    """Run the command line, and end with its exit code.
+
+    Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
+    code 2, signals with 128 and their number. Anything else is a defect.
+    """
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets its number
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app(list(arguments) if arguments is not None else None)
+        _refuse_undecodable(given)
+        with sigterm_raises():
+            code = app(given, standalone_mode=False) or 0
+    except _UsageError as error:  # an unknown command or option
+        code = report(f"{error.format_message().rstrip('.')}. See --help.", BAD)
     except InputError as error:
-        print(f"idpgan: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = report(str(error), BAD)
+    except MachineError as fault:
+        code = report(str(fault), fault.code)
+    sys.exit(flush_output() or code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ def attack(
     if not 0 < confidence < 1:
         raise InputError(f"--confidence {confidence} must be in (0, 1).")
 
-    from idpgan.report.attack_run import Options, attack_run, write_attack
+    from idpgan.report.attack_run import FORMAT, Options, attack_run, write_attack
+    from idpgan.report.outputs import check_output
+    from idpgan.run import RunFolder, check_writable
+    from idpgan.training.method import resolve_device
     from idpgan.training.progress import BarProgress
     from idpgan.training.progress import Progress as Silent
 
+    resolve_device(device, "--device")
     options = Options(
         attacks=tuple(attacks or ["all"]),
         samples=samples,
@@ -70,10 +74,14 @@ def attack(
         confidence=confidence,
         data_root=data_root,
     )
+    path = RunFolder.open(run).attack
+    check_output(path, FORMAT, option="the result")
+    check_writable(path)
     off = quiet or as_json or not sys.stderr.isatty()
     with _bars(off) as progress:
         attacked = attack_run(run, options, progress, Silent() if off else BarProgress())
-    written = write_attack(attacked)
+    with kept(attacked.to_json()):
+        written = write_attack(attacked)
     if as_json:
         print_json(attacked.to_json())
     else:

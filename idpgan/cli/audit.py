@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
+from idpgan.cli.output import AsJson, Quiet, count_progress, kept, print_json
 from idpgan.errors import InputError
+from idpgan.run import RunFolder, check_writable
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +78,12 @@ def audit(
     if canaries is not None:
         raise InputError("--canaries belongs to --one-run.")
     case = _run_case(run, options, release) if run else _method_case(what, options, release)
+    if run:
+        from idpgan.report.audit_run import FORMAT
+        from idpgan.report.outputs import check_output
+
+        check_output(RunFolder.open(run).audit, FORMAT, option="the result")
+        check_writable(RunFolder.open(run).audit)
     with count_progress("runs", quiet or as_json) as progress:
         audited = case.run(
             runs, confidence=confidence, seed=seed, threads=threads, device=_device(device), progress=progress
@@ -84,9 +91,10 @@ def audit(
     if run:
         from idpgan.report.audit_run import write_audit, write_into_release
 
-        write_audit(run, audited)
-        if release:
-            write_into_release(run, audited)
+        with kept(audited.to_json()):
+            write_audit(run, audited)
+            if release:
+                write_into_release(run, audited)
     if as_json:
         print_json(audited.to_json())
     else:
@@ -172,7 +180,7 @@ def _device(name: str) -> torch.device:
     """Return the device; a GPU that is not there is refused."""
     from idpgan.training.method import resolve_device
 
-    return resolve_device(name)
+    return resolve_device(name, "--device")
 
 
 def _method_case(name: str, options: dict[str, float | str | None], release: bool) -> AuditCase:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import ConfigError, InputError
+
+FORMAT = "idpgan evaluation 1"
 
 if TYPE_CHECKING:
     from idpgan.data.config import DataConfig
@@ -58,7 +60,7 @@ def evaluate(
     from idpgan.metrics import Cache, evaluate_images, read_images
     from idpgan.metrics.cache import default_folder
     from idpgan.metrics.source import kind_of
-    from idpgan.run import describe_environment, write_text_atomic
+    from idpgan.run import PRIVATE_FILE, check_writable, describe_environment, write_text_atomic
     from idpgan.training.method import resolve_device
 
     kind = kind_of(source)
@@ -66,7 +68,9 @@ def evaluate(
     out = _checked_out(source, out)
     if num is not None and kind != "generator":
         raise InputError(f"--num {num} is for generators, but {source} is a {kind}: all of its images are taken.")
-    where, started = resolve_device(device), time.monotonic()
+    if out is not None:
+        check_writable(out)
+    where, started = resolve_device(device, "--device"), time.monotonic()
     with _bars(quiet or as_json) as progress:
         split = load(config, lambda done, total: progress("real images", done, total))
         images = read_images(
@@ -91,6 +95,7 @@ def evaluate(
             progress=progress,
         )
     result = {
+        "format": FORMAT,
         "source": str(source),
         "kind": kind,
         "data": config.model_dump(mode="json"),
@@ -101,7 +106,8 @@ def evaluate(
         "environment": describe_environment(str(where)),
     }
     if out is not None:
-        write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        with kept(result):
+            write_text_atomic(out, json.dumps(result, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     if as_json:
         print_json(result)
     else:
@@ -135,13 +141,14 @@ def _data_config(source: Path, data: str | None, data_root: Path | None, setting
 
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
-    """Return where to write, which must never be a release."""
+    """Return where to write, which is never a release, a run's state, or what another command made."""
+    from idpgan.report.outputs import check_output
+
     if out is None:
-        return source / "evaluation.json" if (source / "config.toml").is_file() else None
-    if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
-    if (out.parent / "generator.safetensors").exists():
-        raise InputError(f"--out {out} is in a release, but scores on private images must not be given away.")
+        if not (source / "config.toml").is_file():
+            return None
+        out = source / "evaluation.json"
+    check_output(out, FORMAT, [source])
     return out
 
 

@@ -8,6 +8,8 @@ from idpgan.cli.output import AsJson, print_json
 def methods(as_json: AsJson = False) -> None:
     """List every method with what its paper claims and what is proven.
 
+    Sound: proven never exceeds what is claimed or asked for; "-" where nothing is promised.
+
     Example: idpgan methods --json
     """
     from idpgan import gan, publish
@@ -24,7 +26,7 @@ def methods(as_json: AsJson = False) -> None:
     for heading in ("name", "family", "units", "relation", "sound", "claimed", "proven", "why"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        sound = "yes" if row["sound"] else "no"
+        sound = {True: "yes", False: "no", None: "-"}[row["sound"]]
         claimed, units = row["claimed"] or "nothing", ", ".join(row["units"])
         why = row["reason"]
         table.add_row(row["name"], row["family"], units, row["relation"], sound, claimed, row["proven"], why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Protocol
 
@@ -24,6 +24,16 @@ class CountProgress(Protocol):
 def print_json(value: Any) -> None:
     """Print one JSON value on stdout."""
     print(json.dumps(value, indent=2, allow_nan=False))
+
+
+@contextmanager
+def kept(result: Mapping[str, Any]) -> Iterator[None]:
+    """Print on stdout what took minutes to compute, if the block fails to write it."""
+    try:
+        yield
+    except OSError:
+        print_json(result)
+        raise
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
 from idpgan.errors import InputError
+from idpgan.run import check_writable
 
 
 def sample(
@@ -28,6 +29,7 @@ def sample(
 
     from idpgan.report.export import export_samples
 
+    check_writable(out)
     with count_progress("sample", quiet or as_json) as progress:
         manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
@@ -38,7 +40,7 @@ def sample(
 
 def _parse(labels: str) -> list[int]:
     parts = [part.strip() for part in labels.split(",")]
-    wrong = [part for part in parts if not part.isdigit()]
+    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]
     if wrong:
         raise InputError(f"--labels {labels!r}: {wrong[0]!r} is no class number. Write them as 3,5,8.")
     return [int(part) for part in parts]

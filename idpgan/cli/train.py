@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from idpgan.cli.faults import INTERRUPTED, TERMINATED
 from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import ConfigError
 
@@ -48,7 +49,7 @@ def train(
 
     if dry_run:
         config = jobs.load_config(config_path, overrides)
-        planned = jobs.plan(config)
+        planned = jobs.plan(config, out)
         if as_json:
             print_json({"config": config.model_dump(mode="json"), "plan": planned.to_json()})
         else:
@@ -101,4 +102,4 @@ def _report(finished: Finished, as_json: bool) -> None:
             print(f"To give away: {run.release}   Curator only: the rest of {run.path}")
             print(f"Look at: {run.release / 'samples.png'} and {run.release / 'MODEL_CARD.md'}")
     if finished.outcome.ended == "interrupted":
-        raise typer.Exit(130)
+        raise typer.Exit(TERMINATED if finished.outcome.signal == "SIGTERM" else INTERRUPTED)

@@ -11,13 +11,15 @@ which averages over all pixels that fall into one (antialiased): 48 x 48, or wha
 
 Whatever is in this layout is taken: torchvision compares the MD5 sums of the five lists with the originals, which would
 refuse a part of the set or drawn faces in its place, so that comparison is left out, and what the lists hold is checked
-instead. The official partition is not used: parts are dealt out as for every set (`split.py`), by
-``data.split_by = "identity"`` so that nobody is in two of them. Nothing is labelled unless ``data.label`` names
+instead. A picture that is missing, damaged or of another size keeps its row as a null record. The official partition is
+not used: parts are dealt out as for every set (`split.py`), by ``data.split_by = "identity"`` so that nobody is in two
+of them. Nothing is labelled unless ``data.label`` names
 attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +29,7 @@ import torch
 
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import DataError
 
 if TYPE_CHECKING:
@@ -60,11 +61,11 @@ def describe(config: DataConfig) -> Found | None:
     return Found(names, None, (config.channels or 3, side, side), (), attribute_names, people)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Read every picture once, uint8 (N, 3, 48, 48), with its person and its attributes.
 
     Raises:
-        DataError: If a file is missing or damaged, if the lists contradict each other, or a picture is not 178 x 218.
+        DataError: If a list is missing or damaged, or the lists contradict each other.
     """
     place, side = _locate(config.data_root), _side(config)
     if place is None:
@@ -77,22 +78,20 @@ def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, 
     _check_lists(place, loaded, names)
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
-    def decoder(path: Path, channels: int | None) -> np.ndarray:
-        return _decode(path, channels, side)
-
-    images = folder.read_files(folder.Files(paths, (), ()), config.channels or 3, progress, decoder)
-    return (
-        dataclasses.replace(
-            images,
-            identities=loaded.identity[:, 0].to(torch.int64),
-            attributes=loaded.attr.to(torch.uint8),
-            attribute_names=names,
-        ),
-        None,
+    channels = config.channels or 3
+    images, refused = folder.read_files(
+        folder.Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
+    images = dataclasses.replace(
+        images,
+        identities=loaded.identity[:, 0].to(torch.int64),
+        attributes=loaded.attr.to(torch.uint8),
+        attribute_names=names,
+    )
+    return Read(images if images.null is None else images.zeroed_out(images.null), refused=refused)
 
 
-def _decode(path: Path, channels: int | None, side: int) -> np.ndarray:
+def _decode(path: Path, channels: int, side: int) -> np.ndarray:
     """Cut and shrink one picture to uint8 (C, side, side)."""
     from PIL import Image
 
@@ -110,10 +109,13 @@ def _decode(path: Path, channels: int | None, side: int) -> np.ndarray:
 
 def _side(config: DataConfig) -> int:
     """Return the side of the images that come out."""
-    side = config.image_size or SIDE
-    if side > CUT:
-        raise DataError(f"data.image_size = {side}, but CelebA pictures have {CUT} pixels to give. Take {CUT} or less.")
-    return side
+    height, width = config.sides or (SIDE, SIDE)
+    if height != width or height > CUT:
+        raise DataError(
+            f"data.image_size = {config.image_size}, but CelebA pictures have {CUT} x {CUT} pixels to give. Take one "
+            f"number, {CUT} or less."
+        )
+    return height
 
 
 def _locate(root: Path) -> Path | None:
@@ -178,9 +180,10 @@ def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
 
 def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
     """Return the declared number of pictures and the names of the attributes."""
-    with path.open(encoding="utf-8") as file:
-        number, names = file.readline().strip(), file.readline().split()
-    if not number.isdecimal() or not names:
+    number, names = "", list[str]()
+    with contextlib.suppress(UnicodeDecodeError), path.open(encoding="utf-8") as file:
+        number, names = file.readline(1000).strip(), file.readline(100_000).split()
+    if not (number.isdecimal() and len(number) < 10) or not names:
         raise DataError(
             f"{path} must begin with the number of pictures and a line of attribute names, but begins with "
             f"'{number[:40]}'. Replace the file by the original."
@@ -191,7 +194,9 @@ def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
 def _people(path: Path) -> tuple[int, ...]:
     """Count the pictures of each person, in the order of their numbers."""
     rows = [line.split() for line in _lines(path)]
-    wrong = next((index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal()), None)
+    wrong = next(
+        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
+    )
     if wrong is not None or not rows:
         raise DataError(
             f"{path} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has not. Replace "

@@ -13,32 +13,46 @@ from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 MOST_ATTRIBUTES = 6  # of data.label: 64 classes
-OWN_KEYS = {"layout": "face-folder", "num_images": "faces", "num_people": "faces"}  # key -> the one source it is for
+MOST_SIDE = 16_384  # px of an image, and what stops a decompression bomb
+MOST_IMAGES = 100_000_000
+OWN_KEYS = {  # key -> the sources that it is for
+    "layout": ("face-folder",),
+    "classes": ("folder",),
+    "num_images": ("faces", "folder", "face-folder"),
+    "num_people": ("faces", "face-folder"),
+}
 LATER_KEYS = ("label", "split_by", *OWN_KEYS)  # not in the first version's configs
 
 
 class DataConfig(Section):
     """Which images, and how they are split into public, private, holdout and test.
 
+    What is public about a folder of images (``num_images``, ``image_size``, ``channels``, ``classes``, ``num_people``)
+    is declared here and never derived from the images: "folder" and "face-folder" want these keys, and refuse what
+    contradicts them. Other sources know them as constants of their format.
+
     Attributes:
         name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
-        confirm_public: Must be true where `public_share` is above 0.
+        confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
+            `public_root`.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
             then taken out of the private ones.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
             With 0 there is no holdout and nothing to attack.
-        image_size: Height and width in pixels that the images must have (they are never resized); None: as found.
-        channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: as found, grey or RGB only.
+        image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
+            are never resized: one of another size stands as a null record. None: the source's own.
+        channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
+        classes: Names of the class folders of a "folder", in the order of the labels; [] for unlabelled images.
         label: Attributes whose combinations are the classes, at most 6; empty: the source's own classes.
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are no non-members.
         layout: Layout of a "face-folder", None: recognised; see `idpgan.data.face_folder`.
-        num_images: Images that "faces" draws, None: 10,000.
-        num_people: People that "faces" draws, None: 1,000.
+        num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces": to draw, None: 10,000.
+        num_people: People in a "face-folder". Of "faces": to draw, None: 1,000.
     """
 
     name: str = "digits"
@@ -47,13 +61,14 @@ class DataConfig(Section):
     confirm_public: bool = False
     public_root: Path | None = None
     holdout_share: Share = 0.1
-    image_size: Annotated[int, Field(ge=1)] | None = None
+    image_size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
+    classes: tuple[str, ...] | None = None
     label: tuple[str, ...] = ()
     split_by: Literal["image", "identity"] = "image"
     layout: str | None = None
-    num_images: Annotated[int, Field(ge=1)] | None = None
-    num_people: Annotated[int, Field(ge=1)] | None = None
+    num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -76,11 +91,23 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_own_keys(self) -> DataConfig:
-        for key, name in OWN_KEYS.items():
-            if getattr(self, key) is not None and self.name != name:
+        for key, names in OWN_KEYS.items():
+            if getattr(self, key) is not None and self.name not in names:
+                owners = " or ".join(f"'{name}'" for name in names)
                 raise ConfigError(
-                    f"{key} = {getattr(self, key)} is a key of name = '{name}', not of '{self.name}'. Leave it out."
+                    f"{key} = {getattr(self, key)} is a key of name = {owners}, not of '{self.name}'. Leave it out."
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> DataConfig:
+        if self.sides is not None and not all(1 <= side <= MOST_SIDE for side in self.sides):
+            raise ConfigError(
+                f"image_size = {self.image_size} is no size: write one side, 1 .. {MOST_SIDE} px, or [height, width]."
+            )
+        twice = sorted({name for name in self.classes or () if (self.classes or ()).count(name) > 1})
+        if twice:
+            raise ConfigError(f"classes names '{twice[0]}' twice. Name each class once.")
         return self
 
     @model_validator(mode="after")
@@ -102,6 +129,11 @@ class DataConfig(Section):
                 "no private image would be left. Lower one of them."
             )
         return self
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width of `image_size`; None where it is not given."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property
     def data_root(self) -> Path:

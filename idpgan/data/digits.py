@@ -9,7 +9,7 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read
 
 CLASSES = tuple("0123456789")
 
@@ -19,11 +19,11 @@ def describe(config: DataConfig) -> Found:
     return Found(num_images=1797, num_test=None, image_shape=(1, 8, 8), classes=CLASSES)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Return all images, uint8 (1797, 1, 8, 8): the 17 grey levels 0..16 become round(255 v / 16)."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     levels = torch.from_numpy(pixels).to(torch.int64).view(-1, 1, 8, 8)
     images = (levels * 255 + 8).div(16, rounding_mode="floor").to(torch.uint8)
-    return Images(images, torch.from_numpy(labels).to(torch.int64), CLASSES), None
+    return Read(Images(images, torch.from_numpy(labels).to(torch.int64), CLASSES))

@@ -15,9 +15,12 @@ Left out, besides hidden files: ``README*``, ``*.txt`` and ``*.html`` in any lay
 (taken without flash), ``*.bad`` (damaged at the source), ``*.info`` and ``*.log``. Numbers may have gaps in yale-b (the
 original lacks yaleB14), in orl and yale a gap is an error.
 
+A file that is empty, damaged or of another size keeps its position, and its person, as a null record. Numbers of images
+and people, size and channels are declared (`declared`); who is on which picture is said by the layout, and public.
+
 Nothing is labelled: identities are people and not classes, since a private generator of each single person has
 nothing to hide behind. Where people shall be the classes, read the same folder as ``data.name = "folder"``. Formats,
-colours and sizes are those of `folder`: pixels are not resized, and grey is made of colours only where
+colours and sizes are those of `folder`: pixels are not resized, and grey is made of colours where
 ``data.channels = 1`` says so.
 """
 
@@ -29,13 +32,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress
+from idpgan.data.declared import declared_shape
+from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import ConfigError, DataError
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
@@ -49,28 +53,40 @@ _YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Count files and people, and take the size from the header of the first; None where the folder is not there."""
+    """Hold what is declared against the files' names and some headers; None where the folder is not there."""
     if not _root(config).is_dir():
         return None
-    people = scan(_root(config), config.layout)
-    first = next(iter(people.values()))[0]
-    image, mode = folder.open_image(first, config.channels)
+    people, shape = _declared(config)
     counts = tuple(len(files) for files in people.values())
-    return Found(sum(counts), None, (folder.CHANNELS[mode], image.height, image.width), (), (), counts)
+    return Found(sum(counts), None, shape, (), (), counts)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Decode every image once, person after person.
 
     Raises:
-        DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout,
-            is no whole image, or is not like the first one.
+        DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout, or
+            the folder contradicts what is declared.
     """
-    people = scan(_root(config), config.layout)
+    people, shape = _declared(config)
     paths = tuple(path for files in people.values() for path in files)
-    images = folder.read_files(folder.Files(paths, (), ()), config.channels, progress)
+
+    def decoder(path: Path) -> np.ndarray:
+        return folder.decode(path, config.channels, shape[1:])
+
+    images, refused = folder.read_files(folder.Files(paths), shape, decoder, progress)
     counts = torch.tensor([len(files) for files in people.values()])
-    return dataclasses.replace(images, identities=torch.arange(len(counts)).repeat_interleave(counts)), None
+    identities = torch.arange(len(counts)).repeat_interleave(counts)
+    return Read(dataclasses.replace(images, identities=identities), refused=refused)
+
+
+def _declared(config: DataConfig) -> tuple[People, folder.Shape]:
+    """List the files of each person, and check everything that is declared about them."""
+    people = scan(_root(config), config.layout)
+    paths = [path for files in people.values() for path in files]
+    counted = {"num_images": len(paths), "num_people": len(people)}
+    shape = declared_shape(config, config.data_root, paths, counted, lambda path: folder.header(path, config.channels))
+    return people, shape
 
 
 def scan(root: Path, layout: str | None = None) -> People:

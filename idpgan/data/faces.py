@@ -15,8 +15,9 @@ from idpgan.data.config import DataConfig
 from idpgan.data.face_drawing import render
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import DataError
+from idpgan.memory import check_memory
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
 SEED = 7_001  # of the data source: a constant of the package
@@ -91,27 +92,30 @@ def draw_people(people: int, per_person: int, height: int, width: int, channels:
 def describe(config: DataConfig) -> Found:
     """Return the numbers of the config; the set brings no test images."""
     num, people = _configured(config)
-    side, channels = config.image_size or SIDE, config.channels or CHANNELS
-    _check(side, side, channels, SEED)
+    (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    _check(height, width, channels, SEED)
     counts = torch.bincount(torch.arange(num) * people // num).tolist()
-    return Found(num, None, (channels, side, side), (), ATTRIBUTES, tuple(counts))
+    return Found(num, None, (channels, height, width), (), ATTRIBUTES, tuple(counts))
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, None]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Draw the faces that the config asks for: ``num_images``, ``num_people``, ``image_size``, ``channels``.
 
     Raises:
         DataError: If a number is out of range.
     """
     num, people = _configured(config)
-    side, channels = config.image_size or SIDE, config.channels or CHANNELS
-    return draw(num, side, channels, people=people, seed=SEED, progress=progress), None
+    sides, channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    return Read(draw(num, sides, channels, people=people, seed=SEED, progress=progress))
 
 
 def _configured(config: DataConfig) -> tuple[int, int]:
     """Return images and people as the config or the defaults have them."""
     num = config.num_images or NUM_IMAGES
     people = config.num_people or min(NUM_PEOPLE, num)
+    (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    needed = 2 * num * channels * height * width
+    check_memory(needed, f"{num:,} faces of {width} x {height}", "Lower data.num_images.")
     return _counted(num, people, None)
 
 

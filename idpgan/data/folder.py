@@ -1,22 +1,28 @@
 """`folder`: any folder of images, laid out as torchvision's `ImageFolder` wants it.
 
-    root/CLASS/*.png           one folder a class, searched to any depth; labels follow the sorted class names
-    root/train/..., root/test/...    the set brings its own test images; both sides have the same classes
+    root/CLASS/*.png           one folder a class, searched to any depth; labels are positions in `data.classes`
+    root/train/..., root/test/...    the set brings its own test images
     root/*.png                 no classes: the images are unlabelled
 
-Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, grey or RGB; other modes only where `data.channels`
-says what to convert to. All images have one size. Only hidden files and folders are left out: ``.DS_Store`` and
-whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what `idpgan sample` writes beside its images
-(`EXPORTED`). Any other file that is no image is an error naming it.
+Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
+and folders are left out: ``.DS_Store`` and whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what
+`idpgan sample` writes beside its images (`EXPORTED`). Any other file whose name is no image's is an error naming it.
+
+A position is a file, in the order of the names: of the class folder, of the folder below it, of the file. A file that
+is empty, damaged, of another size, or in a folder that is none of `data.classes` keeps its position as a null record,
+so that nobody else's position depends on it. Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import stat
 import struct
+import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +32,11 @@ import torch
 from PIL import Image
 
 from idpgan.data.config import DataConfig
+from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read, Refused
 from idpgan.errors import ConfigError, DataError
+from idpgan.memory import check_memory
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")
@@ -36,48 +44,76 @@ EXPORTED = ("manifest.json", "model_card.md", "privacy.json")  # what `idpgan sa
 CHANNELS = {"L": 1, "RGB": 3}
 MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
-DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+DAMAGE = (  # what Pillow's decoders raise on files that are no whole image
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+)  # fmt: skip
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 million pixels are refused, not drawn
 CHUNK = 64  # images a task of a thread
-Decoder = Callable[[Path, int | None], np.ndarray]
+Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
+Shape = tuple[int, int, int]  # (C, H, W)
+UNWANTED = -1  # label of a file whose class folder is not on the list
 
 
 class Files(NamedTuple):
     """Image files in a fixed order, with their labels."""
 
     paths: tuple[Path, ...]
-    labels: tuple[int, ...]  # empty where there are no classes
-    classes: tuple[str, ...]
+    labels: tuple[int, ...] = ()  # empty where there are no classes
+    classes: tuple[str, ...] = ()
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Count the files, and take the size from the header of the first; None where the folder is not there."""
+    """Hold what is declared against the files' names and some headers; None where the folder is not there."""
     if not _root(config).is_dir():
         return None
-    train, test = scan(_root(config))
-    image, mode = open_image(train.paths[0], config.channels)
-    num_test = None if test is None else len(test.paths)
-    return Found(len(train.paths), num_test, (CHANNELS[mode], image.height, image.width), train.classes)
+    train, test, shape = _declared(config)
+    return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, Images | None]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Decode every image once; the second set is that of ``test/``, where there is one.
 
     Raises:
-        DataError: If there are no images, a file is no whole image or is not like the first one, or train/ and test/
-            have different classes.
+        DataError: If there are no images, or the folder contradicts what is declared.
     """
-    train, test = scan(_root(config))
+    train, test, shape = _declared(config)
+
+    def decoder(path: Path) -> np.ndarray:
+        return decode(path, config.channels, shape[1:])
+
     if test is None:
-        return read_files(train, config.channels, progress), None
-    images = read_files(_joined(train, test), config.channels, progress)
+        images, refused = read_files(train, shape, decoder, progress)
+        return Read(images, refused=refused)
+    images, refused = read_files(_joined(train, test), shape, decoder, progress)
     order = torch.arange(len(images))  # by index, since slices would keep each other's memory alive
-    return images.select(order[: len(train.paths)]), images.select(order[len(train.paths) :])
+    num = len(train.paths)
+    return Read(images.select(order[:num]), images.select(order[num:]), refused)
 
 
 def read_all(root: Path, channels: int | None, progress: Progress | None = None) -> Images:
-    """Read a folder as one set, train/ and test/ together where it has them. Raises like `read`."""
+    """Read a folder that protects nobody, train/ and test/ together where it has them; its classes are its folders.
+
+    Raises:
+        DataError: If there are no images, or for the first file that is damaged or not like the first one.
+    """
     train, test = scan(root)
-    return read_files(train if test is None else _joined(train, test), channels, progress)
+    files = train if test is None else _joined(train, test)
+    shape = decode(files.paths[0], channels).shape
+
+    def decoder(path: Path) -> np.ndarray:
+        image = decode(path, channels)
+        if image.shape != shape:
+            raise DataError(
+                f"{path} is {_shown(image.shape)}, but {files.paths[0]} is {_shown(shape)}: all images must have one "
+                "size and one kind of colour. Crop or resize them; data.channels converts colours."
+            )
+        return image
+
+    images, refused = read_files(files, shape, decoder, progress)
+    for file in refused:
+        raise DataError(file.reason)
+    return images
 
 
 def count(root: Path) -> int | None:
@@ -85,11 +121,40 @@ def count(root: Path) -> int | None:
     return sum(len(files.paths) for files in scan(root) if files is not None) if root.is_dir() else None
 
 
-def scan(root: Path) -> tuple[Files, Files | None]:
+def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
+    """List the files, and check everything that is declared about them."""
+    root = _root(config)
+    train, test = scan(root, config.classes)
+    if not train.paths:
+        raise DataError(f"{root} holds no images. Put some there, or name another folder.")
+    found = _class_names(root / "train" if test is not None else root)
+    counted = {"num_images": len(train.paths), "classes": found}
+    shape = declared_shape(config, root, train.paths, counted, lambda path: header(path, config.channels))
+    unwanted = train.labels.count(UNWANTED)
+    if 2 * unwanted > len(train.paths):
+        raise DataError(
+            f"data.classes = {shown(config.classes)}, but {unwanted} of {len(train.paths)} images of {root} lie in "
+            f"other class folders. Set data.classes = {shown(found)}, the folders that are there, or [] for no classes."
+        )
+    return train, test, shape
+
+
+def _class_names(root: Path) -> list[str]:
+    """List the class folders."""
+    return [path.name for path in entries(root) if path.is_dir()]
+
+
+def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files | None]:
     """List the images of a folder, and those of its ``test/`` where it holds ``train/`` and ``test/``.
 
+    Args:
+        root: The folder.
+        classes: Declared names of class folders; none makes all images unlabelled. None takes the folders that are
+            there, each of which must hold images.
+
     Raises:
-        DataError: If there is a file that is no image, no image at all, or a class without images.
+        DataError: If there is a file whose name is no image's, or, without declared classes, no image at all or a class
+            without images.
     """
     if not root.is_dir():
         raise DataError(
@@ -97,13 +162,13 @@ def scan(root: Path) -> tuple[Files, Files | None]:
         )
     names = {path.name for path in entries(root)}
     if not names & {"train", "test"}:
-        return _scan_classes(root), None
+        return _scan_classes(root, classes), None
     if names != {"train", "test"}:
         raise DataError(
             f"{root} holds {', '.join(sorted(names))}: a folder with train/ or test/ must hold both and nothing else. "
             "Move the rest away, or name one of the folders itself."
         )
-    train, test = _scan_classes(root / "train"), _scan_classes(root / "test")
+    train, test = _scan_classes(root / "train", classes), _scan_classes(root / "test", classes)
     if train.classes != test.classes:
         different = ", ".join(sorted(set(train.classes) ^ set(test.classes)))
         raise DataError(f"{root}: train/ and test/ must have the same classes, but only one of them has {different}.")
@@ -111,41 +176,48 @@ def scan(root: Path) -> tuple[Files, Files | None]:
 
 
 def read_files(
-    files: Files, channels: int | None, progress: Progress | None = None, decoder: Decoder | None = None
-) -> Images:
-    """Decode every file once, on all cores, into one tensor.
+    files: Files, shape: Shape, decoder: Decoder, progress: Progress | None = None
+) -> tuple[Images, tuple[Refused, ...]]:
+    """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
 
     Args:
-        files: At least one; the first says what shape all of them must have.
-        channels: 1 converts to grey, 3 to RGB, None wants all grey or all RGB.
+        files: At least one.
+        shape: (C, H, W) of every image.
+        decoder: Makes an image of a path.
         progress: Called now and then, from this thread.
-        decoder: What makes uint8 (C, H, W) of a path and ``channels``; None is `decode`.
 
-    Raises:
-        DataError: For the first file that is damaged or has another shape.
+    Returns:
+        One image for each file, in their order, and those that stand as null records.
     """
-    decoder = decoder or decode
-    paths, first = files.paths, decoder(files.paths[0], channels)
-    pixels = np.empty((len(paths), *first.shape), dtype=np.uint8)  # (N, C, H, W)
+    paths, labels = files.paths, torch.tensor(files.labels, dtype=torch.int64)
+    check_memory(
+        2 * len(paths) * math.prod(shape),  # as they are read, and once more as they are dealt out
+        f"{len(paths):,} images of {_shown(shape)}",
+        "Take fewer, or make them smaller.",
+    )
+    pixels = np.zeros((len(paths), *shape), dtype=np.uint8)  # (N, C, H, W)
+    null = torch.zeros(len(paths), dtype=torch.bool)
 
-    def fill(start: int) -> int:
-        stop = min(start + CHUNK, len(paths))
-        for index in range(start, stop):
-            image = decoder(paths[index], channels)
-            if image.shape != first.shape:
-                raise DataError(
-                    f"{paths[index]} is {_shown(image.shape)}, but {paths[0]} is {_shown(first.shape)}: all images "
-                    "must have one size and one kind of colour. Crop or resize them; data.channels converts colours."
-                )
-            pixels[index] = image
-        return stop
+    def fill(start: int) -> list[Refused]:
+        refused = []
+        for index in range(start, min(start + CHUNK, len(paths))):
+            try:
+                if files.labels and files.labels[index] == UNWANTED:
+                    raise DataError(f"{paths[index]} lies in a folder that is none of data.classes.")
+                pixels[index] = decoder(paths[index])
+            except DataError as error:
+                null[index] = True
+                refused.append(Refused(paths[index], str(error)))
+        return refused
 
+    refused: list[Refused] = []
     with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
-        for done in pool.map(fill, range(0, len(paths), CHUNK)):
+        for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
+            refused += part
             if progress is not None:
-                progress(done, len(paths))
-    labels = torch.tensor(files.labels, dtype=torch.int64) if files.classes else None
-    return Images(torch.from_numpy(pixels), labels, files.classes)
+                progress(min(done * CHUNK, len(paths)), len(paths))
+    images = Images(torch.from_numpy(pixels), labels if files.classes else None, files.classes)
+    return images.zeroed_out(null) if refused else images, tuple(refused)
 
 
 def _root(config: DataConfig) -> Path:
@@ -160,26 +232,36 @@ def _joined(train: Files, test: Files) -> Files:
     return Files(train.paths + test.paths, train.labels + test.labels, train.classes)
 
 
-def _scan_classes(root: Path) -> Files:
+def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
     """List the images of a folder in the order of torchvision's `ImageFolder`, which is by class, folder and name."""
     members_of_root = entries(root)
     folders = [path for path in members_of_root if path.is_dir()]
     if not folders:
-        return Files(_images_among(members_of_root, root), (), ())
+        if classes:
+            raise DataError(
+                f"data.classes = {shown(classes)}, but {root} holds no class folders. Set data.classes = [], or make a "
+                "folder for each class."
+            )
+        return Files(_images_among(members_of_root, root))
     if len(folders) < len(members_of_root):
         stray = next(path for path in members_of_root if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    members = [_images_among(walk(folder), folder) for folder in folders]
-    labels = [label for label, paths in enumerate(members) for _ in paths]
-    return Files(tuple(itertools.chain(*members)), tuple(labels), tuple(folder.name for folder in folders))
+    names = [folder.name for folder in folders] if classes is None else list(classes)
+    members = [_images_among(walk(folder), folder, may_be_empty=classes is not None) for folder in folders]
+    labels: Iterator[int] = (
+        names.index(folder.name) if folder.name in names else UNWANTED
+        for folder, paths in zip(folders, members, strict=True)
+        for _ in paths
+    )
+    return Files(tuple(itertools.chain(*members)), tuple(labels) if names else (), tuple(names))
 
 
-def _images_among(paths: Sequence[Path], folder: Path) -> tuple[Path, ...]:
+def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = False) -> tuple[Path, ...]:
     """Return the paths if there are any, and if all of them are named like images."""
     for path in paths:
         if path.suffix.lower() not in EXTENSIONS:
             raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
-    if not paths:
+    if not paths and not may_be_empty:
         raise DataError(f"{folder} holds no images. Put some there, or name another folder.")
     return tuple(paths)
 
@@ -187,7 +269,12 @@ def _images_among(paths: Sequence[Path], folder: Path) -> tuple[Path, ...]:
 def walk(folder: Path) -> list[Path]:
     """List all files below a folder, by folder and name."""
     files: list[str] = []
+    seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen:
+            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
+        seen.add((found.st_dev, found.st_ino))
         folders[:] = filter(_is_visible, folders)
         files += [os.path.join(place, name) for name in filter(_is_visible, names)]
     return [Path(file) for file in sorted(files, key=os.path.split)]
@@ -208,24 +295,46 @@ def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in (*HIDDEN, *EXPORTED)
 
 
-def decode(path: Path, channels: int | None) -> np.ndarray:
-    """Decode one image to uint8 (C, H, W). Raises like `read`."""
-    image, mode = open_image(path, channels, decode=True)
+def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Decode one image to uint8 (C, H, W); None takes its own channels or size.
+
+    Raises:
+        DataError: If it is no whole image of 8 bits a channel, or not of the size (H, W).
+    """
+    image, mode = open_image(path, channels, decode=True, size=size)
     pixels = np.asarray(image.convert(mode))  # (H, W) or (H, W, 3)
     return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
 
 
-def open_image(path: Path, channels: int | None, decode: bool = False) -> tuple[Image.Image, str]:
-    """Read an image's header, or all of it; return it with the mode that it is to have."""
+def header(path: Path, channels: int | None) -> Shape:
+    """Read (C, H, W) from a file's header; grey and what can only be grey has one channel. Raises like `decode`."""
+    image, mode = open_image(path, channels or 3)
+    grey = image.mode in ("1", "L", "LA") if channels is None else mode == "L"
+    return 1 if grey else 3, image.height, image.width
+
+
+def open_image(
+    path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
+) -> tuple[Image.Image, str]:
+    """Read an image's header, or all of it; return it with the mode that it is to have.
+
+    Another size than (H, W) is refused before a pixel is read.
+    """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Move it away.")
         with Image.open(path) as image:
             # The second picture of an MPO photograph is a preview of the first.
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             kind = next((str(tile.args) for tile in image.tile if ";16" in str(tile.args)), image.mode)
-            if decode:
+            if decode and size in (None, (image.height, image.width)):
                 image.load()
+    except DataError:
+        raise
     except DAMAGE as error:
         raise DataError(f"Cannot read the image {path}: {error}. Replace it, or move it away.") from error
+    if size not in (None, (image.height, image.width)):
+        raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
     if frames > 1:
         raise DataError(f"{path} holds {frames} images. Save each as a file of its own.")
     if kind not in (CHANNELS if channels is None else CONVERTIBLE):

@@ -37,6 +37,16 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
             raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
 
 
+def check_class_names(classes: Sequence[str], source: str) -> None:
+    """Raise a `DataError` if a class name is not printable text: it is released, and becomes the name of a folder."""
+    for name in classes:
+        if not name.isprintable():
+            raise DataError(
+                f"'{source}' has a class whose name is no printable text: {ascii(name)[:80]}. Rename its folder; class "
+                "names are released."
+            )
+
+
 def labelled_by(images: Images, label: Sequence[str], source: str) -> Images:
     """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.labels import attribute_classes, check_label, labelled_by
-from idpgan.data.source import Found, Progress, Source
+from idpgan.data.labels import attribute_classes, check_class_names, check_label, labelled_by
+from idpgan.data.source import Found, Progress, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
+from idpgan.memory import check_memory
 
 SOURCES: Mapping[str, Source] = {
     "celeba": celeba,
@@ -26,6 +30,7 @@ SOURCES: Mapping[str, Source] = {
     "folder": folder,
     "mnist": mnist,
 }
+_LOG = logging.getLogger(__name__)
 GPU_SHARE = 0.5  # of the free GPU memory that data may take; the rest is for the networks
 
 
@@ -36,6 +41,7 @@ class DataShape:
     sizes: Sizes
     image_shape: tuple[int, int, int]  # (C, H, W)
     classes: tuple[str, ...]  # empty: unlabelled
+    has_people: bool = False  # whether each image has its person
 
     @property
     def num_private(self) -> int:
@@ -48,12 +54,14 @@ class Split:
     """The four disjoint parts of a data set.
 
     Attributes:
-        public: Images that get no protection at all; empty unless the config asks for them.
-        private: Images that the guarantee covers.
+        public: Images that get no protection at all; empty unless the config asks for them. None is a null record:
+            another public image stands in its place, so that their number is the declared one.
+        private: Images that the guarantee covers. Every position is there, null records included.
         holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
         test: Images that judge what was trained.
         label_attributes: The attributes that make the classes, if any do (`data.label`): bit j of a label is that of
             attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
+        refused: Files that stand as null records, with the reasons. Curator only.
     """
 
     public: Images
@@ -61,6 +69,7 @@ class Split:
     holdout: Images
     test: Images
     label_attributes: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -81,7 +90,7 @@ class Split:
     def shape(self) -> DataShape:
         """What is public about it."""
         parts = (self.public, self.private, self.holdout, self.test)
-        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes)
+        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes, self.private.identities is not None)
 
     @property
     def digest(self) -> str:
@@ -92,7 +101,12 @@ class Split:
         """Return the split with each part on the device if it fits there, the private one first; see `place`."""
         private = place(self.private, device)
         public, holdout, test = (place(part, device) for part in (self.public, self.holdout, self.test))
-        return Split(public, private, holdout, test, self.label_attributes)
+        return dataclasses.replace(self, public=public, private=private, holdout=holdout, test=test)
+
+    def existing(self) -> Split:
+        """Return the split without null records: for judging on the curator's side, never for what is released."""
+        parts = {name: getattr(self, name).existing() for name in ("public", "private", "holdout", "test")}
+        return dataclasses.replace(self, **parts)
 
 
 def place(images: Images, device: torch.device | str) -> Images:
@@ -114,25 +128,58 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
 
     Raises:
         ConfigError: If there is no source of that name.
-        DataError: If a file is missing or damaged, if images are not of the declared size, if public images differ in
-            shape or classes from the private ones, or if a part would be empty. The message names the file or key.
+        DataError: If files are missing, or more than half of them damaged or not as declared (fewer stand as null
+            records), if public images differ in shape or classes from the private ones, or if a part would be empty.
+            The message names the file or key.
     """
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
         public = None if root is None else folder.read_all(root, config.channels, progress)
-        images, test = source.read(config, progress)
+        images, test, refused = source.read(config, progress)
+    _say_refused(refused, len(images) + (0 if test is None else len(test)), config)
     if public is not None and images.labels is None and not config.label:
         public = Images(public.images)  # class folders of an unlabelled set mean nothing
     images = labelled_by(_declared(images, config), config.label, config.name)
+    check_class_names(images.classes, config.name)
     test = None if test is None else labelled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
-        public=images.select(index.public) if public is None else _alike(public, images, config, "public_root"),
-        private=images.select(index.private),
-        holdout=images.select(index.holdout),
-        test=images.select(index.test) if test is None else _alike(test, images, config, "its test part"),
+        public=_filled(_part(images, index.public))
+        if public is None
+        else _alike(public, images, config, "public_root"),
+        private=_part(images, index.private),
+        holdout=_part(images, index.holdout),
+        test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
         label_attributes=config.label,
+        refused=refused,
     )
+
+
+def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfig) -> None:
+    """Tell the curator once which files stand as null records; most of them are a wrong folder."""
+    if not refused:
+        return
+    message = f"{len(refused)} of {num_files} files of '{config.name}' cannot be used as declared"
+    if 2 * len(refused) > num_files:
+        raise DataError(f"{message}; the first: {refused[0].reason} Name the right folder, or declare what it holds.")
+    first = " ".join(file.reason for file in refused[:3])
+    _LOG.warning("%s and stand as null records: they count in N and add nothing. The first: %s", message, first)
+
+
+def _part(images: Images, index: Tensor) -> Images:
+    """Return one part; it knows of null records only where it has some."""
+    part = images.select(index)
+    return part if part.null is None or bool(part.null.any()) else dataclasses.replace(part, null=None)
+
+
+def _filled(public: Images) -> Images:
+    """Put public images in the places of null records among them, in turn."""
+    if public.null is None:
+        return public
+    there = torch.nonzero(~public.null)[:, 0]
+    if not len(there):
+        raise DataError("None of the public images can be used. Mend their files, or name others.")
+    return dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
 
 
 def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices:
@@ -183,7 +230,20 @@ def describe(config: DataConfig) -> DataShape | None:
     sizes = _sizes(found, config)
     sizes = sizes if public is None else sizes._replace(public=public)
     classes = attribute_classes(config.label) if config.label else found.classes
-    return DataShape(sizes, _declared_shape(found.image_shape, config), classes)
+    shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
+    _check_shape(shape, config)
+    return shape
+
+
+def _check_shape(shape: DataShape, config: DataConfig) -> None:
+    """Refuse more images than the memory holds, and class names that cannot be written down."""
+    check_class_names(shape.classes, config.name)
+    num = sum(shape.sizes)
+    check_memory(
+        2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out
+        f"The {num:,} images of '{config.name}', {' x '.join(map(str, shape.image_shape))} bytes each,",
+        "Take fewer, or make them smaller before training.",
+    )
 
 
 def known_shape(config: DataConfig) -> DataShape:
@@ -218,6 +278,11 @@ def _public_root(config: DataConfig) -> Path | None:
             f"data.public_root = '{root}' holds data.root = '{config.root}', so that private images would be public. "
             "Name a folder that holds public images only."
         )
+    if config.name.endswith("folder") and root.resolve().is_relative_to(config.data_root.resolve()):
+        raise ConfigError(
+            f"data.public_root = '{root}' lies in data.root = '{config.root}', so that its images would be private and "
+            "public at once. Move it out."
+        )
     return root
 
 
@@ -234,7 +299,7 @@ def _naming_files(config: DataConfig) -> Iterator[None]:
 def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[int, int, int]:
     """Check (C, H, W) as found against the config, and return it as declared."""
     channels, height, width = shape
-    if config.image_size is not None and (height, width) != (config.image_size, config.image_size):
+    if config.sides not in (None, (height, width)):
         raise DataError(
             f"data.image_size = {config.image_size}, but the images of '{config.name}' are {width} x {height}, and "
             "images are not resized. Leave image_size out to take them as they are, or resize the files."
@@ -243,16 +308,28 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
 
 
 def _declared(images: Images, config: DataConfig) -> Images:
-    """Return the images in the declared shape; what is only grey becomes RGB by repetition."""
-    channels = _declared_shape(images.image_shape, config)[0]
+    """Return the images in the declared shape."""
+    return _coloured(images, _declared_shape(images.image_shape, config)[0])
+
+
+def _coloured(images: Images, channels: int) -> Images:
+    """Return grey images as RGB, by repetition, where that is wanted."""
     if images.image_shape[0] == 1 and channels == 3:
         return dataclasses.replace(images, images=images.images.repeat(1, 3, 1, 1))
     return images
 
 
+def _relabelled(part: Images, classes: tuple[str, ...]) -> Images:
+    """Number labels as the other parts do where a part lacks some of their classes."""
+    if part.labels is None or not set(part.classes) < set(classes):
+        return part
+    number = torch.tensor([classes.index(name) for name in part.classes])
+    return dataclasses.replace(part, labels=number[part.labels], classes=classes)
+
+
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape if it fits the others."""
-    part = _declared(part, config)
+    part = _relabelled(_coloured(part, images.image_shape[0]), images.classes)
     for name, found, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),
         ("the classes", part.classes, images.classes),

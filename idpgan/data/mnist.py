@@ -1,8 +1,8 @@
-"""`mnist`: LeCun's digits, 28 x 28, in IDX files parsed by torchvision; any set in the same four files will do.
+"""`mnist`: LeCun's digits, 28 x 28, in IDX files; any set in the same four files will do.
 
 The files, gzipped or not, lie in the data root, in its folder ``mnist``, or where torchvision puts them
-(``MNIST/raw``). Where there is none, torchvision downloads them. A read-only root is fine: nothing is written beside
-the files.
+(``MNIST/raw``). Where there is none, torchvision downloads them. A read-only root is fine: files are unpacked in
+memory, and nothing is written beside them or into the temporary folder, where private images would outlive a kill.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, check_labels
-from idpgan.data.source import Found, Progress
+from idpgan.data.source import Found, Progress, Read
 from idpgan.errors import DataError
+from idpgan.memory import check_memory
 
 CLASSES = tuple("0123456789")
 SIDE = 28  # px
@@ -41,7 +44,7 @@ def describe(config: DataConfig) -> Found:
     return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, Images]:
+def read(config: DataConfig, progress: Progress | None = None) -> Read:
     """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded where there is no file at all.
 
     Raises:
@@ -49,7 +52,7 @@ def read(config: DataConfig, progress: Progress | None = None) -> tuple[Images, 
             if a label is out of range, or if the download fails.
     """
     files = _locate(config.data_root) or _download(config.data_root)
-    return _read_part(files, TRAIN), _read_part(files, TEST)
+    return Read(_read_part(files, TRAIN), _read_part(files, TEST))
 
 
 def _locate(root: Path) -> dict[str, Path] | None:
@@ -92,21 +95,16 @@ def _shape(path: Path, ndim: int) -> tuple[int, ...]:
 
 
 def _read_idx(path: Path, ndim: int) -> Tensor:
-    """Read one IDX file of uint8 data with torchvision's parser, after what the parser does not check or explain."""
-    from torchvision.datasets.mnist import read_sn3_pascalvincent_tensor
-
-    shape = _shape(path, ndim)
-    expected = 4 * (1 + ndim) + math.prod(shape)
+    """Read one IDX file of uint8 data: a header, then the numbers in row-major order."""
+    shape, header = _shape(path, ndim), 4 * (1 + ndim)
+    expected = header + math.prod(shape)
+    check_memory(2 * expected, f"{path}, whose header declares {shape},", "Replace the file by the original.")
     with _opened(path) as file:
         content = file.read(expected + 1)  # to the end, so that gzip compares its checksum
     if len(content) != expected:
         problem = "is truncated" if len(content) < expected else "is too long"
         raise DataError(f"{path} {problem}: its header declares {shape}, {expected} bytes. Replace the file.")
-    with tempfile.TemporaryDirectory() as scratch:  # the parser wants the name of an unpacked file
-        unpacked = Path(scratch) / path.name
-        unpacked.write_bytes(content)
-        tensor: Tensor = read_sn3_pascalvincent_tensor(str(unpacked))
-    return tensor
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
@@ -24,13 +25,29 @@ class Found:
     people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
 
 
+class Refused(NamedTuple):
+    """A file that stands as a null record. Curator only: which files those are is private."""
+
+    path: Path
+    reason: str  # a sentence that names the file
+
+
+class Read(NamedTuple):
+    """What a source has read."""
+
+    images: Images  # all positions but those of `test`
+    test: Images | None = None  # the set's own test images, where it brings some
+    refused: tuple[Refused, ...] = ()  # of both
+
+
 class Source(Protocol):
     """A module that reads one kind of data set. Heavy imports stay inside its functions."""
 
-    def read(self, config: DataConfig, progress: Progress | None) -> tuple[Images, Images | None]:
+    def read(self, config: DataConfig, progress: Progress | None) -> Read:
         """Return all images, and the set's own test images where it brings some; any fault is a `DataError`.
 
-        Colours are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
+        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colours
+        are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
         """
 
     def describe(self, config: DataConfig) -> Found | None:

@@ -25,7 +25,7 @@ _ROWS = (
         family="gan",
         units=("image",),
         relation="replace-one",
-        sound=True,
+        sound=None,
         claimed=None,
         proven="inf",
         reason="wgan-gp trains on the raw images without noise",
@@ -82,6 +82,20 @@ _ROWS = (
     ),
 )
 METHODS: Mapping[str, MethodInfo] = {row.name: row for row in _ROWS}
+
+
+def refuse_unsound(config: RunConfig) -> None:
+    """Refuse a method whose paper claims what nothing proves, unless the user says so.
+
+    Raises:
+        ConfigError: Saying what is proven, and how to run it all the same.
+    """
+    info = METHODS[config.method.name]
+    if info.sound is False and not config.privacy.accept_unsound:
+        raise ConfigError(
+            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all the "
+            "same, set privacy.accept_unsound = true or give --accept-unsound."
+        )
 
 
 def load_method(name: str) -> ModuleType:

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.features import FeatureMap
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.precision import full_precision
 
 Embedding = Callable[[Tensor], Tensor]  # (B, C, H, W) in [-1, 1] -> (B, 64)
-_BATCH = 1000  # private images per call of the feature map
+_TILE = 1000  # private images per call of the feature map, always: fewer are padded
 
 
 class Cells:
@@ -41,7 +43,7 @@ class Cells:
         from sklearn.cluster import KMeans
 
         images = to_float(public.images)
-        hidden = torch.cat([embedding(batch) for batch in images.split(_BATCH)])
+        hidden = torch.cat([embedding(batch) for batch in images.split(_TILE)])
         found = []
         for row in range(self.rows):
             members = hidden if self.rows == 1 or public.labels is None else hidden[public.labels == row]
@@ -56,17 +58,19 @@ class Cells:
         """Take centroids (rows, clusters, 64) and the embedding that they live in."""
         self._embedding, self.centroids = embedding, centroids
 
-    def members(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return each image's cluster as one-hot, (B, clusters): the nearest centroid of its row."""
+    def clusters_of(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return each image's cluster, (B,): the nearest centroid of its row."""
         if self.centroids is None or self._embedding is None:
-            return images.new_ones(len(images), 1)
-        nearest = (self._embedding(images)[:, None] - self.centroids[rows]).norm(dim=2).argmin(1)
-        return torch.nn.functional.one_hot(nearest, self.clusters).to(images.dtype)
+            return torch.zeros_like(rows)
+        return (self._embedding(images)[:, None] - self.centroids[rows]).norm(dim=2).argmin(1)
 
-    def index(self, images: Tensor, rows: Tensor, noise: Noise) -> Tensor:
-        """Return each image's cell, (B,): a function of that image, its row and its own coin."""
-        group = noise.integers(self.groups, (len(images),)).to(images.device)
-        cluster = self.members(images, rows).argmax(1)
+    def members(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return each image's cluster as one-hot, (B, clusters)."""
+        return torch.nn.functional.one_hot(self.clusters_of(images, rows), self.clusters).to(images.dtype)
+
+    def index(self, cluster: Tensor, rows: Tensor, noise: Noise) -> Tensor:
+        """Return each image's cell, (B,), by its cluster, its row and a coin of its own for the group."""
+        group = noise.integers(self.groups, (len(rows),)).to(rows.device)
         return (rows * self.clusters + cluster) * self.groups + group
 
 
@@ -74,6 +78,11 @@ def private_vectors(
     private: Images, features: FeatureMap, cells: Cells, noise: Noise, *, motion: float, cap: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins.
+
+    Every call of the feature map has the same number of rows, padded where images are few, and null records keep their
+    rows and coins: the arithmetic of a row, down to the last bit, is a function of that row's image, coins and place.
+    (A matrix product over fewer rows may round differently, and the nearest centroid of *another* image may flip.) The
+    vector of a null record is zero, its count coordinate included.
 
     Args:
         private: Read here, after the release was charged.
@@ -85,24 +94,32 @@ def private_vectors(
     """
     device = next(features.buffers()).device
     kept, weights = shares(private, cap)
-    for index in kept.split(_BATCH):
-        batch = private.select(index.to(private.images.device))
-        images = to_float(batch.images).to(device)
-        uniform = noise.uniform((len(index), 6)).float().to(device)
-        normal = noise.normal((len(index), 2 * NODES**2)).float().to(device)
-        images = move(images, moves_of(uniform, normal, motion))
-        labels = batch.labels.to(device) if cells.rows > 1 and batch.labels is not None else None
-        rows = torch.zeros(len(index), dtype=torch.int64, device=device) if labels is None else labels
-        with torch.no_grad():
-            vectors = features(images, labels)
-        yield vectors, cells.index(images, rows, noise), None if weights is None else weights[index].to(device)
+    for index in kept.split(_TILE):
+        batch, num = private.select(index.to(private.images.device)), len(index)
+        coins = noise.uniform((num, 6)), noise.normal((num, 2 * NODES**2))
+        uniform, normal = (_padded(part.float().to(device)) for part in coins)
+        labels = batch.labels if cells.rows > 1 and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
+        rows = _padded(labels.to(device))
+        with torch.no_grad(), full_precision():
+            images = move(_padded(to_float(batch.images).to(device)), moves_of(uniform, normal, motion))
+            vectors = features(images, rows if cells.rows > 1 else None)[:num]
+            cluster = cells.clusters_of(images, rows)[:num]
+        if batch.null is not None:
+            vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
+        yield vectors, cells.index(cluster, rows[:num], noise), None if weights is None else weights[index].to(device)
+
+
+def _padded(rows: Tensor) -> Tensor:
+    """Return a full tile: the rows, then zeros."""
+    return torch.cat([rows, rows.new_zeros(_TILE - len(rows), *rows.shape[1:])])
 
 
 def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
     """Return the index of the images that count, and every image's share of its person (None for unit image).
 
-    A person's first ``cap`` images by index count, each for 1 / (number of them): a rule within the person, so that no
-    person's shares depend on anybody else's images.
+    A person's first ``cap`` positions count, each for 1 / (number of them): a rule within the person, so that no
+    person's shares depend on anybody else's images. Positions and whose they are is public; null records have positions
+    too, so that the shares of the others do not depend on which images are there.
     """
     everything = torch.arange(len(private))
     if cap is None or private.identities is None:
@@ -113,3 +130,22 @@ def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
     rank = torch.empty_like(order)
     rank[order] = everything - starts[person[order]]  # 0 for a person's first image
     return everything[rank < cap], counts.clamp(max=cap).double().reciprocal()[person]
+
+
+def refuse_people_in_two_parts(split: Split) -> None:
+    """Refuse a split in which a person of the private part has images elsewhere; null records count as images.
+
+    Raises:
+        ConfigError: If there is one: for unit person nothing would be promised to that person.
+    """
+    private = split.private.identities
+    for name in ("public", "holdout", "test"):
+        others = getattr(split, name).identities
+        if private is None or others is None:
+            continue
+        shared = int(torch.isin(private.unique(), others.unique()).sum())
+        if shared:
+            raise ConfigError(
+                f"privacy.unit = person, but {shared} people of the private part have images in the {name} part too, "
+                'where nothing protects them. Set data.split_by = "identity".'
+            )

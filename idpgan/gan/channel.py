@@ -9,7 +9,7 @@ Formal guarantee, unit image, replace-one. In coefficients divided by their publ
 * "clamp": each of k numbers in [-1, 1] by at most 2, and each gets its own discrete Laplace noise: k releases. (The
   noise is proportional to the bound c_j, so that all k have one price and the cost is known before any image is read.)
 * "l1": a vector of L1 norm <= 1 by at most 2 in L1: one discrete Laplace release, pure epsilon 2 / b.
-* "l2": a vector of L2 norm <= 1 by at most 2 in L2: one discrete Gaussian release.
+* "l2": a vector of L2 norm <= 1 by at most 2 in L2: one rounded Gaussian release.
 
 The rounding to the grid is inside the sensitivity.
 """
@@ -27,9 +27,8 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import DiscreteGaussian, DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, Unit
+from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.discrete import MAX_GAUSSIAN_SCALE
 
 Projection = Literal["pixels", "dct", "public-pca"]
 Bound = Literal["clamp", "l1", "l2"]
@@ -65,16 +64,16 @@ class Terms:
             return Grid.fine(2.0, 1, norm=1)
         return Grid.fine(2.0, self.num_coefficients, norm=1 if self.bound == "l1" else 2)
 
-    def mechanism(self, noise_multiplier: float) -> DiscreteLaplace | DiscreteGaussian:
+    def mechanism(self, noise_multiplier: float) -> DiscreteLaplace | RoundedGaussian:
         """Return the mechanism of one number ("clamp") or of the whole vector."""
         grid, dimensions = self.grid, 1 if self.bound == "clamp" else self.num_coefficients
         if self.bound == "l2":
             distance = grid.l2(2.0, dimensions)
-            return DiscreteGaussian(distance, math.ceil(noise_multiplier * distance), *PAIR)
+            return RoundedGaussian(distance, math.ceil(noise_multiplier * distance), *PAIR)
         steps = grid.l1(2.0, dimensions)
         return DiscreteLaplace(steps, math.ceil(noise_multiplier * steps), *PAIR)
 
-    def events(self, mechanism: DiscreteLaplace | DiscreteGaussian) -> tuple[Event, ...]:
+    def events(self, mechanism: DiscreteLaplace | RoundedGaussian) -> tuple[Event, ...]:
         """Return the price of one image and its label."""
         count = self.num_coefficients if self.bound == "clamp" else 1
         image = mechanism.event.repeated(count)
@@ -89,13 +88,13 @@ class Terms:
 
 
 @functools.lru_cache(maxsize=16)
-def solve(terms: Terms) -> DiscreteLaplace | DiscreteGaussian:
+def solve(terms: Terms) -> DiscreteLaplace | RoundedGaussian:
     """Return the mechanism with the least noise that keeps image and label within the target.
 
     Takes some seconds for hundreds of coefficients.
 
     Raises:
-        ConfigError: If no noise does.
+        InputError: If no noise does.
     """
     if terms.label_epsilon is not None and terms.label_epsilon >= terms.epsilon:
         raise ConfigError(
@@ -105,10 +104,7 @@ def solve(terms: Terms) -> DiscreteLaplace | DiscreteGaussian:
     if terms.bound == "l2" and terms.delta == 0:
         raise ConfigError('method.bound = "l2" adds Gaussian noise, which is never pure: set privacy.delta above 0.')
     multiplier = calibrate(lambda m: terms.events(terms.mechanism(m)), terms.epsilon, terms.delta)
-    mechanism = terms.mechanism(multiplier)
-    if isinstance(mechanism, DiscreteGaussian) and mechanism.scale > MAX_GAUSSIAN_SCALE:
-        raise ConfigError(f"privacy.epsilon = {terms.epsilon:g} needs more Gaussian noise than can be drawn exactly.")
-    return mechanism
+    return terms.mechanism(multiplier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +121,7 @@ class Channel:
     """
 
     terms: Terms
-    mechanism: DiscreteLaplace | DiscreteGaussian
+    mechanism: DiscreteLaplace | RoundedGaussian
     image_shape: ImageShape
     basis: Tensor | None
     centre: Tensor
@@ -211,6 +207,22 @@ def count_coefficients(projection: Projection, requested: int | None, image_shap
     return requested
 
 
+def check_channel(terms: Terms, projection: Projection, num_public: int, clip_norm: float | None) -> None:
+    """Refuse what `build_channel` cannot build, by the number of public images alone.
+
+    Raises:
+        ConfigError: If "public-pca" has too few public images, or a clip norm is given for "clamp".
+    """
+    num_public = min(num_public, _FIT_IMAGES)
+    if projection == "public-pca" and num_public <= terms.num_coefficients:
+        raise ConfigError(
+            f'method.projection = "public-pca" needs more than {terms.num_coefficients} public images, there are '
+            f"{num_public}. Set data.public_share or data.public_root, or lower method.coefficients."
+        )
+    if terms.bound == "clamp" and clip_norm is not None:
+        raise ConfigError('method.clip_norm is for method.bound = "l1" or "l2"; leave it out.')
+
+
 def build_channel(
     terms: Terms, projection: Projection, image_shape: ImageShape, public: Images, clip_norm: float | None
 ) -> Channel:
@@ -225,19 +237,15 @@ def build_channel(
         clip_norm: Overrides the norm of "l1" and "l2".
 
     Raises:
-        ConfigError: If "public-pca" has too few public images, or a clip norm is given for "clamp".
+        ConfigError: See `check_channel`.
     """
+    check_channel(terms, projection, len(public), clip_norm)
     flat = to_float(public.images[:_FIT_IMAGES]).flatten(1)  # (P, n)
     centre = torch.zeros(math.prod(image_shape))
     basis: Tensor | None = None
     if projection == "dct":
         basis = dct_basis(image_shape, terms.num_coefficients)
     elif projection == "public-pca":
-        if len(flat) <= terms.num_coefficients:
-            raise ConfigError(
-                f'method.projection = "public-pca" needs more than {terms.num_coefficients} public images, there are '
-                f"{len(flat)}. Set data.public_share or data.public_root, or lower method.coefficients."
-            )
         centre = flat.mean(0)
         basis = torch.linalg.svd((flat - centre).double(), full_matrices=False)[2][: terms.num_coefficients].T.float()
     coefficients = flat - centre if basis is None else (flat - centre) @ basis
@@ -247,8 +255,6 @@ def build_channel(
 
 def _bounds(terms: Terms, clip_norm: float | None, public: Tensor, basis: Tensor | None, centre: Tensor) -> Tensor:
     """Return the public bound of each coefficient."""
-    if terms.bound == "clamp" and clip_norm is not None:
-        raise ConfigError('method.clip_norm is for method.bound = "l1" or "l2"; leave it out.')
     if terms.bound == "clamp":
         if basis is None:
             return torch.ones(terms.num_coefficients)

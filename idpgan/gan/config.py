@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from idpgan.config import Section, digest
 from idpgan.data.config import DataConfig
-from idpgan.models.config import ModelConfig
+from idpgan.models.config import ModelConfig, classes_of, family_of
 from idpgan.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
     from idpgan.privacy.event import Event
-    from idpgan.privacy.guarantee import Relation, Unit
+    from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
     from idpgan.privacy.ledger import Budget
+    from idpgan.privacy.noise import Source
+
+
+CHOOSE_DELTA = (
+    "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
+    "of 1e-5 and 1 / (10 N)."
+)
 
 
 class MethodConfig(Section):
@@ -77,6 +85,57 @@ class RunConfig(Section):
             shape: What is public about the data.
         """
         raise NotImplementedError
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """Return what is said of a run's privacy: the method says it of itself, and verify re-derives it.
+
+        Args:
+            shape: What is public about the data.
+            events: All charges of the run.
+            proven: What they prove.
+            noise: Sources of the noise, in the order of the method's parts.
+        """
+        raise NotImplementedError
+
+    def stated_delta(self, num_private: int) -> float:
+        """Return where epsilon is stated: the configured delta, or the default one for N private images.
+
+        Raises:
+            InputError: If the configured one is not below 1/N.
+        """
+        from idpgan.privacy.guarantee import check_delta, default_delta  # here: this module is light
+
+        delta = self.privacy.delta
+        if delta is None:
+            return default_delta(num_private)
+        check_delta(delta, num_private)
+        return delta
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what the data cannot give and the machine cannot hold, by what is public about the data.
+
+        A dry run calls it, and the constructor of every method before anything else, so that both refuse the same.
+
+        Raises:
+            ConfigError: If the networks are not built for such images, or labels are asked for and missing.
+            InputError: If the memory does not suffice.
+        """
+        from idpgan.memory import check_memory
+        from idpgan.models.footprint import batch_bytes, generator_bytes
+        from idpgan.training.method import resolve_device
+
+        classes = classes_of(self.model, len(shape.classes))
+        family_of(shape.image_shape)
+        needed = generator_bytes(self.model, shape.image_shape, classes)
+        batch = batch_bytes(self.model, shape.image_shape, self.training.batch_size)
+        check_memory(
+            needed + batch,
+            f"model.width = {self.model.width} with training.batch_size = {self.training.batch_size:,}",
+            "Lower one of them.",
+            str(resolve_device(self.training.device)),
+        )
 
     @property
     def plans_exactly(self) -> bool:

@@ -11,7 +11,7 @@ sigma, unit image, zero-out-one (Abadi et al. 2016); an image and its label are 
 
 Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own:
 
-- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: adding or removing a
+- ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: zeroing out a
   record moves the sum by at most C. The fake has the record's label, latent numbers from the secret noise source (from
   a published seed, removing a record would shift everyone's fakes), and comes from a generator in eval mode (batch
   statistics would carry the others' labels into it).
@@ -29,17 +29,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import to_float
-from idpgan.data.load import DataShape, Split, place
-from idpgan.errors import ConfigError
+from idpgan.data.load import Split, place
 from idpgan.gan import METHODS
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.dp_gan_terms import Config, DpGanConfig, DpGanPrivacy, least_noise
 from idpgan.gan.noisy_optimizer import NoisyOptimizer
 from idpgan.gan.per_example import ClippedSum, CriticLoss, clipped_sum, halving_on_out_of_memory, poisson_sample
 from idpgan.models.augment import NODES, move, moves_of
@@ -49,10 +47,11 @@ from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit, calibrate, check_delta
-from idpgan.privacy.ledger import Budget
+from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
 from idpgan.training import method
 from idpgan.training.method import Stats
+
+__all__ = ["INFO", "Config", "DpGan", "DpGanConfig", "DpGanPrivacy", "Method", "least_noise"]
 
 INFO = METHODS["dp-gan"]
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
@@ -60,120 +59,6 @@ _SCORE_BATCH = 1000
 _PACE_GROWTH = 1.5
 _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
-
-
-class DpGanConfig(MethodConfig):
-    """[method] of dp-gan.
-
-    Attributes:
-        loss: "non-saturating" or "wgan-gp".
-        fakes: "paired" with their record under one clip, or "separate", outside of the private sum.
-        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
-        critic_width: Feature maps of the critic next to the image; noise grows with the number of weights, so it may
-            be narrower than the generator. None = ``model.width``.
-        gradient_penalty: Weight of the penalty, "wgan-gp" only.
-        mismatch: Weight of every drawn image under a wrong class as one more fake (Reed et al. 2016), under the same
-            clip: it teaches the critic classes. 0 = none; needs classes.
-        augment: Strength of a random motion of every drawn image, by coins of its own; 1 is that of handwriting.
-        critic_steps_per_generator_step: At the start, if `adaptive_below` is above 0.
-        adaptive_below: Where the critic tells fewer fakes than this share, its steps per generator step grow by half
-            (Bie et al. 2023, section 4.3). 0 = fixed pace. "non-saturating" only.
-        critic_warmup: Critic steps before the first generator step.
-        critic_learning_rate: Of Adam.
-        critic_decay: Decoupled weight decay of the critic, times its learning rate. It bounds what the noise of
-            thousands of steps adds up to: a standard deviation of about ``sqrt(rate / (2 decay))`` per weight.
-        generator_learning_rate: Of Adam.
-        cooldown: Share of the steps at the end over which both learning rates fall linearly to zero.
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        ema_decay: Weight of the past in the averaged generator.
-        max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
-    """
-
-    name: Literal["dp-gan"] = "dp-gan"
-    loss: Literal["non-saturating", "wgan-gp"] = "non-saturating"
-    fakes: Literal["paired", "separate"] = "paired"
-    clip_norm: float = Field(1.0, gt=0)
-    critic_width: int | None = Field(None, ge=1, le=1024)
-    gradient_penalty: float = Field(10.0, ge=0)
-    mismatch: float = Field(0.0, ge=0)
-    augment: float = Field(0.0, ge=0, le=3)
-    critic_steps_per_generator_step: int = Field(10, ge=1)
-    adaptive_below: float = Field(0.0, ge=0, lt=1)
-    critic_warmup: int = Field(0, ge=0)
-    critic_learning_rate: float = Field(5e-4, gt=0)
-    critic_decay: float = Field(0.0, ge=0)
-    generator_learning_rate: float = Field(5e-4, gt=0)
-    cooldown: float = Field(0.2, ge=0, le=1)
-    beta1: float = Field(0.5, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    ema_decay: float = Field(0.999, ge=0, lt=1)
-    max_physical_batch: int = Field(64, ge=1)
-
-    @model_validator(mode="after")
-    def _check_pace(self) -> DpGanConfig:
-        if self.loss == "wgan-gp" and self.adaptive_below > 0:
-            raise ConfigError(
-                f"adaptive_below = {self.adaptive_below:g} counts the fakes that score below 0, and scores of "
-                'loss = "wgan-gp" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
-            )
-        return self
-
-
-class DpGanPrivacy(PrivacyConfig):
-    """[privacy] of dp-gan; unit image, zero-out-one.
-
-    Attributes:
-        epsilon: What the run may spend; the step that would exceed it is not taken.
-        delta: Below 1/N.
-        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
-        noise_multiplier: sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.
-    """
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
-    sample_rate: float = Field(gt=0, le=1)
-    noise_multiplier: float | None = Field(None, gt=0)
-
-
-class Config(RunConfig):
-    """A whole config file of dp-gan."""
-
-    method: DpGanConfig = DpGanConfig()
-    privacy: DpGanPrivacy
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`."""
-        return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
-
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
-        return (self.step_event().repeated(self.training.steps),)
-
-    def step_event(self) -> Event:
-        """Return the price of one critic step."""
-        terms = self.privacy
-        multiplier = terms.noise_multiplier or least_noise(
-            terms.epsilon, terms.delta, terms.sample_rate, self.training.steps
-        )
-        return _step_event(multiplier, terms.sample_rate)
-
-
-def _step_event(noise_multiplier: float, sample_rate: float) -> Event:
-    return Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier, sample_rate=sample_rate)
-
-
-@functools.lru_cache(maxsize=16)  # some seconds of work, and asked for by the plan and by the method
-def least_noise(epsilon: float, delta: float, sample_rate: float, steps: int, spent: tuple[Event, ...] = ()) -> float:
-    """Return the least noise multiplier with which ``steps`` critic steps after ``spent`` stay within the target.
-
-    Returns:
-        To 1e-4 relative, rounded up: composing it gives at most ``epsilon``, which `calibrate` checks at the end.
-
-    Raises:
-        InputError: If ``spent`` leaves nothing.
-    """
-    return calibrate(lambda multiplier: [*spent, _step_event(multiplier, sample_rate).repeated(steps)], epsilon, delta)
 
 
 class DpGan:
@@ -201,13 +86,13 @@ class DpGan:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
+        self._run, self._data = config, split.shape
         self.ledger, self.device = ledger, device
-        _refuse(config, split.num_private)
+        config.check(split.shape)
         seed, classes = config.training.seed, split.classes
         self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device).eval()
         self.newest.classes = classes if self.newest.num_classes else ()
-        model = config.model.model_copy(update={"width": config.method.critic_width or config.model.width})
-        self.critic = Critic(model, split.image_shape, len(classes), seed=seed).to(device)
+        self.critic = Critic(config.critic_model, split.image_shape, len(classes), seed=seed).to(device)
         validate_private_critic(self.critic)
         self.loss = CriticLoss(
             self.critic,
@@ -216,11 +101,6 @@ class DpGan:
             paired=self.config.fakes == "paired",
             mismatch=self.config.mismatch,
         )
-        if self.config.mismatch and self.critic.num_classes < 2:
-            raise ConfigError(
-                f"method.mismatch = {self.config.mismatch:g} needs at least 2 classes, and the critic has "
-                f"{self.critic.num_classes}. Set method.mismatch = 0."
-            )
         self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
         self._images = place(split.private, device)
         self._event = config.step_event()
@@ -253,23 +133,32 @@ class DpGan:
     def prepare(self) -> None:
         """Nothing is read once for all."""
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of coins, latent numbers and noise."""
+        return (self.noise,)
+
     def step_event(self) -> Event:
         """One Poisson-sampled Gaussian release, of empty batches too."""
         return self._event
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     # The critic: the only lines that read private images ---------------------------------------------------------
 
     def critic_step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step."""
-        records = self._records()
+        *records, null = self._records()
         weights = dict(self.critic.named_parameters())
         result, self._physical_batch = halving_on_out_of_memory(
-            functools.partial(self._clipped, self.loss.of_record, weights, records), self._physical_batch
+            functools.partial(self._clipped, self.loss.of_record, weights, records, null), self._physical_batch
         )
         sums = result.sums
         if not self.loss.paired:
             fakes, self._physical_batch = halving_on_out_of_memory(
-                functools.partial(self._clipped, self.loss.of_fake, weights, self._public_fakes()),
+                functools.partial(self._clipped, self.loss.of_fake, weights, self._public_fakes(), None),
                 self._physical_batch,
             )
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
@@ -278,11 +167,18 @@ class DpGan:
         self._since += 1
         return _statistics(result, self.config.clip_norm)
 
-    def _clipped(self, loss: Callable[..., Tensor], weights: Any, records: Any, physical_batch: int) -> ClippedSum:
-        return clipped_sum(loss, weights, records, clip_norm=self.config.clip_norm, physical_batch=physical_batch)
+    def _clipped(
+        self, loss: Callable[..., Tensor], weights: Any, records: Any, null: Tensor | None, physical_batch: int
+    ) -> ClippedSum:
+        clip_norm = self.config.clip_norm
+        return clipped_sum(loss, weights, records, clip_norm=clip_norm, physical_batch=physical_batch, null=null)
 
     def _records(self) -> tuple[Tensor, ...]:
-        """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins."""
+        """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins.
+
+        Null records are drawn like others and have coins of their own, so that nobody else's coins depend on them. The
+        last tensor, bool (B,), says which they are.
+        """
         index = poisson_sample(len(self._images), self.privacy_config.sample_rate, self.noise)
         batch = self._images.select(index).to(self.device)
         num, strength = len(batch), self.config.augment
@@ -298,7 +194,8 @@ class DpGan:
         else:
             fake, alpha = real, real.new_zeros(num)  # not looked at
         known = torch.zeros(num, dtype=torch.int64, device=self.device) if labels is None else labels
-        return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known
+        null = torch.zeros_like(known, dtype=torch.bool) if batch.null is None else batch.null
+        return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known, null
 
     def _wrong(self, labels: Tensor) -> Tensor:
         """Return another class for each record, by a coin of its own."""
@@ -392,20 +289,8 @@ class DpGan:
 
     def privacy(self) -> PrivacyReport:
         """Report the budget as claimed, and what the ledger proves for the steps that were taken."""
-        terms = self.privacy_config
-        return PrivacyReport(
-            claimed=Guarantee(
-                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
-            ),
-            proven=self.ledger.proven(terms.delta),
-            audited=None,
-            reason=f"DP-SGD on the critic, Poisson sampling, noise added in floating point; noise: {self.noise.name}",
-            private=self.noise.private and math.isfinite(self.ledger.epsilon(terms.delta)),
-            public_assumptions=(
-                f"the sampling rate {terms.sample_rate:g} and the divisor {self.training.batch_size}",
-                "the settings: epsilon covers no choice of settings by looking at private images",
-            ),
-        )
+        proven = self.ledger.proven(self.privacy_config.delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average, random state and the state of the noise source."""
@@ -447,19 +332,6 @@ def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
         "gradient_norm": norms.mean(),
         "clipped_share": (norms > clip_norm).float().mean(),
     }
-
-
-def _refuse(config: Config, num_private: int) -> None:
-    """Refuse a divisor that is not about q N, and a delta that means nothing for N images."""
-    check_delta(config.privacy.delta, num_private)
-    expected, size = config.privacy.sample_rate * num_private, config.training.batch_size
-    if not expected / 2 <= size <= 2 * expected:
-        raise ConfigError(
-            f"training.batch_size = {size} divides the noisy sum of about {expected:.0f} images (privacy.sample_rate "
-            f"= {config.privacy.sample_rate:g} of {num_private}); it must be within a factor of 2 of that. Set "
-            f"privacy.sample_rate to about {size / num_private:.4g}, or training.batch_size to "
-            f"{max(1, round(expected))}."
-        )
 
 
 Method: Callable[..., method.Method] = DpGan

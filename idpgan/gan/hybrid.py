@@ -11,8 +11,7 @@ the remaining ones are charged. Share, steps and learning rates are settings: ch
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.dp_gan import DpGan, DpGanConfig, DpGanPrivacy, least_noise
 from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy, IdpAggregate
@@ -30,6 +29,7 @@ from idpgan.gan.idp_aggregate import Config as AggregateRun
 from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -68,7 +68,7 @@ class HybridPrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
     sample_rate: float = Field(gt=0, le=1)
 
 
@@ -94,6 +94,26 @@ class Config(RunConfig):
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return (*self._release(shape), *self.dp_gan_part(shape).planned_events(shape))
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the budget is what is claimed, and one ledger proves it for both parts."""
+        first = self.aggregate_part().report(shape, events, proven, noise[:1])
+        second = self.dp_gan_part(shape).report(shape, events, proven, noise[1:])
+        return PrivacyReport(
+            claimed=second.claimed,
+            proven=proven,
+            audited=None,
+            reason=f"{first.reason}; then {second.reason}",
+            private=first.private and second.private,
+            public_assumptions=(*first.public_assumptions, *second.public_assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        self.aggregate_part().check(shape)
+        self.dp_gan_part(shape).check(shape)
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""
@@ -153,6 +173,7 @@ class Hybrid:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.ledger = config.method, config.privacy, ledger
+        self._run, self._data = config, split.shape
         first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
@@ -166,8 +187,17 @@ class Hybrid:
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
 
     def prepare(self) -> None:
-        """Charge and release the noisy sums."""
+        """Release the noisy sums together with their charge."""
         self.aggregate.prepare()
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """That of dp-gan; the aggregate's draws only for its release."""
+        return self.dp_gan.noises
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     def step_event(self) -> Event | None:
         """Nothing for the aggregate's steps, then that of dp-gan."""
@@ -203,18 +233,9 @@ class Hybrid:
 
     def privacy(self) -> PrivacyReport:
         """Report the budget as claimed, and what the one ledger proves for both parts."""
-        terms, first, second = self.privacy_config, self.aggregate.privacy(), self.dp_gan.privacy()
-        private = self.aggregate.noise.private and self.dp_gan.noise.private
-        return PrivacyReport(
-            claimed=Guarantee(
-                terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
-            ),
-            proven=self.ledger.proven(terms.delta),
-            audited=None,
-            reason=f"{first.reason}; then {second.reason}",
-            private=private and math.isfinite(self.ledger.epsilon(terms.delta)),
-            public_assumptions=(*first.public_assumptions, *second.public_assumptions),
-        )
+        proven = self.ledger.proven(self.privacy_config.delta)
+        sources = (self.aggregate.noise.source, self.dp_gan.noise.source)
+        return self._run.report(self._data, self.ledger.events, proven, sources)
 
     def state(self) -> dict[str, Any]:
         """Return the states of both parts; what was released is kept once."""

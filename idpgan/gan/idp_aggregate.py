@@ -15,157 +15,49 @@ Choices:
    coins are drawn from the noise source, one set per image, and never released: for fixed coins each image still
    adds one vector of norm at most 1 in one cell, and averaging over independent coins of a record keeps the guarantee
    (quasi-convexity of the hockey-stick divergence).
-2. A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
-3. Means are noisy sum / max(noisy count, 1). True counts are used nowhere; labels are drawn uniformly.
-4. The deep critic's fakes come in groups of the (noisy) size of a real group, with the same noise.
+2. A null record keeps its coins and adds the zero vector, so N is public and nobody else's numbers depend on it.
+   Under replace-one too the zero vector is within the bound.
+3. A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
+4. Means are noisy sum / max(noisy count, 1). True counts are used nowhere; labels are drawn uniformly.
+5. The deep critic's fakes come in groups of the (noisy) size of a real group, with the same noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.aggregate_cells import Cells, private_vectors
+from idpgan.gan.aggregate_cells import Cells, private_vectors, refuse_people_in_two_parts
 from idpgan.gan.aggregate_critic import DeepCritic, LinearCritic
-from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.gan.aggregate_terms import AggregateConfig, AggregatePrivacy, Config
 from idpgan.gan.pretrain import fit_embedding, pretrain_codes
 from idpgan.models.augment import augment
-from idpgan.models.config import classes_of
 from idpgan.models.ema import Ema
 from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet, FeatureMap, PublicFeatures, RandomFeatures
 from idpgan.models.generator import Generator
 from idpgan.models.initialise import torch_seed
 from idpgan.models.warp import WarpGenerator
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Budget
-from idpgan.privacy.sums import NORMS, CellSums
+from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy.sums import NORMS
 from idpgan.training import method
 from idpgan.training.method import Stats
+
+__all__ = ["INFO", "AggregateConfig", "AggregatePrivacy", "Config", "IdpAggregate", "Method"]
 
 INFO = METHODS["idp-gan-aggregate"]
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
 _BATCH = 1000  # images per call of the feature map
-
-
-class AggregateConfig(MethodConfig):
-    """[method] of idp-gan-aggregate.
-
-    Attributes:
-        features: "public" (CNN and PCA learned on the public split) or "random" (no data at all).
-        moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
-            are released: m (m + 1) / 2 numbers a class each.
-        fourier: Random Fourier features of each kind.
-        law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
-        augment: Strength of the random motion of every private image before phi; 1 is that of handwriting.
-        clusters: Public clusters per class, k-means on the public embedding; 1 = none.
-        groups: Groups per class, by an independent coin per image; for the deep critic.
-        critic: "linear" (mean-embedding match) or "deep" (a network on noisy group means).
-        metric: What the linear critic whitens by: images of the "public" split, "fakes", or "none".
-        metric_steps: Steps after which the metric is taken anew from fakes.
-        metric_noise: How many images count as one direction when noise and variance are weighed.
-        average: Weight of the past in the linear critic's average of fake means.
-        embedding_steps: Steps of fitting the public CNN.
-        pretrain_steps: Steps of pre-training a "warp" generator on public images.
-        learning_rate: Peak, of Adam for the generator (and the deep critic); warm-up 5 %, then cosine to zero.
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        ema_decay: Weight of the past in the averaged generator.
-    """
-
-    name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
-    features: Literal["public", "random"] = "random"
-    moments: int = Field(48, ge=1, le=1000)
-    fourier: int = Field(500, ge=1, le=100_000)
-    law: Literal["gaussian", "laplace"] = "gaussian"
-    augment: float = Field(1.0, ge=0, le=3)
-    clusters: int = Field(1, ge=1, le=1000)
-    groups: int = Field(1, ge=1, le=100_000)
-    critic: Literal["linear", "deep"] = "linear"
-    metric: Literal["none", "public", "fakes"] = "fakes"
-    metric_steps: tuple[int, ...] = (200, 500, 1500, 3000)
-    metric_noise: float = Field(300.0, ge=0)
-    average: float = Field(0.95, ge=0, lt=1)
-    embedding_steps: int = Field(3500, ge=0)
-    pretrain_steps: int = Field(1500, ge=0)
-    learning_rate: float = Field(2e-3, gt=0)
-    beta1: float = Field(0.8, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    ema_decay: float = Field(0.99, ge=0, lt=1)
-
-
-class AggregatePrivacy(PrivacyConfig):
-    """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
-
-    Attributes:
-        epsilon: Of the one release, whatever is trained from it.
-        delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
-        unit: "image", or "person" where the data names identities.
-        relation: How neighbours differ.
-        most_per_person: Public cap on a person's images; further ones are left out, the first by index stay.
-    """
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(ge=0, lt=1)
-    unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
-    relation: Relation = Relation.ZERO_OUT
-    most_per_person: int = Field(20, ge=1)
-
-
-class Config(RunConfig):
-    """A whole config file of idp-gan-aggregate."""
-
-    method: AggregateConfig = AggregateConfig()
-    privacy: AggregatePrivacy
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`."""
-        return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
-
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
-        return (self.cell_sums(shape).event,)
-
-    def cell_sums(self, shape: DataShape) -> CellSums:
-        """Return the release of sums.
-
-        Raises:
-            ConfigError: If Gaussian noise is asked for at delta = 0.
-        """
-        terms, method = self.privacy, self.method
-        if method.law == "gaussian" and terms.delta == 0:
-            raise ConfigError(
-                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
-                'method.law = "laplace".'
-            )
-        classes = classes_of(self.model, len(shape.classes))
-        settings = {"norm": NORMS[method.law], "fourier": method.fourier}
-        if method.features == "random":
-            dimensions = RandomFeatures(shape.image_shape, dimensions=method.moments, **settings).dimensions
-        else:
-            dimensions = PublicFeatures.count_dimensions(
-                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
-            )
-        return CellSums.calibrated(
-            max(classes, 1) * method.clusters * method.groups,
-            dimensions,
-            method.law,
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            unit=terms.unit,
-            relation=terms.relation,
-            most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
-        )
+_FEATURES = "features."  # of the names of what is released
 
 
 class IdpAggregate:
@@ -190,15 +82,18 @@ class IdpAggregate:
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
+        self._run, self._data = config, split.shape
         self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
         self._private: Images | None = split.private
         self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
         seed, classes = config.training.seed, split.classes
+        config.check(split.shape)
+        if config.privacy.unit is Unit.PERSON:
+            refuse_people_in_two_parts(split)
         self.newest = build_generator(config.model, self.shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self._refuse(split)
         self.features = self._new_features(EmbeddingNet(self.shape, max(len(classes), 1), seed=seed))
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
@@ -206,60 +101,34 @@ class IdpAggregate:
         self._fake: Tensor | None = None
         self._start_training()
 
-    def _refuse(self, split: Split) -> None:
-        """Refuse what the data cannot give, before anything is read."""
-        config, cells = self.config, self.rows * self.config.clusters * self.config.groups
-        needs_public = [key for key in ("features", "metric") if getattr(config, key) == "public"]
-        needs_public += ["clusters"] if config.clusters > 1 else []
-        if needs_public and not len(split.public):
-            raise ConfigError(
-                f"method.{needs_public[0]} = {getattr(config, needs_public[0])} needs public images, and there "
-                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
-                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
-            )
-        if config.clusters > 1 and config.features != "public":
-            raise ConfigError(
-                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
-            )
-        if cells > split.num_private:
-            raise ConfigError(
-                f"{cells} cells (classes x clusters x groups) for {split.num_private} private images: most would hold "
-                "noise only. Lower method.clusters or method.groups."
-            )
-        if config.critic == "deep" and config.groups < 2:
-            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
-        if self.privacy_config.unit is Unit.PERSON and split.private.identities is None:
-            raise ConfigError(
-                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
-                "unit = image."
-            )
-        if self.training.batch_size % self.rows:
-            raise ConfigError(
-                f"training.batch_size = {self.training.batch_size} must be a multiple of the {self.rows} classes: "
-                "every step generates equally many of each."
-            )
-
     # The one private read --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Learn what public images teach, charge, release the noisy sums, and drop the private images."""
-        if len(self._public):
-            seed = self.training.seed
-            if self.config.features == "public":
-                network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=seed)
-                fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=seed)
-                self.features = self._new_features(network)
-                if self.config.clusters > 1:
-                    self.cells.find_clusters(self._embedding, self._public, seed)
-            if isinstance(self.newest, WarpGenerator) and self.config.pretrain_steps:
-                pretrain_codes(self.newest, self._public, steps=self.config.pretrain_steps, seed=seed)
-        self.ledger.charge(self.sums.event)  # before the read: a failure over-counts, never under-counts
+        """Release the noisy sums, drop the private images, and start from what public images teach."""
+        released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take_released(released)
+        if len(self._public) and isinstance(self.newest, WarpGenerator) and self.config.pretrain_steps:
+            steps, seed = self.config.pretrain_steps, self.training.seed
+            pretrain_codes(self.newest, self._public, steps=steps, seed=seed)
+        self._start_training()
+
+    def _release(self) -> dict[str, Tensor]:
+        """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
+        if self.config.features == "public":
+            network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=self.training.seed)
+            fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=self.training.seed)
+            self.features = self._new_features(network)
+            if self.config.clusters > 1:
+                self.cells.find_clusters(self._embedding, self._public, self.training.seed)
         vectors = private_vectors(
             self._take_private(), self.features, self.cells, self.noise, motion=self.config.augment, cap=self._cap()
         )
-        self._released = self.sums(vectors, self.noise)
-        self._start_training()
-        self._use_released()
+        released = {"sums": self.sums(vectors, self.noise)}
+        released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
+        if self.cells.centroids is not None:
+            released["centroids"] = self.cells.centroids
+        return released
 
     def _take_private(self) -> Images:
         """Hand the private images over, once."""
@@ -279,10 +148,21 @@ class IdpAggregate:
 
     # What follows is post-processing of the released sums ------------------------------------------------------
 
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
+        self._private, self._released = None, released
+        features = {
+            name.removeprefix(_FEATURES): tensor for name, tensor in released.items() if name.startswith(_FEATURES)
+        }
+        self.features.load_state_dict(features)
+        if "centroids" in released:
+            self.cells.set_centroids(self._embedding, released["centroids"].to(self.device))
+        self._use_released()
+
     def _use_released(self) -> None:
         """Make the critic from the released sums, (rows, clusters, groups, dimensions)."""
         config, count = self.config, self.features.count
-        sums = self._released.view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
+        sums = self._released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
         per_row = (sums[..., -1].sum((1, 2)) / count).clamp(min=1)  # noisy images per class
         noise_std = self.sums.noise_std * math.sqrt(config.groups)
         self.noise_variance = (noise_std / per_row.mean().item()) ** 2
@@ -300,8 +180,17 @@ class IdpAggregate:
         target = sums[..., :-1].sum(2) / per_row[:, None, None]  # (rows, clusters, D)
         self.critic = LinearCritic(target, config.average)
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """No step draws secret noise."""
+        return ()
+
     def step_event(self) -> None:
         """No step reads anything private."""
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """No step reads anything private."""
+        return ()
 
     def critic_step(self, step: int) -> Stats:
         """Generate, embed, and move the critic; the embedding is kept for the generator's step."""
@@ -380,33 +269,15 @@ class IdpAggregate:
 
     def privacy(self) -> PrivacyReport:
         """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""
-        terms = self.privacy_config
-        claimed = Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config")
-        public = len(self._public)
-        assumptions = [f"the feature map ({self.config.features} features), fixed before any private image was read"]
-        if public:
-            assumptions.append("what was learned from public images; the generator may reproduce them")
-        if terms.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
-        return PrivacyReport(
-            claimed=claimed,
-            proven=self.ledger.proven(terms.delta),
-            audited=None,
-            reason=f"one release of noisy sums; noise: {self.noise.name}",
-            private=self.noise.private and math.isfinite(self.ledger.epsilon(terms.delta)),
-            public_assumptions=tuple(assumptions),
-        )
+        proven = self.ledger.proven(self.privacy_config.delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     # State -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return what was released, networks, optimiser, average and random state."""
-        prepared = {"sums": self._released}
-        prepared |= {f"features.{name}": tensor for name, tensor in self.features.state_dict().items()}
-        if self.cells.centroids is not None:
-            prepared["centroids"] = self.cells.centroids
         return {
-            "prepared": prepared,
+            "prepared": self._released,
             "critic": self.critic.state(),
             "generator": self.newest.state_dict(),
             "ema": self.ema.state(),
@@ -416,17 +287,8 @@ class IdpAggregate:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; the private images are not needed any more."""
-        self._private = None
-        prepared = state["prepared"]
-        self._released = prepared["sums"]
-        prefix = "features."
-        self.features.load_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in prepared.items() if name.startswith(prefix)}
-        )
-        if "centroids" in prepared:
-            self.cells.set_centroids(self._embedding, prepared["centroids"].to(self.device))
-        self._use_released()
+        """Take back what `state` returned."""
+        self._take_released(state["prepared"])
         self.critic.load_state(state["critic"])
         self.newest.load_state_dict(state["generator"])
         self.ema.load_state(state["ema"])

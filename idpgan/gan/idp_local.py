@@ -17,12 +17,15 @@ What is ours:
 3. Noisy images are mapped back to pixels and divided by the public size of the noise before the critic sees them.
 4. The penalty is taken at interpolates of noisy reals and noisy fakes, with the noisy label of the real.
 5. The noise of a coefficient is proportional to its public bound, so all k have one price.
+
+A null record is perturbed and released like any other, as a black image of class 0. Under replace-one whether a record
+is there is part of its content: leaving it out would tell everybody, without noise, that it is not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -30,18 +33,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, describe
+from idpgan.data.load import DataShape, Split, describe, place
 from idpgan.errors import ConfigError
 from idpgan.gan import METHODS
-from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, count_coefficients, solve
+from idpgan.gan.channel import PAIR, Bound, Projection, Terms, build_channel, check_channel, count_coefficients, solve
 from idpgan.gan.config import PrivacyConfig, RunConfig
 from idpgan.gan.wgan_gp import WganGp, WganGpConfig
 from idpgan.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
-from idpgan.privacy.guarantee import default_delta
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -108,15 +111,36 @@ class Config(RunConfig):
         if self._raw_labels:
             return *PAIR, None
         found = describe(self.data)
-        return *PAIR, Budget(self.privacy.epsilon, self.delta(found.num_private if found else 1))
+        return *PAIR, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
         return self.events(shape.image_shape, len(shape.classes), shape.num_private)
 
-    def delta(self, num_private: int) -> float:
-        """Return the configured delta or the default one for N private images."""
-        return default_delta(num_private) if self.privacy.delta is None else self.privacy.delta
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: no paper claims anything of this method."""
+        method = self.method
+        plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
+        broken = [event.reason for event in events if event.reason]
+        assumptions = [f"noise source: {noise[0].name}"]
+        if shape.sizes.public and not plain:
+            assumptions.append("basis and bounds of the coefficients were computed from public images")
+        return PrivacyReport(
+            claimed=None,
+            proven=proven,
+            audited=None,
+            reason=broken[0] if broken else INFO.reason,
+            private=proven.finite and noise[0].private,
+            public_assumptions=tuple(assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        terms = self.terms(shape.image_shape, len(shape.classes), shape.num_private)
+        check_channel(terms, self.method.projection, shape.sizes.public, self.method.clip_norm)
 
     def terms(self, image_shape: ImageShape, num_classes: int, num_private: int) -> Terms:
         """Return what the channel has to keep to."""
@@ -124,7 +148,7 @@ class Config(RunConfig):
             num_coefficients=count_coefficients(self.method.projection, self.method.coefficients, image_shape),
             bound=self.method.bound,
             epsilon=self.privacy.epsilon,
-            delta=self.delta(num_private),
+            delta=self.stated_delta(num_private),
             num_classes=classes_of(self.model, num_classes),
             label_epsilon=self.privacy.label_epsilon,
         )
@@ -160,23 +184,26 @@ class IdpLocal(WganGp):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device)  # type: ignore[arg-type]  # same sections
         self.config, self._run, self.ledger = config.method, config, ledger
+        self._images = place(split.private, device)  # null records too: see the module
         self.noise = noise or Noise.system()
         shape, classes = split.image_shape, len(split.classes)
-        self._delta = config.delta(split.num_private)
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._events = config.events(shape, classes, split.num_private)
         self._terms = config.terms(shape, classes, split.num_private)
         channel = build_channel(self._terms, config.method.projection, shape, split.public, config.method.clip_norm)
         self.channel = channel.to(device)
-        plain = config.method.projection == "pixels" and (config.method.bound == "clamp" or config.method.clip_norm)
-        self._uses_public = len(split.public) > 0 and not plain
         self._steps = torch.empty(0, self._terms.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
         self._frequencies = torch.empty(0, device=device)
 
     def prepare(self) -> None:
-        """Charge image and label, perturb them all, and let go of the raw ones."""
-        for event in self._events:
-            self.ledger.charge(event)
+        """Perturb all images and labels, once, and let go of the raw ones."""
+        released = self.ledger.release(self._events, self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take(released["steps"], released["labels"])
+
+    def _release(self) -> dict[str, Tensor]:
+        """Read every image and label, and return what the channel and the response make of them."""
         chunks = [
             self.channel.release(to_float(chunk).to(self.device), self.noise)
             for chunk in self._images.images.split(_CHUNK)
@@ -185,7 +212,7 @@ class IdpLocal(WganGp):
         if self.newest.num_classes and self._images.labels is not None:
             raw = self._images.labels.cpu().clone()
             labels = raw if self._terms.response is None else self._terms.response(raw, self.noise)
-        self._take(torch.cat(chunks), labels)
+        return {"steps": torch.cat(chunks), "labels": labels}
 
     def _take(self, steps: Tensor, labels: Tensor) -> None:
         """Keep what was released, and nothing raw."""
@@ -263,18 +290,7 @@ class IdpLocal(WganGp):
     def privacy(self) -> PrivacyReport:
         """Report what the ledger proves; no paper claims anything of this method."""
         proven = self.ledger.proven(self._delta)
-        broken = [event.reason for event in self.ledger.events if event.reason]
-        assumptions = [f"noise source: {self.noise.name}"]
-        if self._uses_public:
-            assumptions.append("basis and bounds of the coefficients were computed from public images")
-        return PrivacyReport(
-            claimed=None,
-            proven=proven,
-            audited=None,
-            reason=broken[0] if broken else INFO.reason,
-            private=proven.finite and self.noise.private,
-            public_assumptions=tuple(assumptions),
-        )
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return WGAN-GP's state, and under "prepared" what was released. The noise source is not needed again."""

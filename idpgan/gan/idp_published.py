@@ -29,12 +29,16 @@ contradicts, and what is built (math.md 1.1; also docs/deviations.md):
 14. Batches go through the images in shuffled epochs: an image is accessed at most ceil(T |L| / N) times, which is
     charged in full before the first step.
 15. `allocation = "relevance"` divides the scale of pixel j by beta_j, from a small classifier of public images.
+
+A null record is an ordinary record, a black image of class 0: under replace-one whether it is there is part of its
+content, and leaving it out would tell without noise that it is not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -50,6 +54,7 @@ from idpgan.gan.idp_terms import (
     Config,
     PublishedConfig,
     coefficient_scale,
+    label_events,
     label_outputs,
     label_targets,
     most_accesses,
@@ -77,8 +82,7 @@ from idpgan.models.perturbed import (
     check_bounded_features,
 )
 from idpgan.models.relevance import allocate, mean_relevance
-from idpgan.privacy import Event, Guarantee, Laplace, Ledger, Noise, PrivacyReport, RandomisedResponse
-from idpgan.privacy.guarantee import default_delta
+from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomisedResponse
 from idpgan.training import method
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
@@ -123,6 +127,7 @@ class IdpPublished:
         noise: Noise | None = None,
         critic: PerturbedCritic | None = None,
     ) -> None:
+        config.check(split.shape)
         self.config, self._run = config.method, config
         self.batch_size = config.training.batch_size
         self.device, self.ledger = device, ledger
@@ -130,11 +135,7 @@ class IdpPublished:
         seed, shape, classes = config.training.seed, split.image_shape, split.classes
         self._accesses = most_accesses(config, split.num_private)
         self._num_classes, self._num_private = len(classes), split.num_private
-        self._delta = default_delta(split.num_private) if config.privacy.delta is None else config.privacy.delta
-        if config.method.allocation == "relevance" and len(split.public) == 0:
-            raise ConfigError(
-                "method.allocation = relevance needs public images: set data.public_share or public_root."
-            )
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
@@ -159,21 +160,50 @@ class IdpPublished:
     # Private reads ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Charge every read of the run; then perturb images (`once`) and labels, and let go of the raw images."""
+        """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
         if self._public is not None:
             self._allocate(self._relevance(self._public))
         pixels = self.critic.first.pixel_noise
-        shape = pixels.image_shape
-        for event in planned(self._run, shape, self._num_classes, self._num_private, pixels):
-            self.ledger.charge(event)
+        events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
+        self._take_released(self.ledger.release(events, self._release, noise=self.noise))
         self.critic.first.draw_bias_noise(self._rng)
-        if self.newest.num_classes and self._run.privacy.label_epsilon is not None and self._labels is not None:
-            response = RandomisedResponse(self.newest.num_classes, self._run.privacy.label_epsilon, *PAIR)
-            self._labels = response(self._labels, self.noise)
+
+    def _release(self) -> dict[str, Tensor]:
+        """Return what is drawn once: x~ (`once`), the labels' random answers; and the allocation of the noise."""
+        released, pixels = {}, self.critic.first.pixel_noise
+        if self._labels_are_public and self._labels is not None and self.newest.num_classes:
+            response = RandomisedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *PAIR)
+            released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
             perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
-            self._images = torch.cat(perturbed).to(self.device)
-            self._raw = None
+            released["images"] = torch.cat(perturbed)
+        if self.config.allocation == "relevance":
+            released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
+        return released
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run, and let go of what is raw."""
+        self._released = released
+        if "allocation" in released:
+            self._allocate(tuple(released["allocation"].tolist()))
+        if "labels" in released:
+            self._labels = released["labels"].to(self.device)
+        if "images" in released:
+            self._images, self._raw = released["images"].to(self.device), None
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of what is drawn at every step."""
+        return (self.noise,)
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Return what the accesses after `step` cost at most, one more than they fill: they may begin in an epoch."""
+        left = self._run.training.steps - step
+        accesses = math.ceil(left * self.batch_size / self._num_private) + 1
+        pixels = self.critic.first.pixel_noise
+        of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
+        of_labels = () if not left or self._labels_are_public else label_events(self._run, self._num_classes, accesses)
+        return of_pixels + of_labels
 
     def step_event(self) -> Event | None:
         """`prepare` has paid for every step: the number of accesses is fixed in advance."""
@@ -326,42 +356,12 @@ class IdpPublished:
 
     def privacy(self) -> PrivacyReport:
         """Report eps1 + eps2 as claimed, and what the ledger proves."""
-        settings = self._run.privacy
-        basis = "seed 004, section 2.2.3 and Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
         proven = self.ledger.proven(self._delta)
-        law = "continuous Laplace noise in floating point (Mironov 2012), as in the paper"
-        return PrivacyReport(
-            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *PAIR, basis),
-            proven=proven,
-            audited=None,
-            reason=self._reason(),
-            private=proven.finite and self.noise.private,
-            public_assumptions=(law, f"noise source: {self.noise.name}", f"|L| = {self.batch_size}"),
-        )
-
-    def _reason(self) -> str:
-        """Say in one sentence what the proven number rests on."""
-        broken = [event.reason for event in self.ledger.events if event.reason]
-        if broken:
-            return "; ".join(dict.fromkeys(broken))
-        pixels = self.critic.first.pixel_noise
-        times = "once" if pixels.draw == "once" else f"at each of at most {self._accesses} accesses"
-        return (
-            f"each of an image's {pixels.num_pixels} numbers, of range 2, gets Laplace noise of scale "
-            f"{pixels.scale:.4g} {times}; the paper sizes that noise by its first layer and the batch size, which "
-            "bound no image's influence"
-        )
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average, batch order and random states; x~ once, under "prepared"."""
         self._warn_if_unbounded()
-        prepared = {}
-        if self._images is not None:
-            prepared["images"] = self._images
-        if self._labels_are_public and self._labels is not None:
-            prepared["labels"] = self._labels
-        if self.config.allocation == "relevance":
-            prepared["allocation"] = torch.tensor(self.critic.first.pixel_noise.allocation, dtype=torch.float64)
         return {
             "generator": self.newest.state_dict(),
             "critic": self.critic.state_dict(),
@@ -373,7 +373,7 @@ class IdpPublished:
             "order": self._order,
             "cursor": self._cursor,
             "unbounded": self._unbounded,
-            **({"prepared": prepared} if prepared else {}),
+            "prepared": self._released,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -387,13 +387,7 @@ class IdpPublished:
         self.noise.load_state(state["noise"])
         self._order, self._cursor = state["order"], state["cursor"]
         self._unbounded = state["unbounded"].to(self.device)
-        prepared = state.get("prepared", {})
-        if "allocation" in prepared:
-            self._allocate(tuple(prepared["allocation"].tolist()))
-        if "labels" in prepared:
-            self._labels = prepared["labels"].to(self.device)
-        if "images" in prepared:
-            self._images, self._raw = prepared["images"].to(self.device), None
+        self._take_released(state["prepared"])
 
     def _warn_if_unbounded(self) -> None:
         """Say once, at a tick, that the order-2 noise has taken the loss's lower bound away."""

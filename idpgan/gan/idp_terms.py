@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -16,8 +17,10 @@ from idpgan.gan.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.losses import taylor_sensitivity
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity
-from idpgan.privacy import Event, RandomisedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, PrivacyReport, RandomisedResponse, Relation, Unit
+from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 
 PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
 _LEAKED_LABELS = "raw labels reach the critic past the noise (label_path = autograd)"
@@ -108,6 +111,45 @@ class Config(RunConfig):
         """
         return planned(self, shape.image_shape, len(shape.classes), shape.num_private)
 
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the paper claims eps1 + eps2."""
+        settings = self.privacy
+        basis = "seed 004, section 2.2.3 and Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
+        return PrivacyReport(
+            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *PAIR, basis),
+            proven=proven,
+            audited=None,
+            reason=self._reason(shape, events),
+            private=proven.finite and noise[0].private,
+            public_assumptions=(f"noise source: {noise[0].name}", f"|L| = {self.training.batch_size}"),
+        )
+
+    def _reason(self, shape: DataShape, events: Sequence[Event]) -> str:
+        """Say in one sentence what the proven number rests on."""
+        broken = [event.reason for event in events if event.reason]
+        if broken:
+            return "; ".join(dict.fromkeys(broken))
+        pixels = pixel_noise(self, shape.image_shape)
+        times = (
+            "once" if pixels.draw == "once" else f"at each of at most {most_accesses(self, shape.num_private)} accesses"
+        )
+        return (
+            f"each of an image's {pixels.num_pixels} numbers, of range 2, gets Laplace noise of scale "
+            f"{pixels.scale:.4g} {times}; the paper sizes that noise by its first layer and the batch size, which "
+            f"bound no image's influence; {FLOATING_POINT}"
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        most_accesses(self, shape.num_private)
+        if self.method.allocation == "relevance" and not (shape.sizes.public and shape.classes):
+            raise ConfigError(
+                "method.allocation = relevance needs public images with labels: set data.public_share or public_root."
+            )
+
     @property
     def plans_exactly(self) -> bool:
         """See `RunConfig.plans_exactly`."""
@@ -189,10 +231,10 @@ def planned(
         cost: tuple[Event, ...] = (Event("exponential", *PAIR, pure_epsilon=uniform.pure_epsilon, count=repeats),)
     else:
         cost = (pixels or uniform).events(accesses)
-    return cost + _label_events(config, num_classes, accesses)
+    return cost + label_events(config, num_classes, accesses)
 
 
-def _label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
+def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
     """Return what the label of one image pays (math.md 1.1, below the table)."""
     classes, privacy = classes_of(config.model, num_classes), config.privacy
     if classes == 0:

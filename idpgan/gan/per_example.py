@@ -18,12 +18,13 @@ from torch.nn.functional import softplus
 
 from idpgan.losses import interpolate
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.precision import full_precision
 
 Weights = Mapping[str, Tensor]
 RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
 T = TypeVar("T")
 
-_TINY = 1e-6  # Opacus' own: keeps C / norm finite, and the clipped norm just below C
+_SLACK = 1e-5  # norms are clipped to C (1 - _SLACK): rounding then never reaches C
 
 
 def poisson_sample(num: int, sample_rate: float, noise: Noise) -> Tensor:
@@ -31,7 +32,7 @@ def poisson_sample(num: int, sample_rate: float, noise: Noise) -> Tensor:
 
     Args:
         num: Number of records.
-        sample_rate: q. A coin compares 53 uniform bits with q, so its chance is q to 2^-53.
+        sample_rate: q. A coin compares 52 uniform bits and a half with q, so its chance is q to 2^-53.
         noise: Where the coins come from. They are never released: the accounting of Poisson sampling needs that.
 
     Returns:
@@ -143,9 +144,9 @@ class ClippedSum:
     """A sum of per-record gradients of norm at most C each, and what it was made of (curator only).
 
     Attributes:
-        sums: One tensor per weight, without a batch dimension.
+        sums: One float64 tensor per weight, without a batch dimension.
         losses: (B,).
-        norms: (B,) before clipping; not finite where the record counted as zero.
+        norms: (B,) before clipping, float64; not finite where the record counted as zero, null records among them.
     """
 
     sums: dict[str, Tensor]
@@ -153,14 +154,26 @@ class ClippedSum:
     norms: Tensor
 
 
+@full_precision()
 def clipped_sum(
-    loss: RecordLoss, weights: Weights, records: Sequence[Tensor], *, clip_norm: float, physical_batch: int
+    loss: RecordLoss,
+    weights: Weights,
+    records: Sequence[Tensor],
+    *,
+    clip_norm: float,
+    physical_batch: int,
+    null: Tensor | None = None,
 ) -> ClippedSum:
     r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
 
     Sensitivity, L2, zero-out-one: C, since every term is a function of one record (and of coins that are
-    its own) and has norm at most C. A gradient that is not finite counts as zero *before* the sum, so that no record
-    can void the others' noise with a NaN. Chunks bound the memory and change only the order of the sum.
+    its own) and has norm at most C; that of a null record is zero. A gradient that is not finite counts as zero
+    *before* the sum, so that no record can void the others' noise with a NaN. Chunks bound the memory and change only
+    the order of the sum; null records keep their rows in them.
+
+    Rounding. In float32 a norm loses what is small beside what is large, so that a clipped one exceeds C, and a sum
+    moves by its own rounding beside the record's term. So norms, factors and sums are float64, and clipped norms
+    C (1 - 1e-5): the slack is far more than float64 rounds in a sum of 10^9 records.
 
     Args:
         loss: See `per_example_gradients`.
@@ -168,17 +181,22 @@ def clipped_sum(
         records: See there.
         clip_norm: C > 0.
         physical_batch: Records whose gradients are in memory at once.
+        null: bool (B,), which records are null; None = none.
     """
-    sums = {name: torch.zeros_like(weight, requires_grad=False) for name, weight in weights.items()}
+    sums = {
+        name: torch.zeros_like(weight, requires_grad=False, dtype=torch.float64) for name, weight in weights.items()
+    }
+    counts = torch.ones(len(records[0]), dtype=torch.bool, device=records[0].device) if null is None else ~null
     losses, norms = [], []
-    for chunk in zip(*(part.split(physical_batch) for part in records), strict=True):
+    for *chunk, counted in zip(*(part.split(physical_batch) for part in (*records, counts)), strict=True):
         gradients, values = per_example_gradients(loss, weights, chunk)
-        flat = {name: gradient.flatten(1) for name, gradient in gradients.items()}  # (B, numbers) each
+        flat = {name: gradient.flatten(1).double() for name, gradient in gradients.items()}  # (B, numbers) each
         norm = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in flat.values()]).norm(dim=0)  # (B,)
+        norm = norm.masked_fill(~counted, torch.nan)
         finite = norm.isfinite()
         if not bool(finite.all()):
             flat = {name: torch.where(finite[:, None], part, 0.0) for name, part in flat.items()}
-        factor = torch.where(finite, (clip_norm / (norm + _TINY)).clamp(max=1.0), 0.0)
+        factor = torch.where(finite, (clip_norm * (1 - _SLACK) / norm).clamp(max=1.0), 0.0)
         for name, part in flat.items():
             sums[name] += (factor @ part).view_as(sums[name])
         losses.append(values)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -31,11 +31,14 @@ from idpgan.models.initialise import torch_seed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
+from idpgan.privacy.noise import Noise, Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
 INFO = METHODS["wgan-gp"]
 _EVENT = Event.non_private(INFO.reason, Unit.IMAGE, Relation.REPLACE_ONE)
+_PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
+_REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=INFO.reason, private=False)
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
 
@@ -75,13 +78,19 @@ class Config(RunConfig):
         """See `RunConfig.planned_events`."""
         return (_EVENT.repeated(self.training.steps),)
 
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`."""
+        return _REPORT
+
 
 class WganGp:
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
         config: The run's config.
-        split: Only its private part is read.
+        split: Only its private part is read, without its null records.
         ledger: Made with ``config.ledger_terms()``; `prepare` reads nothing, so it charges nothing.
         device: Where networks, data and random numbers live.
 
@@ -95,10 +104,11 @@ class WganGp:
     """
 
     def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
+        config.check(split.shape)
         self.config = config.method
         self.batch_size = config.training.batch_size
         self.device = device
-        self._images = place(split.private, device)
+        self._images = place(split.private.existing(), device)
         seed, classes = config.training.seed, split.classes
         self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
@@ -112,9 +122,18 @@ class WganGp:
     def prepare(self) -> None:
         """Nothing is read once for all."""
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """No step draws secret noise."""
+        return ()
+
     def step_event(self) -> Event:
         """Every critic step reads raw images."""
         return _EVENT
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
 
     def critic_step(self, step: int) -> Stats:
         """Minimise ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` (seed 004, eq. 5) by one Adam step."""
@@ -146,9 +165,7 @@ class WganGp:
 
     def privacy(self) -> PrivacyReport:
         """Nothing is claimed, nothing is proven."""
-        basis = "raw images are read without noise"
-        proven = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, basis)
-        return PrivacyReport(claimed=None, proven=proven, audited=None, reason=INFO.reason, private=False)
+        return _REPORT
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimisers, average and random state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.run import write_bytes_atomic
+from idpgan.run import check_writable, write_bytes_atomic
+
+_LOG = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
@@ -58,12 +61,15 @@ class Cache:
         path = self.folder / f"{kind}-{name[:32]}.safetensors"
         with self._naming_folder():  # before computing: a folder that cannot be used is found out at once
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_writable(path)
             content = path.read_bytes() if path.is_file() else b""
         with contextlib.suppress(SafetensorError):
             return load(content)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
-        with self._naming_folder():
+        try:
             write_bytes_atomic(path, save(tensors), mode=0o600)
+        except OSError as error:  # what took minutes is used, though not kept
+            _LOG.warning("%s is not kept for the next time (%s).", path, error.strerror)
         return tensors
 
     @contextlib.contextmanager

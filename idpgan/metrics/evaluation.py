@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
@@ -46,6 +47,7 @@ class Evaluation:
         return {name: result and result.to_json() for name, result in results.items()} | {"notes": self.notes}
 
 
+@typed
 def evaluate_images(
     images: Images,
     split: Split,
@@ -61,7 +63,7 @@ def evaluate_images(
 
     Args:
         images: Under test; without labels there is no utility.
-        split: The real data set.
+        split: The real data set; its null records are left out.
         metrics: Some of `METRICS`.
         num_seeds: Fits per kind of classifier, >= 1.
         splits: Of the inception score.
@@ -73,6 +75,7 @@ def evaluate_images(
         InputError: If the images do not fit the data set, or something asked for cannot be measured. What can be seen
             at once is refused at once.
     """
+    split = split.existing()
     _check(images, split, metrics, splits)
     images = place(images, device)
     inception = None

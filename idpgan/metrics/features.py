@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
@@ -44,17 +45,20 @@ class FeatureClassifier:
     image_shape: tuple[int, int, int]
 
 
+@typed
 def full_training_set(split: Split) -> Images:
-    """Return all real training images: public, holdout and private.
+    """Return all real training images that are there: public, holdout and private.
 
     In this order the same images come out in the same order whatever share is public or holdout.
     """
+    split = split.existing()
     parts = (split.public, split.holdout, split.private)
     labels = [part.labels for part in parts if part.labels is not None]
     images = torch.cat([part.images for part in parts])
     return Images(images, torch.cat(labels) if labels else None, split.classes)
 
 
+@typed
 def fit_feature_classifier(
     images: Images,
     *,
@@ -103,6 +107,7 @@ def fit_feature_classifier(
     )
 
 
+@typed
 def extract_features(
     classifier: FeatureClassifier, images: Images, *, cache: Cache | None = None, progress: Progress | None = None
 ) -> Tensor:
@@ -141,6 +146,7 @@ def extract_features(
     return (cache or Cache(None)).get("features", key, compute)["features"]
 
 
+@typed
 def class_probabilities(classifier: FeatureClassifier, features: Tensor) -> Tensor:
     """Return p(y|x) for the features (N, F) of images: (N, K) float64, on the CPU."""
     head = classifier.model.head

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
 
@@ -20,6 +21,7 @@ _SSIM_WINDOW = 11  # pixels, Gaussian of standard deviation 1.5 (Wang et al. 200
 _CHUNK_NUMBERS = 1 << 24  # pixels at a time where a method needs several times its input in memory
 
 
+@typed
 def grey_histograms(images: Tensor) -> Tensor:
     """Count the grey levels of each image.
 
@@ -42,6 +44,7 @@ def grey_histograms(images: Tensor) -> Tensor:
     return histograms
 
 
+@typed
 def entropy(images: Tensor) -> Tensor:
     r"""Return the entropy of each image's grey levels, ``-sum_i p_i log2 p_i`` in bits, in [0, 8].
 
@@ -62,6 +65,7 @@ def entropy(images: Tensor) -> Tensor:
     return torch.special.entr(shares).sum(dim=1) / math.log(2)
 
 
+@typed
 def mse(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean squared error of each image in the scale [0, 1]; float images may lie beyond it.
 
@@ -76,6 +80,7 @@ def mse(images: Tensor, reference: Tensor) -> Tensor:
     return (first - second).square_().flatten(1).mean(dim=1)
 
 
+@typed
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio of each image in dB, ``-10 log10 MSE`` (peak 1); equal images: infinite.
 
@@ -89,6 +94,7 @@ def psnr(images: Tensor, reference: Tensor) -> Tensor:
     return -10 * mse(images, reference).log10()
 
 
+@typed
 def ssim(images: Tensor, reference: Tensor) -> Tensor:
     """Return the structural similarity of each image, in [-1, 1], 1 for equal images.
 
@@ -125,6 +131,7 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+@typed
 def histogram_distance(
     images: Tensor, reference: Tensor, kind: Literal["total-variation", "earth-mover"] = "total-variation"
 ) -> Tensor:

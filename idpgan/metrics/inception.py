@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics import Progress
@@ -60,6 +61,7 @@ class InceptionResult:
         return dataclasses.asdict(self)
 
 
+@typed
 def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, float]:
     r"""Compute the inception score from the class probabilities of any classifier.
 
@@ -96,6 +98,7 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
     return float(stacked.mean()), float(stacked.std(correction=0))
 
 
+@typed
 def measure_inception(
     images: Images,
     classifier: FeatureClassifier,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.errors import InputError
 
 Solver = Literal["randomized", "full"]
@@ -47,6 +48,7 @@ class Recognition:
         return dataclasses.asdict(self)
 
 
+@typed
 def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
     """Split a set within each person: the first half of the images to train on, the rest to test (seed 000, 4.1).
 
@@ -79,6 +81,7 @@ def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
     return first.nonzero().flatten(), (~first).nonzero().flatten()
 
 
+@typed
 def recognise(
     train: Tensor,
     train_identities: Tensor,
@@ -114,6 +117,8 @@ def recognise(
             are more components than images, or a pixel is NaN or infinite.
     """
     _check(train, train_identities, test, test_identities, components, penalty)
+    if not 0 <= seed < 1 << 32:
+        raise InputError(f"seed = {seed} must be in [0, 2^32).")
     from sklearn.decomposition import PCA
     from sklearn.metrics import precision_recall_fscore_support
     from sklearn.svm import SVC

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,15 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Progress
 from idpgan.errors import DataError, InputError
+from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator
 
 Kind = Literal["generator", "folder", "npz"]
 PIXEL_RANGES = ("auto", "unit", "symmetric")
+_DAMAGE = (  # what NumPy and zipfile raise on archives that are none; encrypted parts are a RuntimeError
+    OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
+    MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 _ARRAYS = ("images", "labels", "classes")
 
 
@@ -33,6 +42,10 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir():
         is_run = (path / "config.toml").is_file() or (path / "release").is_dir()
         return "generator" if is_run or (path / WEIGHTS).is_file() else "folder"
+    if not path.is_file():
+        raise InputError(
+            f"{path} is a pipe, socket or device. Name a run, a release, a folder of images or an npz file."
+        )
     if path.suffix == ".npz":
         return "npz"
     if path.name == WEIGHTS:
@@ -40,6 +53,7 @@ def kind_of(path: Path) -> Kind:
     raise InputError(f"{path} is no npz file. Name a run, a release, a folder of images or an npz file.")
 
 
+@typed
 def read_images(
     path: Path,
     image_shape: tuple[int, int, int],
@@ -123,22 +137,46 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
     pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
     if "labels" not in arrays or not classes:
         return Images(pixels)
-    names = tuple(arrays["classes"].astype(str).tolist()) if "classes" in arrays else classes
+    names = _names(arrays["classes"], path) if "classes" in arrays else classes
     if len(set(names)) < len(names):
         raise DataError(f"{path}: classes are {', '.join(names)}: one name stands twice.")
     return Images(pixels, _labels(arrays["labels"], len(pixels), len(names), path), names)
 
 
+def _names(array: np.ndarray[Any, Any], path: Path) -> tuple[str, ...]:
+    """Return the names of the classes, or refuse them."""
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        raise DataError(f"{path}: classes are {array.dtype} {array.shape}, expected texts in one row, one per class.")
+    try:
+        return tuple(array.astype(str).tolist())
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: a class name is no ASCII text ({error}). Save the names as texts, not bytes."
+        ) from error
+
+
 def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Read the arrays that matter, as plain numbers only."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(
+                item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in _ARRAYS
+            )
+        check_memory(2 * unpacked, f"{path}, unpacked,", "Save fewer images at once.")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in _ARRAYS if name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            read = {name: arrays[name] for name in _ARRAYS if name in arrays.files}
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path} cannot be read as an npz file of plain arrays ({error}). Pickled objects are refused, because "
+            f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
             "loading them runs code: save numbers with numpy.savez."
         ) from error
+    for name, array in read.items():
+        if not isinstance(array, np.ndarray):  # what has no array's header comes as bytes
+            raise DataError(f"{path}: '{name}' is no array. Save numbers with numpy.savez.")
+    return read
 
 
 def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, int], path: Path) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
@@ -81,6 +82,7 @@ class UtilityResult:
         return {**dataclasses.asdict(self), "scores": scores, "chosen": self.chosen.name}
 
 
+@typed
 def measure_utility(
     images: Images,
     test: Images,

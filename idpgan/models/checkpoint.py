@@ -13,8 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
+from idpgan.files import parse_json, printable, read_plain
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
@@ -22,6 +24,9 @@ from idpgan.run import write_bytes_atomic, write_text_atomic
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
+MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
+LONGEST_CLASS_NAME = 200  # characters
+_MOST_HEADER_BYTES = 1 << 20  # of the weights, beside the numbers
 _AGAIN = "Copy the release folder again, or release the generator again"
 
 
@@ -44,19 +49,15 @@ def save_generator(
         extra: Further top-level entries of ``config.json``; JSON values, all of them will be public.
 
     Raises:
-        InputError: If the number of class names does not fit, or ``extra`` has a key "generator".
+        InputError: If the class names do not fit (see `check_class_names`), or ``extra`` has a key "generator".
     """
     names = list(generator.classes if classes is None else classes)
     if len(names) != generator.num_classes:
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
+    check_class_names(names)
     if extra and "generator" in extra:
         raise InputError("The key 'generator' of config.json describes the generator itself. Name the entry otherwise.")
-    shapes = {
-        "model": generator.config.model_dump(mode="json"),
-        "image_shape": list(generator.image_shape),
-        "classes": names,
-    }
-    config = json.dumps({"generator": shapes, **(extra or {})}, indent=2, allow_nan=False) + "\n"
+    config = config_text(generator, names, extra or {})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +65,36 @@ def save_generator(
     write_text_atomic(folder / CONFIG, config)
 
 
+def config_text(generator: Generator, classes: Sequence[str], extra: Mapping[str, Any]) -> str:
+    """Return the content of ``config.json``; arguments as of `save_generator`."""
+    shapes = {
+        "model": generator.config.model_dump(mode="json"),
+        "image_shape": list(generator.image_shape),
+        "classes": list(classes),
+    }
+    return json.dumps({"generator": shapes, **extra}, indent=2, allow_nan=False) + "\n"
+
+
+def check_class_names(names: Sequence[str]) -> None:
+    """Refuse class names that cannot stand in a card: they are released, and shown to whoever opens it.
+
+    Raises:
+        InputError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
+            or bytes that are no UTF-8.
+    """
+    for name in names:
+        if not 0 < len(name) <= LONGEST_CLASS_NAME or not printable(name):
+            shown = ascii(name) if len(name) <= 40 else f"{name[:40]!a}..."
+            raise InputError(
+                f"the class name {shown} ({len(name)} characters) cannot be released: a class name has 1 to "
+                f"{LONGEST_CLASS_NAME} characters, all of them printable. Rename the class."
+            )
+    if len(set(names)) < len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise InputError(f"the class name {twice!r} stands twice. Name each class once.")
+
+
+@typed
 def load_generator(path: str | os.PathLike[str]) -> Generator:
     """Load a released generator on the CPU, in eval mode.
 
@@ -78,9 +109,11 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
         InputError: If a file is missing, damaged, of another program, or a pickle.
     """
     weights = _find_weights(Path(path))
-    described = _read_config(weights.with_name(CONFIG))
-    generator = _build(described, weights.with_name(CONFIG))
-    _load_weights(generator, weights)
+    config = weights.with_name(CONFIG)
+    if not config.exists():
+        raise InputError(f"{config} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
+    generator = describe_generator(read_plain(config, MOST_TEXT_BYTES, follow=True), config)
+    put_weights(generator, read_plain(weights, most_weight_bytes(generator), follow=True), weights)
     return generator.eval()
 
 
@@ -106,29 +139,25 @@ def _find_weights(path: Path) -> Path:
     return path
 
 
-def _read(path: Path) -> bytes:
-    """Read a file of a release, or say which one cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}). {_AGAIN}.") from error
+def describe_generator(content: bytes, path: Path) -> Generator:
+    """Make the generator that the content of a ``config.json`` describes, without weights, on torch's meta device.
 
+    Shapes only, so that a false config cannot ask for much memory; `put_weights` does the rest.
 
-def _read_config(path: Path) -> dict[str, Any]:
-    """Read the entry "generator" of config.json."""
-    if not path.exists():
-        raise InputError(f"{path} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
+    Raises:
+        InputError: If it describes none; ``path`` is named.
+    """
     try:
-        described = json.loads(_read(path))["generator"]
+        described = parse_json(content)["generator"]
         if not {"model", "image_shape", "classes"} <= described.keys():
             raise KeyError("model, image_shape and classes")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} does not describe a generator of idpgan ({error}). {_AGAIN}.") from error
-    return dict(described)
+    return _build(described, path)
 
 
 def _build(described: dict[str, Any], path: Path) -> Generator:
-    """Make a generator without weights: shapes only, so that a false config cannot ask for much memory."""
+    """Check the entry "generator" and build what it says."""
     shape, classes, model = described["image_shape"], described["classes"], described["model"]
     if not (isinstance(shape, list) and all(type(number) is int for number in shape)):
         raise InputError(f"{path}: image_shape = {shape!r} must be three whole numbers. {_AGAIN}.")
@@ -144,14 +173,28 @@ def _build(described: dict[str, Any], path: Path) -> Generator:
         raise InputError(f"{path}: {error}") from error
     if len(classes) != generator.num_classes:
         raise InputError(f"{path}: an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
+    try:
+        check_class_names(classes)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     generator.classes = tuple(classes)
     return generator
 
 
-def _load_weights(generator: Generator, path: Path) -> None:
-    """Put the tensors of a file into a generator without weights, if they are the right ones."""
+def most_weight_bytes(generator: Generator) -> int:
+    """Return what a file of a generator's weights has at most."""
+    tensors = generator.state_dict().values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MOST_HEADER_BYTES
+
+
+def put_weights(generator: Generator, content: bytes, path: Path) -> None:
+    """Put the tensors of a safetensors file into a generator without weights, if they are the right ones.
+
+    Raises:
+        InputError: If they are not, or not finite; ``path`` is named.
+    """
     try:
-        tensors = load(_read(path))
+        tensors = load(content)
     except (SafetensorError, KeyError) as error:  # KeyError: a data type that torch does not have
         raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
     expected = generator.state_dict()

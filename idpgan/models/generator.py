@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from idpgan import checks
 from idpgan.errors import InputError
+from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.initialise import torch_seed
 
@@ -69,8 +72,9 @@ class Generator(nn.Module):
         Returns:
             (num,) int64, on the CPU: 0, 1, ..., num_classes - 1, 0, 1, ...
         """
-        return torch.arange(_checked_num(num)) % self.num_classes if self.num_classes else None
+        return torch.arange(checks.whole(num, "num")) % self.num_classes if self.num_classes else None
 
+    @checks.typed
     def sample(
         self,
         num: int,
@@ -98,11 +102,12 @@ class Generator(nn.Module):
         Raises:
             InputError: If an argument is out of its range.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size = {batch_size} must be at least 1, for example 500.")
+        checks.whole(num, "num")
+        checks.whole(batch_size, "batch_size", 1)
+        check_memory(4 * num * math.prod(self.image_shape), f"{num:,} images", "Draw fewer at once, with other seeds.")
         chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
         device = next(self.parameters()).device
-        images = torch.empty(_checked_num(num), *self.image_shape)
+        images = torch.empty(num, *self.image_shape)
         done = 0
         with _eval_mode(self), torch.no_grad():
             for latent in _latents(num, self.latent_dim, seed):
@@ -122,9 +127,9 @@ class Generator(nn.Module):
         try:
             given = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:  # text, or rows of different lengths
-            raise InputError(f"labels must be {num} integers in a row, got {labels!r:.80}.") from error
+            raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
         if given.ndim == 0:
-            given = given.expand(_checked_num(num))
+            given = given.expand(num)
         if given.shape != (num,):
             raise InputError(f"{num} images need {num} labels in one row, got shape {tuple(given.shape)}.")
         if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):
@@ -161,10 +166,3 @@ def _eval_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
-
-
-def _checked_num(num: int) -> int:
-    """Return ``num`` if it is a possible number of images."""
-    if num < 0:
-        raise InputError(f"num = {num} must be at least 0: it is the number of images to generate.")
-    return num

@@ -19,7 +19,6 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, c
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
-    DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -27,13 +26,13 @@ from idpgan.privacy.mechanisms import (
     Mechanism,
     NoisyMax,
     RandomisedResponse,
+    RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
 
 __all__ = [
     "Budget",
     "BudgetError",
-    "DiscreteGaussian",
     "DiscreteLaplace",
     "Event",
     "Exponential",
@@ -49,6 +48,7 @@ __all__ = [
     "PrivacyReport",
     "RandomisedResponse",
     "Relation",
+    "RoundedGaussian",
     "Unit",
     "calibrate",
     "check_delta",

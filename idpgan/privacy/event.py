@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,13 +17,18 @@ _REQUIRED: dict[str, frozenset[str]] = {
     "gaussian": frozenset({"noise_multiplier"}),
     "poisson-gaussian": frozenset({"noise_multiplier", "sample_rate"}),
     "discrete-laplace": frozenset({"noise_multiplier", "sensitivity"}),
-    "discrete-gaussian": frozenset({"noise_multiplier"}),
     "randomised-response": frozenset({"pure_epsilon", "categories"}),
     "exponential": frozenset({"pure_epsilon"}),
     "non-private": frozenset({"reason"}),
 }
 KINDS = tuple(_REQUIRED)
 _COMMON = ("kind", "unit", "relation", "count")
+LARGEST = sys.float_info.max
+MOST = 1 << 62  # of everything that is counted: what our sources of noise can draw, and far beyond any use
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Event:
     reason: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in _REQUIRED:
+        if not isinstance(self.kind, str) or self.kind not in _REQUIRED:
             raise InputError(f"unknown event kind {self.kind!r}; known: {', '.join(KINDS)}. It is never guessed.")
         if not (isinstance(self.unit, Unit) and isinstance(self.relation, Relation)):
             raise InputError(f"an event needs a Unit and a Relation, got {self.unit!r}, {self.relation!r}.")
@@ -72,14 +78,16 @@ class Event:
             raise InputError(f"a {self.kind} event has {sorted(_REQUIRED[self.kind])}, got {sorted(given)}.")
         for name in ("noise_multiplier", "pure_epsilon"):
             value = getattr(self, name)
-            if value is not None and not (0 < value < math.inf):
-                raise InputError(f"{name} = {value} of a {self.kind} event must be positive and finite.")
-        if self.sample_rate is not None and not 0 < self.sample_rate <= 1:
-            raise InputError(f"sample_rate = {self.sample_rate} must lie in (0, 1].")
+            if value is not None and not (_is_number(value) and 0 < value <= LARGEST):
+                raise InputError(f"{name} = {value!r} of a {self.kind} event must be a number, positive and finite.")
+        if self.sample_rate is not None and not (_is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
+            raise InputError(f"sample_rate = {self.sample_rate!r} must be a number in (0, 1].")
         for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
             value = getattr(self, name)
-            if value is not None and not (type(value) is int and value >= least):
-                raise InputError(f"{name} = {value!r} of a {self.kind} event must be a whole number >= {least}.")
+            if value is not None and not (type(value) is int and least <= value <= MOST):
+                raise InputError(
+                    f"{name} = {value!r} of a {self.kind} event must be a whole number in {least} .. 2^62."
+                )
         if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
             raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
         if self.kind == "randomised-response" and self.relation is not Relation.REPLACE_ONE:

@@ -9,6 +9,9 @@ from typing import Any, Self
 
 from idpgan.errors import InputError
 
+# Part of the reason of every report whose noise is continuous: what is proven is proven of real numbers.
+FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding the proof leaves out (Mironov 2012)"
+
 
 class Unit(StrEnum):
     """What one neighbour may change: the thing whose presence or content is protected."""
@@ -83,7 +86,7 @@ class Guarantee:
         delta: Failure mass in [0, 1); 0 is pure differential privacy.
         unit: What one neighbour may change.
         relation: Replace one unit, or zero one out.
-        basis: One phrase that says where the number comes from ("PLD of 1 discrete Gaussian release", "paper, eq. 12").
+        basis: One phrase that says where the number comes from ("PLD of 1 Laplace release", "paper, eq. 12").
     """
 
     epsilon: float
@@ -184,7 +187,8 @@ class PrivacyReport:
         audited: Empirical lower bound found by attack; None where none was measured.
         reason: One sentence: why ``proven`` is what it is, above all why it is infinite or differs from ``claimed``.
         private: Whether the release may be called private: ``proven`` is finite and the noise was drawn from the
-            operating system's entropy, not from a fixed seed.
+            operating system's entropy, not from a fixed seed. Where the noise is continuous, ``reason`` contains
+            `FLOATING_POINT`.
         public_assumptions: What the guarantee takes as public, one phrase each.
     """
 

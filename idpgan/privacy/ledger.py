@@ -1,44 +1,31 @@
-"""The one place where privacy is spent: charged durably before the read, refused beyond the target."""
+"""The one place where privacy is spent: charged durably before the read, refused beyond the target.
+
+A ledger on the disk is replaced whole at every charge, under the lock of a file beside it. Every charge first looks at
+what really stands there, so no handle and no process loses the charge of another.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from torch import Tensor
+
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import affordable, compose_epsilon
+from idpgan.privacy.books import Books, Budget, BudgetError, Planned, Terms, append, count, refusal
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import (
-    Guarantee,
-    Relation,
-    Unit,
-    check_budget,
-    number_from_json,
-    number_to_json,
-    parse_relation,
-    parse_unit,
-)
-from idpgan.run import write_text_atomic
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.privacy.noise import Noise
+from idpgan.privacy.prepared import Committed, PreparedFile, serialize
+from idpgan.run import PRIVATE_FILE, file_lock, write_text_atomic
 
-_FORMAT = "idpgan ledger 1"
-
-
-class BudgetError(InputError):
-    """A charge that would exceed the target, or that does not belong in this ledger."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent: a target (epsilon, delta) with delta in [0, 1)."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_budget(self.epsilon, self.delta)
+__all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
 
 
 class Ledger:
@@ -46,8 +33,12 @@ class Ledger:
 
     `charge` comes before the read that it pays for. With a ``path`` the charge is on the disk (written, synced,
     renamed) when `charge` returns: whatever fails afterwards, a charge may stand for a read that never happened, but
-    no read goes unpaid. Reads without a proof (`Event.non_private`) make epsilon infinite once and for all, so only
-    the first of a row is synced; `flush` writes their count.
+    no read goes unpaid. `release` is for a one-time read whose result is kept: charge and result stand or fall
+    together. Reads without a proof (`Event.non_private`) make epsilon infinite once and for all, so only the first of
+    a row is synced; `flush` writes their count.
+
+    The ledger also names the newest saved state of its run (`record_state`): only from that one may steps be repeated
+    without a charge (`rewind`); from any other they are charged again (`repeat`).
     """
 
     def __init__(
@@ -64,50 +55,95 @@ class Ledger:
             unit: The unit that every event must speak of.
             relation: The relation that every event must speak of.
             target: Budget that `charge` refuses to exceed; None = keep the books only.
-            path: Where the ledger is kept on disk; None = in memory.
+            path: Where the ledger is kept on disk; None = in memory. Where a ledger of the same terms lies already,
+                its charges count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
         """
-        self.unit, self.relation, self.target, self.path, self.owner = unit, relation, target, path, owner
-        self._entries: list[Event] = []  # run-length: neighbours differ
+        self.path = path
+        self._books = Books(Terms(unit, relation, target, owner))
+        self._prepared = PreparedFile()
         self._replay: list[Event] = []  # charges that stand already, to be met again after a resume, next one last
         self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
+        self._unwritten: list[Event] = []  # unprotected reads that wait for a `flush`
+        self._seen: bytes | None = None  # content of the file when this handle last saw it
+        self._stale = False  # a write failed: memory and disk may differ
 
     # Reading the books -----------------------------------------------------------------------------------------
 
     @property
+    def unit(self) -> Unit:
+        """The unit that every event speaks of."""
+        return self._books.terms.unit
+
+    @property
+    def relation(self) -> Relation:
+        """The relation that every event speaks of."""
+        return self._books.terms.relation
+
+    @property
+    def target(self) -> Budget | None:
+        """What may be spent; None = no limit."""
+        return self._books.terms.target
+
+    @property
+    def owner(self) -> str:
+        """Hash of the run's configuration."""
+        return self._books.terms.owner
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """Every charge that stands, in order; neighbours that are equal are one event with a count."""
-        return tuple(self._entries)
+        return tuple(self._books.entries)
 
     @property
     def position(self) -> int:
         """Number of charges met so far: those that stand, less those that a resumed run has yet to meet again."""
-        return sum(event.count for event in self._entries) - sum(event.count for event in self._replay)
+        return count(self._books.entries) - count(self._replay)
+
+    @property
+    def state_digest(self) -> str | None:
+        """SHA-256 (hex) of the newest saved state; None where there is none to repeat steps from."""
+        return self._books.state
+
+    @property
+    def released_digest(self) -> str | None:
+        """SHA-256 (hex) of what `release` has released; None before."""
+        return None if self._books.committed is None else self._books.committed.digest
+
+    @property
+    def released_position(self) -> int:
+        """Number of charges when `release` was done; 0 before."""
+        return 0 if self._books.committed is None else self._books.committed.position
+
+    @property
+    def has_repeated(self) -> bool:
+        """Whether steps were charged again, so that the run may be shorter than planned."""
+        return bool(self._books.repeated)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon at ``delta`` of every charge that stands; infinite where nothing is proven.
 
         Takes up to a second for tens of thousands of steps: call it at ticks, not per step.
         """
-        return compose_epsilon(self._entries, delta)
+        return compose_epsilon(self._books.entries, delta)
 
     def proven(self, delta: float) -> Guarantee:
         """Return the proven guarantee at ``delta``; where it is infinite, delta is 0: no delta makes it finite."""
         epsilon = self.epsilon(delta)
-        reads = sum(event.count for event in self._entries)
-        kinds = ", ".join(sorted({event.kind for event in self._entries})) or "nothing"
+        reads = count(self._books.entries)
+        kinds = ", ".join(sorted({event.kind for event in self._books.entries})) or "nothing"
         basis = f"privacy loss accounting of {reads} charge{'s' if reads != 1 else ''} ({kinds})"
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, self.unit, self.relation, basis)
 
     def affordable(self, event: Event) -> int:
         """Return how often ``event`` can still be charged. Without a target: 2^40. Bisection once, then O(1)."""
-        self._check(event)
+        self._books.check(event)
         if self.target is None:
             return 1 << 40
         if self._allowance is None or self._allowance[0] != event.single:
-            count = affordable(self._entries, event.single, self.target.epsilon, self.target.delta)
-            self._allowance = (event.single, count)
-        return self._allowance[1] + sum(event.count for event in self._replay)  # those are paid already
+            most = affordable(self._books.entries, event.single, self.target.epsilon, self.target.delta)
+            self._allowance = (event.single, most)
+        return self._allowance[1] + count(self._replay)  # those are paid already
 
     # Spending --------------------------------------------------------------------------------------------------
 
@@ -118,52 +154,143 @@ class Ledger:
             BudgetError: If the event is of another unit or relation, the target would be exceeded, or a resumed run
                 charges something else than the interrupted one did. Nothing is charged then.
         """
-        self._check(event)
+        self._books.check(event)
         if self._replay:
             self._meet_again(event)
             return
-        if self.target is not None and event.count > self.affordable(event):
-            spent = self.epsilon(self.target.delta)
-            raise BudgetError(
-                f"{event.count} x {event.kind} would exceed the target epsilon = {self.target.epsilon:g} at delta = "
-                f"{self.target.delta:g} ({spent:.4g} is spent, unit {self.unit}, {self.relation}). Nothing was read. "
-                "Raise the target, add noise, or stop here."
-            )
-        synced_already = not event.is_private and bool(self._entries) and self._entries[-1].single == event.single
-        self._append(event)
-        if self._allowance is not None:
-            single, count = self._allowance
-            self._allowance = (single, count - event.count) if single == event.single else None
-        if not synced_already:
-            self.flush()
+        entries = self._books.entries
+        if not event.is_private and entries and entries[-1].single == event.single:
+            append(entries, event)  # on the disk epsilon is infinite already
+            append(self._unwritten, event)
+            return
+        with self._locked():
+            self._look()
+            if self.target is not None and event.count > self.affordable(event):
+                raise self._exceeds(f"{event.count} x {event.kind}")
+            append(self._books.entries, event)
+            if self._allowance is not None:
+                single, most = self._allowance
+                self._allowance = (single, most - event.count) if single == event.single else None
+            self._write()
+
+    def release(
+        self, events: Sequence[Event], compute: Callable[[], Mapping[str, Tensor]], *, noise: Noise
+    ) -> dict[str, Tensor]:
+        """Read private data once, keep the noisy result, and charge it: all of it or nothing, whenever it is stopped.
+
+        What was released once is returned ever after, read from the disk, and neither computed nor charged again.
+        While ``compute`` runs nothing leaves the process, so a run that is stopped there has released nothing. Then
+        the result is written beside the ledger under a second name, the ledger that names its hash takes the place of
+        the old one (from here on it is released and paid), and the result gets its name. A result that no ledger
+        names is deleted, never used.
+
+        Args:
+            events: What the read costs.
+            compute: Reads, adds noise, and returns named tensors; called at most once, and only if it can be paid.
+            noise: What it draws from; a result of a fixed seed is never taken for a private one.
+
+        Returns:
+            The released tensors, on the CPU. Not to be modified in place.
+
+        Raises:
+            BudgetError: If the target would be exceeded. Nothing was read then, or nothing of it is kept.
+            InputError: If what was released is missing, damaged, or was drawn from a fixed seed.
+        """
+        released, committed = self.released(), self._books.committed
+        if released is not None and committed is not None:
+            if noise.private and not committed.private:
+                raise InputError("the saved release was made with a fixed noise seed and is not private; start anew.")
+            return released
+        self._refuse_beyond(events)
+        tensors, content, digest = serialize(compute())
+        with self._locked():
+            self._look()
+            if self._books.committed is not None:
+                raise BudgetError("another process has released from this ledger meanwhile. Resume the run.")
+            self._refuse_beyond(events)
+            self._prepared.write_pending(content)
+            for event in events:
+                append(self._books.entries, event)
+            self._allowance = None
+            self._books.committed = Committed(digest, count(self._books.entries), noise.private)
+            self._write()  # the commit
+            self._prepared.finish(tensors)
+        return tensors
+
+    def released(self) -> dict[str, Tensor] | None:
+        """Return what `release` has released; None if that has not happened, and then no trace of it is left.
+
+        Raises:
+            InputError: If it is missing, or not what the ledger names.
+        """
+        with self._locked():
+            self._look()
+            if self.path is not None:
+                self._prepared.path = self.path.with_name("prepared.safetensors")
+                for part in self.path.parent.glob(f".{self.path.name}.*.part"):
+                    part.unlink(missing_ok=True)  # of a writer that was killed: all others wait for this lock
+            return self._prepared.recover(self._books.committed)
 
     def flush(self) -> None:
         """Write the ledger to its path, durably; no-op in memory."""
-        if self.path is not None:
-            write_text_atomic(self.path, json.dumps(self.to_json(), indent=1) + "\n")
+        with self._locked():
+            self._look()
+            self._write()
+
+    # Going on after an interruption ----------------------------------------------------------------------------
+
+    def bind(self, fingerprint: Mapping[str, str]) -> Mapping[str, str]:
+        """Remember what must be equal in every continuation of the run, the first time; return what is remembered."""
+        if not self._books.fingerprint:
+            with self._locked():
+                self._look()
+                self._books.fingerprint = self._books.fingerprint or dict(fingerprint)
+                self._write()
+        return self._books.fingerprint
+
+    def record_state(self, digest: str) -> None:
+        """Name the newest saved state by its SHA-256 (hex), durably; unwritten charges are written with it."""
+        with self._locked():
+            self._look()
+            self._books.state = digest
+            self._write()
 
     def rewind(self, position: int) -> None:
         """Go back to an earlier `position` of the same run: its later charges stand, and are met again unpaid.
 
-        For the resumed run that repeats, bit for bit, the steps after its last saved state: the same read with the
-        same noise is one release. The caller vouches for that by comparing the hashes of config, data and code.
+        For the resumed run that repeats, bit for bit, the steps after its newest saved state: the same read with the
+        same noise is one release. The caller vouches for that by comparing state, config, data, code and machine.
 
         Raises:
             BudgetError: If the position lies beyond the ledger: the state is not of this ledger.
         """
-        ahead = sum(event.count for event in self._entries) - position
-        if position < 0 or ahead < 0:
-            raise BudgetError(
-                f"the saved state stands at charge {position}, but the ledger holds {position + ahead}: "
-                "they are not of one run. Restore both from the same place, or start a new run."
-            )
-        self._replay = []
-        for event in reversed(self._entries):
-            if ahead == 0:
-                break
-            self._replay.append(event.repeated(min(ahead, event.count)))
-            ahead -= self._replay[-1].count
+        self._replay = self._books.after(position)[::-1]
         self._allowance = None
+
+    def repeat(self, position: int, paid_ahead: Sequence[Event] = ()) -> None:
+        """Go back to an earlier `position` with fresh noise: its later charges stand, and steps are charged again.
+
+        No step can be repeated without a charge before the next state is saved: a later continuation of the old state
+        would meet charges that paid for other noise.
+
+        Args:
+            position: Where the state was saved; `released_position` where there is none.
+            paid_ahead: What was charged before the first step for the steps that are repeated; charged again here.
+
+        Raises:
+            BudgetError: If the position lies beyond the ledger, or the target does not cover ``paid_ahead``.
+        """
+        again = [*self._books.after(position), *paid_ahead]
+        self._replay = []
+        if again or self._books.state is not None:
+            with self._locked():
+                self._look()
+                for event in again:
+                    append(self._books.repeated, event)
+                self._books.state = None
+                self._write()
+        for event in paid_ahead:
+            self.charge(event)
 
     def _meet_again(self, event: Event) -> None:
         remaining = event.count
@@ -179,75 +306,121 @@ class Ledger:
             if head.count > met:
                 self._replay.append(head.repeated(head.count - met))
 
-    def _append(self, event: Event) -> None:
-        if self._entries and self._entries[-1].single == event.single:
-            event = event.repeated(self._entries.pop().count + event.count)
-        self._entries.append(event)
+    def _refuse_beyond(self, events: Sequence[Event]) -> None:
+        """Refuse several charges at once that the target does not cover."""
+        for event in events:
+            self._books.check(event)
+        together = [*self._books.entries, *events]
+        if self.target is not None and compose_epsilon(together, self.target.delta) > self.target.epsilon:
+            raise self._exceeds(" and ".join(f"{event.count} x {event.kind}" for event in events))
 
-    def _check(self, event: Event) -> None:
-        if not isinstance(event, Event):
-            raise BudgetError(f"a ledger takes events, got {type(event).__name__}.")
-        if (event.unit, event.relation) != (self.unit, self.relation):
-            raise BudgetError(
-                f"this ledger counts unit {self.unit} under {self.relation}; the event speaks of unit {event.unit} "
-                f"under {event.relation}. Price the mechanism for the ledger's pair; the two are never mixed."
-            )
+    def _exceeds(self, what: str) -> BudgetError:
+        target = self.target or Budget(math.inf, 0.0)
+        return BudgetError(
+            f"{what} would exceed the target epsilon = {target.epsilon:g} at delta = {target.delta:g} "
+            f"({self.epsilon(target.delta):.4g} is spent, unit {self.unit}, {self.relation}). Nothing was read. "
+            "Raise the target, add noise, or stop here."
+        )
 
     # Keeping the books -----------------------------------------------------------------------------------------
 
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep all other handles from reading and writing; nothing to do in memory."""
+        if self.path is None:
+            return contextlib.nullcontext()
+        return file_lock(self.path.with_name(f".{self.path.name}.lock"))
+
+    def _look(self) -> None:
+        """Take over what stands on the disk, if it is not what this handle saw last. Under the lock.
+
+        The content is compared, not its time: two charges of another process may lie within one tick of the clock.
+        """
+        if self.path is None:
+            return
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            if self._seen is not None:
+                raise BudgetError(f"the ledger {self.path} is gone: what was spent is unknown. Restore it.") from None
+            self._books.committed = None  # not written yet, or not with success
+            return
+        if content == self._seen and not self._stale:
+            return
+        found = Books.parse(content, self.path)
+        if found.terms != self._books.terms:
+            raise BudgetError(f"the ledger {self.path} is another one than this run's; it is not written over.")
+        if self._replay and found.entries != self._books.entries:
+            raise BudgetError(f"the ledger {self.path} was charged by another process while this run was continued.")
+        begun = self._seen is None and not self._stale and bool(self._books.entries)  # in memory, before it had a path
+        if begun and found.entries:
+            raise BudgetError(f"the ledger {self.path} is in use by another process; it is not written over.")
+        if not begun:
+            self._books, self._allowance = found, None
+            for event in self._unwritten:
+                append(found.entries, event)
+        self._seen, self._stale = content, False
+
+    def _write(self) -> None:
+        """Replace the file, under the lock. After an error the next look takes what really stands."""
+        if self.path is not None:
+            text = json.dumps(self.to_json(), indent=1) + "\n"
+            self._stale = True
+            write_text_atomic(self.path, text, mode=PRIVATE_FILE)
+            self._seen, self._stale, self._unwritten = text.encode(), False, []
+
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        target = self.target
-        return {
-            "format": _FORMAT,
-            "owner": self.owner,
-            "unit": str(self.unit),
-            "relation": str(self.relation),
-            "target": {"epsilon": number_to_json(target.epsilon), "delta": target.delta} if target else None,
-            "events": [event.to_json() for event in self._entries],
-        }
+        """Return a JSON-able dict, with the checksum of everything in it."""
+        return self._books.to_json()
 
     @classmethod
-    def from_json(cls, data: dict[str, Any], path: Path | None = None) -> Self:
-        """Rebuild from `to_json`.
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`, in memory.
 
         Raises:
-            InputError: On anything foreign: another format, an unknown key, kind, unit or relation.
+            InputError: On anything foreign or changed: another format or checksum, an unknown key, kind, unit or
+                relation.
         """
-        known = {"format", "owner", "unit", "relation", "target", "events"}
-        if not isinstance(data, dict) or data.get("format") != _FORMAT or set(data) != known:
-            raise InputError(f"not a ledger of this package (format {_FORMAT!r}).")
-        target = data["target"]
-        ledger = cls(
-            parse_unit(data["unit"]),
-            parse_relation(data["relation"]),
-            Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"])) if target else None,
-            path,
-            str(data["owner"]),
-        )
-        for item in data["events"]:
-            event = Event.from_json(item)
-            ledger._check(event)
-            ledger._append(event)
+        return cls._of(Books.from_json(data))
+
+    @classmethod
+    def _of(cls, books: Books, path: Path | None = None) -> Self:
+        ledger = cls(**{f.name: getattr(books.terms, f.name) for f in dataclasses.fields(Terms)}, path=path)
+        ledger._books = books
         return ledger
 
     @classmethod
-    def open(cls, path: Path, owner: str) -> Self:
+    def open(cls, path: Path, owner: str, planned: Planned | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
+        Checked are the checksum, the owner, that what was spent keeps to the target, and against ``planned`` all that
+        the config says: unit, relation, target, and that no event is charged that it does not plan, or more often
+        than it plans and repeats with fresh noise add. The checksum finds damage and careless edits; whoever can
+        write the file can make another one, and that is what ``planned`` and the saved state are compared for.
+
+        Args:
+            path: The file.
+            owner: Hash of the run's configuration.
+            planned: What the config says; None = it is not at hand.
+
         Raises:
-            InputError: If the file is missing, damaged, foreign, or of another owner.
+            InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.
         """
         if not path.is_file():
             raise InputError(
                 f"no ledger at {path}: the run's spending is unknown, so it cannot go on. Start a new run."
             )
-        text = path.read_text(encoding="utf-8")
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"the ledger {path} is damaged ({error}); the run cannot go on.") from error
-        ledger = cls.from_json(data, path)
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"the ledger {path} cannot be read ({error.strerror}). Check its permissions.") from error
+        ledger = cls._of(Books.parse(content, path), path)
+        ledger._seen = content
         if ledger.owner != owner:
             raise InputError(f"the ledger {path} belongs to another configuration; resume the run that wrote it.")
+        try:
+            if planned is not None:
+                ledger._books.refuse_unplanned(planned)
+            ledger._books.refuse_overspent()
+        except InputError as error:
+            raise refusal(path, str(error)) from error
         return ledger

@@ -17,8 +17,13 @@ from typing import Protocol
 import torch
 
 from idpgan.errors import InputError
-from idpgan.privacy.discrete import discrete_gaussian, discrete_laplace
-from idpgan.privacy.event import Event
+from idpgan.privacy.discrete import (
+    MAX_GAUSSIAN_SCALE,
+    MAX_LAPLACE_SCALE,
+    discrete_laplace,
+    rounded_gaussian,
+)
+from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
@@ -38,8 +43,22 @@ class Mechanism(Protocol):
 
 def _check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise InputError(f"{owner}: {name} = {value} must be positive and finite.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
+            raise InputError(f"{owner}: {name} = {value!r} must be a number, positive and finite.")
+
+
+def _check_whole(owner: str, most: int, **values: int) -> None:
+    for name, value in values.items():
+        if type(value) is not int or not 1 <= value <= most:
+            raise InputError(
+                f"{owner}: {name} = {value!r} must be a whole number of grid steps in 1 .. {most}; "
+                "choose a coarser grid."
+            )
+
+
+def _check_neighbors(owner: str, unit: Unit, relation: Relation) -> None:
+    if not (isinstance(unit, Unit) and isinstance(relation, Relation)):
+        raise InputError(f"{owner}: needs a Unit and a Relation, got {unit!r} and {relation!r}.")
 
 
 def _check_finite(answer: torch.Tensor) -> None:
@@ -79,6 +98,7 @@ class Laplace:
     relation: Relation
 
     def __post_init__(self) -> None:
+        _check_neighbors("Laplace", self.unit, self.relation)
         _check_positive("Laplace", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
 
     @property
@@ -114,6 +134,7 @@ class Gaussian:
     relation: Relation
 
     def __post_init__(self) -> None:
+        _check_neighbors("Gaussian", self.unit, self.relation)
         _check_positive("Gaussian", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
 
     @property
@@ -159,7 +180,8 @@ class DiscreteLaplace:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_positive("DiscreteLaplace", sensitivity=self.sensitivity, scale=self.scale)
+        _check_neighbors("DiscreteLaplace", self.unit, self.relation)
+        _check_whole("DiscreteLaplace", MAX_LAPLACE_SCALE, sensitivity=self.sensitivity, scale=self.scale)
 
     @property
     def event(self) -> Event:
@@ -174,16 +196,17 @@ class DiscreteLaplace:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian:
-    """Discrete Gaussian noise on a grid, sampled exactly: ``steps + x`` with ``P(x) ~ exp(-x^2 / (2 scale^2))``.
+class RoundedGaussian:
+    """Gaussian noise rounded to the grid, sampled exactly: ``steps + round(Z)``, Z ~ N(0, scale^2) on each number.
 
-    Formal guarantee: rho-zCDP with ``rho = sensitivity^2 / (2 scale^2)`` for vectors of any dimension (Canonne,
-    Kamath, Steinke 2020, Theorem 14), converted by the accountant. Never by the continuous Gaussian's curve, which
-    does not bound it.
+    Formal guarantee: that of the continuous Gaussian of the same scale, however many numbers the answer has. On whole
+    numbers ``x + round(Z) = round(x + Z)`` (a tie has probability 0), so the release is post-processing of x + Z, whose
+    neighbours differ by at most `sensitivity` in L2; see `Gaussian`. The sampler is exact (Karney 2016, integers only),
+    so nothing is added to delta for it.
 
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`), rounding included.
-        scale: Noise parameter sigma in whole grid steps, 1 .. 2^27.
+        scale: Standard deviation of Z in whole grid steps, 1 .. 2^50.
         unit: What one neighbour changes.
         relation: How.
     """
@@ -194,17 +217,19 @@ class DiscreteGaussian:
     relation: Relation
 
     def __post_init__(self) -> None:
-        _check_positive("DiscreteGaussian", sensitivity=self.sensitivity, scale=self.scale)
+        _check_neighbors("RoundedGaussian", self.unit, self.relation)
+        _check_positive("RoundedGaussian", sensitivity=self.sensitivity)
+        _check_whole("RoundedGaussian", MAX_GAUSSIAN_SCALE, scale=self.scale)
 
     @property
     def event(self) -> Event:
         """Price of one call."""
-        return Event("discrete-gaussian", self.unit, self.relation, self.scale / self.sensitivity)
+        return Event("gaussian", self.unit, self.relation, self.scale / self.sensitivity)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release whole grid steps, int64, any shape; same shape and device."""
         _check_steps(answer)
-        return _add_steps(answer, discrete_gaussian(self.scale, answer.numel(), noise))
+        return _add_steps(answer, rounded_gaussian(self.scale, answer.numel(), noise))
 
 
 @dataclass(frozen=True)
@@ -226,6 +251,7 @@ class Exponential:
     relation: Relation
 
     def __post_init__(self) -> None:
+        _check_neighbors("Exponential", self.unit, self.relation)
         _check_positive("Exponential", sensitivity=self.sensitivity, epsilon=self.epsilon)
 
     @property
@@ -260,6 +286,7 @@ class NoisyMax:
     relation: Relation
 
     def __post_init__(self) -> None:
+        _check_neighbors("NoisyMax", self.unit, self.relation)
         _check_positive("NoisyMax", sensitivity=self.sensitivity, epsilon=self.epsilon)
 
     @property
@@ -292,10 +319,15 @@ class RandomisedResponse:
     relation: Relation = Relation.REPLACE_ONE
 
     def __post_init__(self) -> None:
+        _check_neighbors("RandomisedResponse", self.unit, self.relation)
         _check_positive("RandomisedResponse", epsilon=self.epsilon)
+        if type(self.categories) is not int or not 2 <= self.categories <= MOST:
+            raise InputError(
+                f"RandomisedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62."
+            )
         if self.epsilon > 30:
             raise InputError(
-                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 53 bits hold no rarer lie."
+                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 52 bits hold no rarer lie."
             )
 
     @property

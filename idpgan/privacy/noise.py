@@ -2,6 +2,11 @@
 
 torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
+
+Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so that a saved
+state cannot give back the noise of steps before it; `Noise.erase` drops the key when the run has ended; a forked
+process draws under a key of its own. A fixed seed is ratcheted alike, which is deterministic, but keeps its stream in
+a forked process: whoever knows the seed knows all of it anyway, and tests rely on it.
 """
 
 from __future__ import annotations
@@ -9,18 +14,33 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from idpgan.errors import InputError
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _MAX_INTEGER = 1 << 62
+_RATCHET = b"idpgan noise ratchet"
+
+
+class Source(NamedTuple):
+    """What a report says of a source of noise."""
+
+    name: str
+    private: bool
+
+
+SYSTEM = Source("AES-256-CTR, 256 bits from the operating system", True)
+FIXED = Source("AES-256-CTR, FIXED SEED", False)
+PHILOX = Source("Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True)
+SOURCES = (SYSTEM, FIXED, PHILOX)
 
 
 class Noise(ABC):
@@ -37,6 +57,15 @@ class Noise(ABC):
     private: bool
     cryptographic: bool
     device: torch.device
+
+    def __init__(self) -> None:
+        """Remember the source, so that a forked process gives it another key."""
+        _ALIVE.add(self)
+
+    @property
+    def source(self) -> Source:
+        """What a report says of it."""
+        return Source(self.name, self.private)
 
     @staticmethod
     def system() -> CipherNoise:
@@ -56,7 +85,7 @@ class Noise(ABC):
 
     @abstractmethod
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return float64 numbers in the open interval (0, 1), 53 bits each."""
+        """Return float64 numbers in the open interval (0, 1): 52 bits and a half, never 0 and never 1."""
 
     @abstractmethod
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
@@ -68,11 +97,39 @@ class Noise(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract the noise."""
+        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract later noise."""
 
     @abstractmethod
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue the stream of `state`; a state of another kind of source raises `InputError`."""
+
+    @abstractmethod
+    def rekey(self) -> None:
+        """Go on under fresh randomness from the operating system; a fixed seed stays as it is."""
+
+    def ratchet(self) -> None:  # noqa: B027  # nothing to do for a source that saves no key
+        """Replace the key by its hash: what was drawn before cannot be computed from what is left. Deterministic."""
+
+    @property
+    def erased(self) -> bool:
+        """Whether the key is gone, so that nothing can be drawn any more."""
+        return False
+
+    def erase(self) -> None:  # noqa: B027  # as above
+        """Let go of the key for good."""
+
+
+_ALIVE: weakref.WeakSet[Noise] = weakref.WeakSet()
+
+
+def _rekey_all() -> None:
+    """Give every source of a forked process its own key: noise drawn in two processes must never be the same."""
+    for noise in list(_ALIVE):
+        if not noise.erased:
+            noise.rekey()
+
+
+os.register_at_fork(after_in_child=_rekey_all)
 
 
 class CipherNoise(Noise):
@@ -82,16 +139,22 @@ class CipherNoise(Noise):
         """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
         self.private = private
         self.cryptographic = True
-        self.name = "AES-256-CTR, 256 bits from the operating system" if private else "AES-256-CTR, FIXED SEED"
+        self.name = (SYSTEM if private else FIXED).name
         self.device = torch.device("cpu")
         self._start(key, 0)
+        super().__init__()
 
-    def _start(self, key: bytes, blocks: int) -> None:
+    def _start(self, key: bytes | None, blocks: int) -> None:
         self._key, self._blocks = key, blocks
-        self._stream = Cipher(algorithms.AES(key), modes.CTR(blocks.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
+        self._stream: CipherContext | None = None  # made when it is drawn from: most ratchets follow no draw
 
     def words(self, count: int) -> np.ndarray:
         """Return ``count`` uniform 64-bit words, uint64 (count,)."""
+        if self._stream is None:
+            if self._key is None:
+                raise RuntimeError("the key of this noise source was erased when its run ended; nothing can be drawn.")
+            counter = modes.CTR(self._blocks.to_bytes(_BLOCK_BYTES, "big"))
+            self._stream = Cipher(algorithms.AES(self._key), counter).encryptor()
         blocks = (count + 1) // 2
         self._blocks += blocks
         stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
@@ -99,8 +162,8 @@ class CipherNoise(Noise):
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """See `Noise.uniform`."""
-        bits = self.words(_numel(shape)) >> np.uint64(11)
-        return torch.from_numpy((bits + 0.5) * 2.0**-53).reshape(tuple(shape))
+        bits = self.words(_numel(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
+        return torch.from_numpy((bits + 0.5) * 2.0**-52).reshape(tuple(shape))
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
         """See `Noise.integers`."""
@@ -124,7 +187,8 @@ class CipherNoise(Noise):
 
     def state(self) -> dict[str, Any]:
         """See `Noise.state`."""
-        return {"source": "aes-256-ctr", "key": self._key.hex(), "blocks": self._blocks, "private": self.private}
+        key = None if self._key is None else self._key.hex()
+        return {"source": "aes-256-ctr", "key": key, "blocks": self._blocks, "private": self.private}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Noise.load_state`."""
@@ -133,11 +197,33 @@ class CipherNoise(Noise):
             raise InputError(
                 "the saved noise state and this run differ in whether the noise seed is fixed; start anew."
             )
-        self._start(bytes.fromhex(state["key"]), int(state["blocks"]))
+        self._start(None if state["key"] is None else bytes.fromhex(state["key"]), int(state["blocks"]))
+
+    def rekey(self) -> None:
+        """See `Noise.rekey`."""
+        if self.private:
+            self._start(secrets.token_bytes(32), 0)
+
+    def ratchet(self) -> None:
+        """See `Noise.ratchet`: key := SHA-256(tag, key), counter 0, however much was drawn."""
+        if self._key is not None:
+            self._start(hashlib.sha256(_RATCHET + self._key).digest(), 0)
+
+    @property
+    def erased(self) -> bool:
+        """See `Noise.erased`."""
+        return self._key is None
+
+    def erase(self) -> None:
+        """See `Noise.erase`."""
+        self._start(None, 0)
 
 
 class PhiloxNoise(Noise):
-    """The GPU's counter-based generator: not cryptographic, floating point, and reports say so."""
+    """The GPU's counter-based generator: not cryptographic, floating point, and reports say so.
+
+    Its state is not saved: a run that is continued on a GPU draws fresh noise and pays for repeated steps again.
+    """
 
     def __init__(self, device: torch.device | str) -> None:
         """Seed from the operating system.
@@ -150,14 +236,19 @@ class PhiloxNoise(Noise):
             raise InputError("torch's CPU generator is not for releases; use Noise.system().")
         self.private = True
         self.cryptographic = False
-        self.name = "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point"
+        self.name = PHILOX.name
         self._generator = torch.Generator(self.device)
+        self.rekey()
+        super().__init__()
+
+    def rekey(self) -> None:
+        """See `Noise.rekey`."""
         self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """See `Noise.uniform`."""
-        bits = torch.randint(1 << 53, tuple(shape), generator=self._generator, device=self.device)
-        return (bits.double() + 0.5) * 2.0**-53
+        bits = torch.randint(1 << 52, tuple(shape), generator=self._generator, device=self.device)
+        return (bits.double() + 0.5) * 2.0**-52
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
         """See `Noise.integers`."""
@@ -169,12 +260,11 @@ class PhiloxNoise(Noise):
 
     def state(self) -> dict[str, Any]:
         """See `Noise.state`."""
-        return {"source": "philox", "generator": self._generator.get_state()}
+        return {"source": "philox"}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Noise.load_state`."""
+        """See `Noise.load_state`; the stream is another one."""
         _check_source(state, "philox")
-        self._generator.set_state(state["generator"])
 
 
 def _numel(shape: Sequence[int]) -> int:

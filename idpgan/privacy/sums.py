@@ -15,7 +15,7 @@ from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace
+from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
@@ -107,7 +107,7 @@ class CellSums:
         return Grid.fine(1.0, self.dimensions * images, norm=1)
 
     @property
-    def mechanism(self) -> DiscreteGaussian | DiscreteLaplace:
+    def mechanism(self) -> RoundedGaussian | DiscreteLaplace:
         """The noise that is added to all sums at once."""
         whole, images = (1 + _NORM_SLACK) / self.grid.step, self.most_per_unit
         if self.law == "laplace":
@@ -116,7 +116,7 @@ class CellSums:
             return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
         moved_l2 = 1.0 if self.relation is Relation.ZERO_OUT else math.sqrt(2) if self.nonnegative else 2.0
         distance = moved_l2 * (whole + images * math.sqrt(self.dimensions) / 2)
-        return DiscreteGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
+        return RoundedGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
 
     @property
     def event(self) -> Event:

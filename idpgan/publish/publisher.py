@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.config import build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
@@ -57,6 +58,7 @@ class Release:
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
+@typed
 def release(
     images: Tensor,
     method: str,
@@ -96,7 +98,7 @@ def release(
         (torch.Size([1, 4, 3]), 'epsilon = 1 (unit column, replace-one)')
     """
     info = _known(method)
-    if not info.sound and not accept_unsound:
+    if info.sound is False and not accept_unsound:
         raise InputError(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
             "use a sound method such as 'lap'."

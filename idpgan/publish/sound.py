@@ -11,11 +11,11 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.discrete import MAX_GAUSSIAN_SCALE, MAX_LAPLACE_SCALE
+from idpgan.privacy.discrete import MAX_LAPLACE_SCALE
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteGaussian, DiscreteLaplace
+from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
 from idpgan.privacy.noise import Noise
 from idpgan.publish.matrix import Options
 
@@ -60,7 +60,7 @@ class PixelRelease:
         count: Releases to charge: 1 if joint, d by pixel.
     """
 
-    mechanism: DiscreteLaplace | DiscreteGaussian
+    mechanism: DiscreteLaplace | RoundedGaussian
     grid: Grid
     count: int = 1
 
@@ -143,29 +143,23 @@ def _gaussian(pixels: int, unit: Unit, epsilon: float, delta: float) -> PixelRel
     grid = Grid.fine(norm, pixels, norm=2)
     sensitivity = grid.l2(norm, pixels)
 
-    def scaled(multiplier: float) -> DiscreteGaussian:
-        return DiscreteGaussian(sensitivity, math.ceil(multiplier * sensitivity), unit, Relation.REPLACE_ONE)
+    def scaled(multiplier: float) -> RoundedGaussian:
+        return RoundedGaussian(sensitivity, math.ceil(multiplier * sensitivity), unit, Relation.REPLACE_ONE)
 
-    found = scaled(calibrate(lambda m: [scaled(m).event], epsilon, delta))
-    _check_scale(found.scale, MAX_GAUSSIAN_SCALE)
-    return PixelRelease(found, grid)
+    return PixelRelease(scaled(calibrate(lambda m: [scaled(m).event], epsilon, delta)), grid)
 
 
 def _laplace(sensitivity: int, scale: int, unit: Unit) -> DiscreteLaplace:
-    _check_scale(scale, MAX_LAPLACE_SCALE)
+    if scale > MAX_LAPLACE_SCALE:
+        raise InputError(
+            f"the noise would need a scale of {scale} grid steps, and at most {MAX_LAPLACE_SCALE} can be drawn "
+            "exactly: raise epsilon or delta."
+        )
     return DiscreteLaplace(sensitivity, scale, unit, Relation.REPLACE_ONE)
 
 
 def _scaled(sensitivity: int, multiplier: float, unit: Unit) -> DiscreteLaplace:
     return _laplace(sensitivity, math.ceil(multiplier * sensitivity), unit)
-
-
-def _check_scale(scale: int, most: int) -> None:
-    if scale > most:
-        raise InputError(
-            f"the noise would need a scale of {scale} grid steps, and at most {most} can be drawn exactly: raise "
-            "epsilon or delta."
-        )
 
 
 def release_pixels(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.publish import svd_methods
 
@@ -34,6 +35,7 @@ _WIDEST_BLOCK = 0.35  # of the shorter side: beyond, LAPACK's full decomposition
 _settings_lock = threading.Lock()  # torch keeps one thread count for threads to come: one call at a time touches it
 
 
+@typed
 def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Decompose every matrix of a batch, or find its leading singular triplets.
 

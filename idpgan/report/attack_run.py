@@ -31,7 +31,7 @@ from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, load_generator, save_generator
 from idpgan.models.generator import Generator
 from idpgan.report.critics import NoCriticError, critic_of_run, saved_state
-from idpgan.run import RunFolder, describe_environment, write_bytes_atomic, write_text_atomic
+from idpgan.run import PRIVATE_FILE, RunFolder, describe_environment, write_bytes_atomic, write_text_atomic
 from idpgan.training.method import resolve_device
 from idpgan.training.progress import Progress as TrainingProgress
 
@@ -157,7 +157,7 @@ def attack_run(
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
             "non-members would be mixed up. Name the right files with --data-root."
         )
-    members, others, reference = deal(split, options.most)
+    members, others, reference = deal(split.existing(), options.most)
     knowledge = Knowledge(reference=reference.to(device), seed=options.seed)
     knowledge = _with_generator(knowledge, generator.to(device), split, options, progress)
     knowledge = _with_critic(knowledge, attacks, config, split, state, device)
@@ -185,8 +185,10 @@ def attack_run(
 def write_attack(attacked: Attacked) -> tuple[Path, Path]:
     """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
     image = attacked.run.attack.with_suffix(".png")
-    write_text_atomic(attacked.run.attack, json.dumps(attacked.to_json(), indent=2, allow_nan=False) + "\n")
-    write_bytes_atomic(image, roc_png(attacked.rows))
+    write_text_atomic(
+        attacked.run.attack, json.dumps(attacked.to_json(), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE
+    )
+    write_bytes_atomic(image, roc_png(attacked.rows), mode=PRIVATE_FILE)
     return attacked.run.attack, image
 
 
@@ -315,7 +317,7 @@ def _with_reference(
 def _other_run(path: Path, judged: tuple[Images, Images]) -> Generator:
     """Load the generator of another run, which must not have been trained on the images under attack."""
     other = RunFolder.open(path)
-    trained_on = load(jobs.load_config(other.config).data).private
+    trained_on = load(jobs.load_config(other.config).data).private.existing()
     known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
     shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
     if sum(shared) > 0.01 * sum(map(len, judged)):  # drawn or tiny images may be equal by chance

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
+from idpgan.files import whole_folder
 from idpgan.gan import METHODS
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.hybrid import Config as HybridRun
@@ -23,17 +24,17 @@ from idpgan.gan.idp_local import Config as LocalRun
 from idpgan.gan.idp_terms import Config as PublishedConfig
 from idpgan.gan.idp_terms import most_accesses, pixel_noise
 from idpgan.jobs import load_config, plan
-from idpgan.models.checkpoint import CONFIG
+from idpgan.models.checkpoint import CONFIG, WEIGHTS, describe_generator
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
-from idpgan.report.card import replace_audited
 from idpgan.report.publisher_audits import PUBLISHER_CASES
-from idpgan.report.release import CARD, PRIVACY
+from idpgan.report.received import read_privacy, release_config
+from idpgan.report.release import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
 from idpgan.report.step_audits import STEP_CASES, Steps, hybrid_case, steps_case
-from idpgan.report.verify import verify_release
-from idpgan.run import RunFolder, sha256_file, write_text_atomic
+from idpgan.report.verify import Verification, verify_release
+from idpgan.run import PRIVATE_FILE, RunFolder, write_bytes_atomic, write_text_atomic
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
@@ -211,36 +212,49 @@ def audit_document(audited: Audited) -> dict[str, Any]:
 def write_audit(run: Path, audited: Audited) -> Path:
     """Write a run's audit.json; return where."""
     path = RunFolder.open(run).audit
-    write_text_atomic(path, json.dumps(audit_document(audited), indent=2, allow_nan=False) + "\n")
+    write_text_atomic(path, json.dumps(audit_document(audited), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     return path
 
 
-def check_release(run: Path) -> None:
-    """Refuse a run whose release is missing or does not verify, before anything is computed for it.
+def check_release(run: Path) -> Verification:
+    """Return what is found of a run's release; refuse one that is missing or does not verify.
 
     Raises:
         InputError: Naming the first problem.
     """
     folder = RunFolder.open(run).release
-    problems = verify_release(folder).problems
-    if problems:
-        raise InputError(f"{folder} does not verify, so no audited value is written into it: {problems[0]}")
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
+    found = verify_release(folder)
+    if not found.consistent:
+        raise InputError(
+            f"{folder} does not verify, so no audited value is written into it: {found.problems[0]} If it was left so "
+            f"by a crash, remove it: idpgan train --resume {run} writes it again."
+        )
+    return found
 
 
 def write_into_release(run: Path, audited: Audited) -> None:
     """Put the audited value into a run's privacy.json and model card.
 
-    Both files are replaced whole, the card first; privacy.json then holds its new hash. A crash between the two is seen
-    by ``idpgan verify``, and mended by doing it again.
+    The release is written anew from the very files that were verified, and replaced as a whole.
 
     Raises:
-        InputError: If the release does not fit the audit.
+        InputError: If the release does not verify, or the audit refutes what it says.
     """
-    folder = RunFolder.open(run).release
-    document = json.loads((folder / PRIVACY).read_text(encoding="utf-8"))
-    report = dataclasses.replace(PrivacyReport.from_json(document["report"]), audited=audited.guarantee)
-    card = replace_audited((folder / CARD).read_text(encoding="utf-8"), audited.guarantee)
-    write_text_atomic(folder / CARD, card)
-    document["report"] = report.to_json()
-    document["files"][CARD] = sha256_file(folder / CARD)
-    write_text_atomic(folder / PRIVACY, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    if audited.violation:
+        raise InputError("The audit refutes the proven epsilon, so nothing was written into the release. Withdraw it.")
+    folder = RunFolder.open(run)
+    with folder.locked():
+        remove_leftovers(folder.release)
+        found = check_release(run)
+        stated = read_privacy(folder.release / PRIVACY)
+        report = dataclasses.replace(found.report, audited=audited.guarantee)
+        config = release_config(found.files[CONFIG], stated.document["num_public"])
+        generator = describe_generator(found.files[CONFIG], folder.release / CONFIG)
+        document = {name: value for name, value in stated.document.items() if name != "files"}
+        document["report"] = report.to_json()
+        with whole_folder(folder.release) as part:
+            for name in (WEIGHTS, CONFIG, SAMPLES):
+                write_bytes_atomic(part / name, found.files[name])
+            seal(part, document, card_facts(document, config, generator))

@@ -1,41 +1,62 @@
-"""The model card: what a released generator is, and what its epsilon does and does not cover."""
+"""The model card: what a generator or its images are, and what their epsilon does and does not cover."""
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Mapping
-from pathlib import Path
+import functools
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
-from idpgan.errors import InputError
-from idpgan.models.generator import Generator
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport
-from idpgan.run import write_text_atomic
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 
-_AUDITED_LINE = "| audited (lower bound found by attack) |"  # of the template
+_RECORDS = {Unit.IMAGE: "one image with its label", Unit.PERSON: "all images of one person"}
+_MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
 
 
-def write_card(
-    path: Path,
-    report: PrivacyReport,
-    config: Mapping[str, Any],
-    generator: Generator,
-    *,
-    num_private: int,
-    num_public: int,
-) -> None:
-    """Write MODEL_CARD.md from the template beside this file.
+@dataclass(frozen=True)
+class CardFacts:
+    """All that a card says besides the report.
 
-    Args:
-        path: Where to write.
-        report: The three numbers.
-        config: The released part of the run's config.
-        generator: For shape and classes.
+    Attributes:
+        data: Name of the data set.
+        method: Name of the method.
+        image_shape: (C, H, W).
+        classes: Class names; empty where the generator is unconditional.
         num_private: Declared number of private images.
         num_public: Number of public images, which nothing protects.
+        delta: Where the proven epsilon is stated.
+        version: Of the package that made the release.
     """
+
+    data: str
+    method: str
+    image_shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    num_private: int
+    num_public: int
+    delta: float
+    version: str
+
+
+def render_card(report: PrivacyReport, facts: CardFacts, *, num_images: int | None = None) -> str:
+    """Return the text of a card.
+
+    Args:
+        report: The three numbers.
+        facts: What else it says. Its texts are escaped, so that a name can neither draw nor link anything.
+        num_images: None for the card of a generator; else the card of that many images drawn from it, which says
+            nothing of files and commands that are not there.
+    """
+    return _template().render(
+        report=report, facts=facts, num_images=num_images, epsilon=_epsilon, neighbours=_neighbours(report.proven)
+    )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=False,
@@ -44,17 +65,14 @@ def write_card(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    text = environment.get_template("MODEL_CARD.md").render(
-        report=report,
-        epsilon=_epsilon,
-        config=config,
-        shape=generator.image_shape,
-        classes=generator.classes,
-        num_private=num_private,
-        num_public=num_public,
-        version=importlib.metadata.version("idpgan"),
-    )
-    write_text_atomic(path, text)
+    environment.filters["plain"] = plain
+    return environment.get_template("MODEL_CARD.md")
+
+
+def plain(text: Any) -> str:
+    """Return a text that Markdown and HTML show as it is."""
+    shown = "".join(_HTML.get(sign, sign) for sign in str(text))
+    return _MARKDOWN.sub(r"\\\1", shown).replace("://", ":&#47;&#47;")
 
 
 def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
@@ -63,16 +81,18 @@ def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
         return missing
     epsilon = f"{guarantee.epsilon:.4g}" if guarantee.finite else "**infinite**"
     delta = f", delta = {guarantee.delta:.3g}" if guarantee.delta else ""
-    return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({guarantee.basis})"
+    return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({plain(guarantee.basis)})"
 
 
-def replace_audited(card: str, audited: Guarantee) -> str:
-    """Return the text of a written card with another audited value.
-
-    Raises:
-        InputError: If the card has no such line.
-    """
-    found = [line for line in card.splitlines() if line.startswith(_AUDITED_LINE)]
-    if len(found) != 1:
-        raise InputError(f"the model card has {len(found)} lines that start with '{_AUDITED_LINE}', not 1.")
-    return card.replace(found[0], f"{_AUDITED_LINE} {_epsilon(audited, '')} |")
+def _neighbours(proven: Guarantee) -> str:
+    """Say in one sentence what the guarantee compares."""
+    record = _RECORDS.get(proven.unit, f"one {proven.unit}")
+    if proven.relation is Relation.ZERO_OUT:
+        return (
+            "The number N of private images is public, and two neighbouring data sets of N images differ in one "
+            f"record ({record}), which is replaced by the null record in one of them: it contributes nothing to "
+            "anything that is computed."
+        )
+    return (
+        f"Two neighbouring data sets have the same number of images and differ in the content of one record ({record})."
+    )

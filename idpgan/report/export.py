@@ -1,29 +1,52 @@
-"""Synthetic images for others to use: PNG class folders or npz, each with a manifest and the model card."""
+"""Synthetic images for others to use: PNG class folders or npz, each with a manifest and a card of their own."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import math
+import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from idpgan.data.images import to_uint8
 from idpgan.errors import InputError
-from idpgan.models.checkpoint import load_generator
+from idpgan.files import read_plain, whole_folder
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
-from idpgan.report.release import CARD, PRIVACY
-from idpgan.run import sha256_file, write_bytes_atomic, write_text_atomic
+from idpgan.report.card import render_card
+from idpgan.report.received import read_privacy, release_config
+from idpgan.report.release import CARD, PRIVACY, card_facts
+from idpgan.run import write_bytes_atomic
 from idpgan.training.samples import png_bytes
 
 MANIFEST = "manifest.json"
+FORMAT = "idpgan samples 2"
 _BATCH = 1000
+_BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
+_FILE_SUFFIXES = frozenset(
+    [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
+)
+_LONGEST_NAME_BYTES = 255  # of a folder
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What is written."""
+
+    images: Tensor  # uint8 (N, C, H, W)
+    labels: Tensor | None  # int64 (N,)
+    classes: tuple[str, ...]
+    manifest: bytes
+    card: bytes | None
 
 
 def export_samples(
@@ -35,7 +58,7 @@ def export_samples(
     seed: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Draw images from a released generator and write them.
+    """Draw images from a released generator and write them, all of them or none.
 
     Args:
         source: A run, a release folder or its generator.safetensors.
@@ -50,25 +73,90 @@ def export_samples(
         The manifest.
 
     Raises:
-        InputError: If an argument cannot be used or ``out`` exists; nothing is written then.
+        InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
     """
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
-    if out.exists():
-        raise InputError(f"{out} exists already and is not written over. Choose another name or remove it.")
-    if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    _refuse_place(out)
     generator = load_generator(source)
+    _refuse_memory(generator, num)
     chosen = _labels(generator, num, labels)
+    if out.suffix.lower() != ".npz":
+        _refuse_folder_names(generator.classes)
+    release = _release_of(source)
     seed = secrets.randbits(63) if seed is None else seed
-    manifest = _manifest(source, generator, num, chosen, seed)
-    drawn = generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress)
-    write = _write_npz if out.suffix == ".npz" else _write_folder
-    write(out, to_uint8(drawn), chosen, generator, manifest, _release_of(source))
+    manifest = _manifest(release, generator, num, chosen, seed)
+    card = _card(release, generator, num)
+    pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
+    text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
+    drawn = _Drawn(pixels, chosen, generator.classes, text, card)
+    if out.suffix.lower() == ".npz":
+        _write_npz(out, drawn)
+    else:
+        _write_folder(out, drawn)
     return manifest
 
 
-def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> torch.Tensor | None:
+# What is refused before anything is drawn ----------------------------------------------------------------------
+
+
+def _refuse_place(out: Path) -> None:
+    """Refuse to write over anything, and a folder that looks like a file."""
+    written = [out, *_beside(out)] if out.suffix.lower() == ".npz" else [out]
+    for path in written:
+        if os.path.lexists(path):
+            raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    if out.suffix.lower() in _FILE_SUFFIXES:
+        raise InputError(
+            f"--out {out} looks like a {out.suffix} file, but images are written as an .npz file or as a folder of "
+            f"PNGs. Name it {out.with_suffix('.npz').name} or {out.stem}."
+        )
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Return where manifest and card of an npz file lie."""
+    return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")
+
+
+def _refuse_memory(generator: Generator, num: int) -> None:
+    """Refuse more images than fit into the memory."""
+    per_image = math.prod(generator.image_shape) * _BYTES_PER_NUMBER
+    free = free_memory()
+    if num * per_image > free:
+        raise InputError(
+            f"--num {num:,} needs {num * per_image / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free: "
+            f"at most {free // per_image:,} images at once. Draw fewer, several times, each with another --seed."
+        )
+
+
+def free_memory() -> int:
+    """Return how many bytes of memory this process may still take, as far as the system says so."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        pass  # not Linux
+    try:
+        group = Path("/sys/fs/cgroup")
+        most, used = ((group / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))
+        limits.append(max(0, int(most) - int(used)))
+    except (OSError, ValueError):
+        pass  # no control group, or no limit ("max")
+    return min(limits)
+
+
+def _refuse_folder_names(classes: Sequence[str]) -> None:
+    """Refuse class names that cannot be folders."""
+    for name in classes:
+        taken = name.lower() in (MANIFEST.lower(), CARD.lower()) or len(name.encode()) > _LONGEST_NAME_BYTES
+        if name != Path(name).name or name.startswith(".") or taken:
+            raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
+
+
+def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Tensor | None:
     if labels is None:
         return generator.sample_labels(num)
     if not generator.num_classes:
@@ -79,69 +167,65 @@ def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> tor
     return torch.tensor(labels)[torch.arange(num) % len(labels)]
 
 
+# What is written -----------------------------------------------------------------------------------------------
+
+
 def _release_of(source: Path) -> Path:
     folder = source if source.is_dir() else source.parent
     return folder / "release" if (folder / "release").is_dir() else folder
 
 
-def _manifest(source: Path, generator: Generator, num: int, labels: torch.Tensor | None, seed: int) -> dict[str, Any]:
-    release = _release_of(source)
-    privacy = release / PRIVACY
+def _manifest(release: Path, generator: Generator, num: int, labels: Tensor | None, seed: int) -> dict[str, Any]:
     counts = torch.bincount(labels, minlength=generator.num_classes).tolist() if labels is not None else []
+    weights = read_plain(release / WEIGHTS, most_weight_bytes(generator), follow=True)
+    privacy = release / PRIVACY
     return {
-        "format": "idpgan samples 1",
+        "format": FORMAT,
         "num": num,
         "seed": seed,
         "image_shape": list(generator.image_shape),
         "classes": dict(zip(generator.classes, counts, strict=True)) if counts else {},
-        "generator_sha256": sha256_file(release / "generator.safetensors"),
-        "privacy": json.loads(privacy.read_text(encoding="utf-8"))["report"] if privacy.is_file() else None,
+        "generator_sha256": hashlib.sha256(weights).hexdigest(),
+        "privacy": read_privacy(privacy).report.to_json() if privacy.exists() else None,
     }
 
 
-def _write_npz(
-    out: Path,
-    images: torch.Tensor,
-    labels: torch.Tensor | None,
-    generator: Generator,
-    manifest: dict[str, Any],
-    release: Path,
-) -> None:
-    arrays: dict[str, Any] = {"images": images.permute(0, 2, 3, 1).numpy()}
-    if labels is not None:
-        arrays |= {"labels": labels.numpy(), "classes": np.array(generator.classes)}
+def _card(release: Path, generator: Generator, num: int) -> bytes | None:
+    """Return the images' own card, from what the release states; None for a generator without a release."""
+    if not (release / PRIVACY).exists():
+        return None
+    stated = read_privacy(release / PRIVACY)
+    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
+    config = release_config(content, stated.document["num_public"])
+    return render_card(stated.report, card_facts(stated.document, config, generator), num_images=num).encode()
+
+
+def _write_npz(out: Path, drawn: _Drawn) -> None:
+    arrays: dict[str, Any] = {"images": drawn.images.permute(0, 2, 3, 1).numpy()}
+    if drawn.labels is not None:
+        arrays |= {"labels": drawn.labels.numpy(), "classes": np.array(drawn.classes)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    write_text_atomic(out.with_suffix(".manifest.json"), json.dumps(manifest, indent=2) + "\n")
-    if (release / CARD).is_file():
-        write_bytes_atomic(out.with_suffix(f".{CARD}"), (release / CARD).read_bytes())
-    write_bytes_atomic(out, buffer.getvalue())  # last: where it lies, its manifest does
-
-
-def _write_folder(
-    out: Path,
-    images: torch.Tensor,
-    labels: torch.Tensor | None,
-    generator: Generator,
-    manifest: dict[str, Any],
-    release: Path,
-) -> None:
-    """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
-    for name in generator.classes:
-        if name != Path(name).name or name.startswith("."):
-            raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
-    part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    manifest, card = _beside(out)
     try:
-        digits = len(str(len(images) - 1))
-        for index, image in enumerate(images):
-            folder = part / generator.classes[int(labels[index])] if labels is not None else part
+        write_bytes_atomic(manifest, drawn.manifest)
+        if drawn.card is not None:
+            write_bytes_atomic(card, drawn.card)
+        write_bytes_atomic(out, buffer.getvalue())  # last: where it lies, its manifest does
+    finally:
+        if not out.exists():  # neither half is left after a signal or on a full disk
+            manifest.unlink(missing_ok=True)
+            card.unlink(missing_ok=True)
+
+
+def _write_folder(out: Path, drawn: _Drawn) -> None:
+    """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
+    with whole_folder(out) as part:
+        digits = len(str(len(drawn.images) - 1))
+        for index, image in enumerate(drawn.images):
+            folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
             folder.mkdir(exist_ok=True)
             (folder / f"{index:0{digits}d}.png").write_bytes(png_bytes(image))
-        (part / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        for name in (CARD, PRIVACY):
-            if (release / name).is_file():
-                shutil.copyfile(release / name, part / name)
-        part.chmod(0o755)
-        part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        (part / MANIFEST).write_bytes(drawn.manifest)
+        if drawn.card is not None:
+            (part / CARD).write_bytes(drawn.card)

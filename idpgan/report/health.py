@@ -15,10 +15,11 @@ from packaging.requirements import Requirement
 from idpgan.data.config import DataConfig
 from idpgan.data.load import SOURCES, describe
 from idpgan.errors import InputError
+from idpgan.memory import GIB, free_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import DiscreteGaussian, Event, Noise, Relation, Unit, compose_epsilon
+from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def examine() -> list[Finding]:
         Finding("python", platform.python_version(), True),
         *_versions(),
         *_devices(),
+        _memory(),
         _noise(),
         _golden(),
         _critic(),
@@ -55,11 +57,19 @@ def examine() -> list[Finding]:
 def _versions() -> list[Finding]:
     """Compare every dependency with the tested range in the package's own metadata."""
     findings = []
-    for text in importlib.metadata.requires("idpgan") or []:
+    try:
+        texts = importlib.metadata.requires("idpgan") or []
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("idpgan", "not installed, so that nothing says which versions were tested", False)]
+    for text in texts:
         requirement = Requirement(text)
         if requirement.marker is not None:  # an extra
             continue
-        version = importlib.metadata.version(requirement.name)
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            findings.append(Finding(requirement.name, f"not installed, tested {requirement.specifier}", False))
+            continue
         good = requirement.specifier.contains(version, prereleases=True)
         findings.append(
             Finding(requirement.name, version if good else f"{version}, tested {requirement.specifier}", good)
@@ -71,14 +81,23 @@ def _devices() -> list[Finding]:
     threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if not torch.cuda.is_available():
         return [Finding("device", f"CPU only, {threads}", True)]
-    free, total = torch.cuda.mem_get_info()
-    name = torch.cuda.get_device_name()
+    try:
+        free, total = torch.cuda.mem_get_info()
+        name = torch.cuda.get_device_name()
+    except RuntimeError as error:  # a driver that does not answer
+        return [Finding("device", str(error).splitlines()[0], False)]
     return [Finding("device", f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; {threads}", True)]
 
 
+def _memory() -> Finding:
+    """Say how much memory is free, which is what large batches and data sets are refused by."""
+    free = free_memory()
+    return Finding("memory", "unknown" if free is None else f"{free / GIB:.1f} GiB free", free is None or free > GIB)
+
+
 def _noise() -> Finding:
-    """Draw discrete Gaussian noise from the operating system's entropy and look at its size."""
-    mechanism = DiscreteGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
+    """Draw rounded Gaussian noise from the operating system's entropy and look at its size."""
+    mechanism = RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
     noise = Noise.system()
     std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
     return Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04)  # 8 standard errors

@@ -22,7 +22,7 @@ from idpgan.publish.sound import Law, calibrate_pixels
 _SHAPE = (8, 6)  # more rows than columns, so that the column space is not everything
 _SCALE_SHAPE = (28, 20)  # enough numbers to see the scale of their noise
 _FEWER = {"lra": {"sweeps": 10}, "lrm": {"iterations": 3}}  # more of them change neither rank nor column space
-_LAWS = {"discrete-laplace": "laplace", "discrete-gaussian": "gaussian"}
+_LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 
 
 def _column_space(data: Tensor, neighbour: Tensor) -> Statistic:
@@ -102,7 +102,7 @@ PUBLISHER_CASES: dict[str, Entry] = {
         (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE),
         (Relation.REPLACE_ONE,),
         delta=1e-5,
-        options={"pair": tuple(PAIRS), "law": ("discrete-laplace", "discrete-gaussian", "laplace")},
+        options={"pair": tuple(PAIRS), "law": ("discrete-laplace", "rounded-gaussian", "laplace")},
         pure=("discrete-laplace", "laplace"),
     ),
     "lap-published": _published("lap-published", NoiseScale, Nearness, pair="brighter", shape=_SCALE_SHAPE),

@@ -1,27 +1,36 @@
-"""The folder to give away: everything in it is covered by the epsilon that stands in its privacy.json."""
+"""The folder to give away: everything in it is covered by the epsilon that stands in its privacy.json.
+
+The folder is whole or absent: it is filled under a hidden name beside its place and then renamed, whatever ends the
+program in between.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from idpgan.data.load import Split
+from idpgan.data.load import DataShape, Split
+from idpgan.files import whole_folder
 from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, save_generator
 from idpgan.models.generator import Generator
+from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
-from idpgan.report.card import write_card
-from idpgan.run import RunFolder, sha256_file, write_text_atomic
+from idpgan.report.card import CardFacts, render_card
+from idpgan.run import RunFolder, write_text_atomic
 from idpgan.training.method import Method
 from idpgan.training.samples import write_samples
 
 PRIVACY = "privacy.json"
 CARD = "MODEL_CARD.md"
 SAMPLES = "samples.png"
-FORMAT = "idpgan release 1"
+FORMAT = "idpgan release 2"
 FILES = (WEIGHTS, CONFIG, SAMPLES, CARD)  # what privacy.json holds the hashes of
 _WHERE_FILES_LIE = {"root", "public_root"}
 
@@ -29,10 +38,11 @@ _WHERE_FILES_LIE = {"root", "public_root"}
 def write_release(
     run: RunFolder, config: RunConfig, method: Method, ledger: Ledger, *, delta: float, split: Split
 ) -> None:
-    """Write ``release/``: generator, config, sample grid, model card and, last, privacy.json with the others' hashes.
+    """Write ``release/``: generator, config, sample grid, model card, and privacy.json with the others' hashes.
 
     Nothing here is computed from private images except through what the ledger has charged: the generator is the
-    method's output, the samples are drawn from it, and N, image size and classes are declared public.
+    method's output, the samples are drawn from it, and N, image size and classes are declared public. A release that
+    stands already is left as it is: the run was finished then, and an audited value may have been added since.
 
     Args:
         run: The run.
@@ -41,32 +51,79 @@ def write_release(
         ledger: Its events are released, so that anyone can recompute the proven epsilon.
         delta: Where epsilon is stated.
         split: Only its declared sizes are used.
+
+    Raises:
+        InputError: If something else lies where the release is to be.
     """
-    generator = cast(Generator, method.generator)
+    remove_leftovers(run.release)
+    if (run.release / PRIVACY).is_file() and not run.release.is_symlink():
+        return
+    generator, shape = cast(Generator, method.generator), split.shape
+    public = public_settings(config)
+    with whole_folder(run.release) as folder:
+        save_generator(folder, generator, extra={"run": public})
+        write_samples(folder / SAMPLES, generator, num=config.release.samples)
+        version = importlib.metadata.version("idpgan")
+        document = privacy_document(method.privacy(), shape, ledger.events, delta=delta, version=version)
+        seal(folder, document, card_facts(document, config, generator))
+
+
+def public_settings(config: RunConfig) -> dict[str, Any]:
+    """Return a config as it is released: without where files lie on the curator's machine."""
     public = config.model_dump(mode="json", exclude_none=True)
     public["data"] = {key: value for key, value in public["data"].items() if key not in _WHERE_FILES_LIE}
-    report = method.privacy()
-    save_generator(run.release, generator, extra={"run": public})
-    write_samples(run.release / SAMPLES, generator, num=config.release.samples)
-    write_card(
-        run.release / CARD, report, public, generator, num_private=split.num_private, num_public=len(split.public)
-    )
-    document = privacy_document(run.release, report, ledger, delta=delta, num_private=split.num_private)
-    write_text_atomic(run.release / PRIVACY, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return public
 
 
 def privacy_document(
-    folder: Path, report: PrivacyReport, ledger: Ledger, *, delta: float, num_private: int
+    report: PrivacyReport, shape: DataShape, events: Sequence[Event], *, delta: float, version: str
 ) -> dict[str, Any]:
-    """Return the content of privacy.json: the three numbers, the events that prove one of them, and file hashes."""
+    """Return the content of privacy.json but for the files' hashes: the three numbers, and what proves one of them."""
+    unit, relation = report.proven.unit, report.proven.relation
     return {
         "format": FORMAT,
-        "idpgan": importlib.metadata.version("idpgan"),
+        "idpgan": version,
         "report": report.to_json(),
-        "num_private": num_private,
+        "num_private": shape.num_private,
+        "num_public": shape.sizes.public,
+        "num_classes": len(shape.classes),
         "delta": delta,
-        "unit": str(ledger.unit),
-        "relation": str(ledger.relation),
-        "events": [event.to_json() for event in ledger.events],
-        "files": {name: sha256_file(folder / name) for name in FILES},
+        "unit": str(unit),
+        "relation": str(relation),
+        "events": [event.to_json() for event in events],
     }
+
+
+def card_facts(document: Mapping[str, Any], config: RunConfig, generator: Generator) -> CardFacts:
+    """Return what the card says, from what else is released."""
+    return CardFacts(
+        data=config.data.name,
+        method=config.method.name,
+        image_shape=generator.image_shape,
+        classes=generator.classes,
+        num_private=document["num_private"],
+        num_public=document["num_public"],
+        delta=document["delta"],
+        version=document["idpgan"],
+    )
+
+
+def seal(folder: Path, document: Mapping[str, Any], facts: CardFacts) -> None:
+    """Write card and privacy.json into a folder that holds the other files."""
+    report = PrivacyReport.from_json(document["report"])
+    write_text_atomic(folder / CARD, render_card(report, facts))
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+    write_text_atomic(folder / PRIVACY, privacy_text(document, hashes))
+
+
+def privacy_text(document: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
+    """Return privacy.json as it is written."""
+    return json.dumps({**document, "files": dict(hashes)}, indent=2, allow_nan=False) + "\n"
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
+    for suffix in ("part", "old"):
+        for item in target.parent.glob(f".{target.name}.*.{suffix}"):
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)

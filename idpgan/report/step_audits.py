@@ -36,6 +36,7 @@ from idpgan.training.config import TrainingConfig
 _SHAPE = (1, 8, 8)
 _BITS = 40  # pixels that hold the number of a canary
 _SLOPE = 100.0  # gradient of a canary / clip norm: far above 1
+_NO_LIMIT = 1e12  # an epsilon that any step is below
 _STILL = 1e-30  # learning rate
 _MOST_STEPS = 10_000  # simulated: some minutes
 _CALLS = 10_000  # steps of all trainings of one audit together, about: some minutes
@@ -178,7 +179,7 @@ class Steps:
             model=ModelConfig(width=1, latent_dim=1, conditional=False),
             method=self.method.model_copy(update={**still, "max_physical_batch": 512}),
             privacy=DpGanPrivacy(
-                epsilon=1.0,  # no step is charged: constructed images need no budget
+                epsilon=_NO_LIMIT,  # no step is charged: constructed images need no budget
                 delta=0.5 / positions,
                 sample_rate=self.sample_rate,
                 noise_multiplier=self.noise_multiplier,

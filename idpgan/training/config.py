@@ -8,6 +8,8 @@ from pydantic import Field
 
 from idpgan.config import Section
 
+MOST_STEPS = 100_000_000  # more than a year at three a second
+
 
 class TrainingConfig(Section):
     """How long, how large, how often, where.
@@ -23,9 +25,9 @@ class TrainingConfig(Section):
             Losses are of order 1 to 100.
     """
 
-    steps: int = Field(10_000, ge=1)
-    batch_size: int = Field(64, ge=1)
-    tick_steps: int = Field(500, ge=1)
-    seed: int = Field(0, ge=0)
+    steps: int = Field(10_000, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(64, ge=1, le=1_000_000)
+    tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
+    seed: int = Field(0, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     diverged_above: float = Field(1e8, gt=0)

@@ -14,11 +14,15 @@ class StopSignals:
     A second Ctrl-C raises `KeyboardInterrupt` at once. Outside the main thread, where Python allows no handlers,
     nothing is changed.
 
+    Args:
+        at_once: Raise `KeyboardInterrupt` at the first signal, whichever it is.
+
     Attributes:
         received: Name of the signal that came, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self.received: str | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -37,6 +41,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        again = self.received is not None and number == signal.SIGINT
         self.received = signal.Signals(number).name
+        if self._at_once or again:
+            raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
-from idpgan.privacy.ledger import BudgetError, Ledger
+from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.run import RunFolder
 from idpgan.training.config import TrainingConfig
 from idpgan.training.interrupt import StopSignals
@@ -31,11 +31,13 @@ class Outcome:
         step: Critic steps done; all of them are in the saved state.
         ended: "finished" all steps, "budget" spent, or "interrupted" by Ctrl-C or SIGTERM.
         message: One sentence for the user.
+        signal: Name of the signal that interrupted it.
     """
 
     step: int
     ended: Literal["finished", "budget", "interrupted"]
     message: str
+    signal: str | None = None
 
 
 def train(
@@ -69,12 +71,18 @@ def train(
         BudgetError: If not even the first step can be paid for.
         InputError: If the saved state is damaged or belongs to another run.
     """
-    # Setup: continue the saved state, or do the one-time private reads, which the method charges itself.
+    # Setup: continue the saved state, or do the one-time private reads, which the ledger keeps with their charge.
     progress = progress or Progress()
     upkeep = _Upkeep(
-        method, config, ledger, StateStore(run, fingerprint), Recorder(run.stats, config.batch_size), delta
+        method, config, ledger, StateStore(run, fingerprint, ledger), Recorder(run.stats, config.batch_size), delta
     )
-    step = upkeep.resume_or_prepare(progress)
+    signals = StopSignals(at_once=True)
+    try:
+        with signals:
+            step = upkeep.resume_or_prepare(progress)
+    except KeyboardInterrupt:
+        progress.stop()
+        return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
 
     progress.start(step, config.steps, ledger.epsilon(delta))
     try:
@@ -88,6 +96,7 @@ def train(
                     ledger.charge(event)  # before the step: a failure over-counts, never under-counts
                 step += 1
                 upkeep.recorder.add(method.critic_step(step))
+                upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
 
                 # Generator: post-processing of the critic, costs nothing.
                 if method.wants_generator_step(step):
@@ -99,9 +108,11 @@ def train(
                     upkeep.tick(step, on_tick, progress)
             if signals.received is not None and step < config.steps:
                 upkeep.save(step)
-                return Outcome(step, "interrupted", _interrupted(signals.received, step, config.steps, run))
+                message = _interrupted(signals.received, step, config.steps, run)
+                return Outcome(step, "interrupted", message, signals.received)
             if step > upkeep.recorder.tick_step:
                 upkeep.tick(step, on_tick, progress)
+            upkeep.finish(step)
     finally:
         progress.stop()
     if step < config.steps:
@@ -111,7 +122,7 @@ def train(
 
 @dataclass
 class _Upkeep:
-    """What happens around the steps: resume, tick, save."""
+    """What happens around the steps: resume, tick, save, and the keys of the noise."""
 
     method: Method
     config: TrainingConfig
@@ -123,18 +134,45 @@ class _Upkeep:
 
     def resume_or_prepare(self, progress: Progress) -> int:
         """Return the step to continue from."""
-        if self.store.exists():
-            saved = self.store.load()
-            self.ledger.rewind(saved.ledger_position)  # steps after the last tick are paid for: replayed, not charged
-            self.method.load_state(saved.method)
-            self.recorder.load_state(saved.recorder)
-            self.saved_step = saved.step
-            return saved.step
-        self.recorder.truncate(0)
-        progress.prepare()
-        self.method.prepare()
-        self.save(0)  # from here on a kill does not charge prepare() again
-        return 0
+        saved = self.store.load()
+        if saved is None:
+            lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
+            self.recorder.truncate(0)
+            progress.prepare()
+            self.method.prepare()
+            if lost:  # steps were taken, and the state is gone: all of them are taken again with fresh noise
+                self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
+            self.ratchet()  # the key is the same from here on, whether prepare() drew or took what was released before
+            self.save(0)
+            return 0
+        if saved.exact:
+            self.ledger.rewind(saved.ledger_position)  # steps after the state are paid for: taken again, not charged
+        else:
+            self.ledger.repeat(saved.ledger_position, self.method.paid_ahead(saved.step))
+        self.method.load_state(saved.method)
+        self.recorder.load_state(saved.recorder)
+        self.saved_step = saved.step
+        if not saved.exact and not self._keys_erased:
+            for noise in self.method.noises:
+                noise.rekey()
+            self.save(saved.step)  # with the new keys: from here on, steps may be taken again
+        return saved.step
+
+    def ratchet(self) -> None:
+        """Replace the keys of all noise by their hashes."""
+        for noise in self.method.noises:
+            noise.ratchet()
+
+    def finish(self, step: int) -> None:
+        """Erase the keys when the run has ended: its noise can never be drawn again, not even from its state."""
+        if not self._keys_erased:
+            for noise in self.method.noises:
+                noise.erase()
+            self.save(step)
+
+    @property
+    def _keys_erased(self) -> bool:
+        return all(noise.erased for noise in self.method.noises)
 
     def tick(self, step: int, on_tick: Sequence[TickCallback], progress: Progress) -> None:
         """Check, record, save, show."""
@@ -166,8 +204,7 @@ class _Upkeep:
         return state
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state, and before it the ledger, which must never be behind."""
-        self.ledger.flush()
+        """Write the state, and with it the ledger that names it."""
         self.store.save(SavedState(step, state, self.ledger.position, self.recorder.state()))
         self.saved_step = step
 
@@ -184,21 +221,27 @@ def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
     """Whether one more such step after `step` stays within the target.
 
     Raises:
-        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end.
+        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end. (A continuation
+            that charges steps again may find nothing left for the first of them.)
     """
     enough = ledger.affordable(event) >= event.count
-    if not enough and step == 0:
-        why = f": {event.reason}" if event.reason else ""
-        raise BudgetError(
-            f"The budget does not cover a single critic step ({_target(ledger)}, one step is {event.kind}{why}). "
-            "Raise the target or lower the cost of a step."
-        )
+    if not enough and step == 0 and not ledger.has_repeated:
+        raise no_step_affordable(event, ledger.target)
     return enough
 
 
-def _target(ledger: Ledger) -> str:
-    """Write the target of a ledger that has one."""
-    return f"target epsilon = {ledger.target.epsilon:g} at delta = {ledger.target.delta:g}" if ledger.target else ""
+def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
+    """Say that not even one step can be paid for."""
+    why = f": {event.reason}" if event.reason else ""
+    return BudgetError(
+        f"The budget does not cover a single critic step ({_target(target)}, one step is {event.kind}{why}). "
+        "Raise the target or lower the cost of a step."
+    )
+
+
+def _target(target: Budget | None) -> str:
+    """Write a target, if there is one."""
+    return f"target epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
 
 
 def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
@@ -209,9 +252,17 @@ def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str
     )
 
 
+def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
+    """Say how to go on after a signal before the first step."""
+    return (
+        f"Stopped by {signal_name or 'Ctrl-C'} before the first step; what was released until then is kept and paid "
+        f"once. Continue with: idpgan train --resume {run.path}"
+    )
+
+
 def _spent(step: int, steps: int, ledger: Ledger) -> str:
     """Say that the budget ended the run."""
     return (
-        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger)}. "
+        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
         "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
     )

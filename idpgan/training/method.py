@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from idpgan.errors import ConfigError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
+from idpgan.privacy.noise import Noise
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -29,8 +30,22 @@ class Method(Protocol):
     def generator(self) -> nn.Module:
         """EMA weights: what release/ gets."""
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """Every source of noise that steps draw from: ratcheted after each, re-keyed, erased when the run ends."""
+
     def prepare(self) -> None:
-        """Do the one-time private reads, each charged before it happens; never called on resume."""
+        """Do the one-time private reads by `Ledger.release`, and set up the training that follows from them.
+
+        Called where there is no saved state: on a new run, and again on one that was stopped before its first state;
+        then the ledger gives what was released before, and nothing is read or charged a second time.
+        """
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Return the price of what the steps after `step` read at most, if `prepare` has paid for it in advance.
+
+        Charged again where those steps are repeated with fresh noise. () where `step_event` pays, or nothing is read.
+        """
 
     def step_event(self) -> Event | None:
         """Return the price of the next critic step; None if it reads nothing private."""
@@ -50,8 +65,8 @@ class Method(Protocol):
     def state(self) -> dict[str, Any]:
         """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
 
-        The key "prepared", if there is one, holds a dict of tensors that `prepare` released. They are written once,
-        to their own file, and are back in place when `load_state` is called.
+        The key "prepared", if there is one, holds the dict of tensors that `Ledger.release` returned. The ledger keeps
+        them in a file of their own, and they are back in place when `load_state` is called.
         """
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -98,13 +113,13 @@ class Tick:
 TickCallback = Callable[[Tick], None]
 
 
-def resolve_device(name: str) -> torch.device:
-    """Return the device that ``training.device`` names.
+def resolve_device(name: str, key: str = "training.device") -> torch.device:
+    """Return the device that a key or an option names.
 
     Raises:
         ConfigError: If a GPU is asked for and there is none.
     """
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
-        raise ConfigError('training.device = "cuda", but torch sees no GPU here. Use "auto" or "cpu".')
+        raise ConfigError(f"{key} is cuda, but torch sees no GPU here. Take auto or cpu.")
     return torch.device("cuda" if available and name != "cpu" else "cpu")

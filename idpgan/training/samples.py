@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idpgan.data.images import to_uint8
 from idpgan.models.generator import Generator
-from idpgan.run import write_bytes_atomic
+from idpgan.run import PRIVATE_FILE, write_bytes_atomic
 from idpgan.training.method import Tick
 
 GAP_PX = 2
@@ -43,7 +43,7 @@ def png_bytes(image: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0) -> None:
+def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0, mode: int = 0o666) -> None:
     """Write a grid of generated images: one column per class (at most 16), or eight columns.
 
     Args:
@@ -51,10 +51,16 @@ def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int 
         generator: Labels, if it takes them, cycle through the classes.
         num: Number of images, rounded up to full rows.
         seed: Of the latent vectors: the same seed shows the same vectors at every call.
+        mode: Permissions before the umask.
     """
+    write_bytes_atomic(path, png_bytes(sample_grid(generator, num=num, seed=seed)), mode=mode)
+
+
+def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
+    """Return what `write_samples` writes, uint8 (C, H, W)."""
     columns = min(generator.num_classes, 16) or 8
     images = generator.sample(-(-num // columns) * columns, seed=seed)
-    write_bytes_atomic(path, png_bytes(make_grid(to_uint8(images), columns)))
+    return make_grid(to_uint8(images), columns)
 
 
 class SampleGrid:
@@ -75,4 +81,5 @@ class SampleGrid:
         """Write the grid of one tick."""
         if not isinstance(tick.generator, Generator):
             raise TypeError(f"a sample grid needs a models.Generator, got {type(tick.generator).__name__}.")
-        write_samples(self.folder / f"step_{tick.step:06d}.png", tick.generator, num=self.num, seed=self.seed)
+        path = self.folder / f"step_{tick.step:06d}.png"
+        write_samples(path, tick.generator, num=self.num, seed=self.seed, mode=PRIVATE_FILE)

@@ -1,14 +1,19 @@
 """The saved state of a run: written whole or not at all, loaded without unpickling code, refused where it is foreign.
 
-state.pt holds weights, optimisers, random states and the state of the noise source: it is secret. A resumed run draws
-the same noise again, which is sound only for the identical run; that is why config, data, code and device are compared.
+state.pt holds weights, optimisers, random states and the state of the noise source: it is secret. A run goes on only
+with the same config, data and code. Steps after the state are repeated with the same noise, and without a charge, only
+where they are the very computation that they were: from the newest state, which the ledger names by its hash, on the
+CPU of an equal machine. Everywhere else noise is drawn afresh and the repeated steps are charged again.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
+import os
 import pickle
+import platform
 import struct
 import zipfile
 import zlib
@@ -18,17 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.run import RunFolder, sha256_file, write_bytes_atomic
+from idpgan.privacy.ledger import Ledger
+from idpgan.run import PRIVATE_FILE, RunFolder, move_durably, write_bytes_atomic
 
-FORMAT = 1  # of state.pt
-_SECRET = 0o600
-_KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "prepared"})
+FORMAT = 2  # of state.pt
+_KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
+_KERNELS = ("ATEN_", "DNNL_", "KMP_", "MKL_", "ONEDNN_", "OPENBLAS_")  # variables by which libraries choose kernels
 _UNREADABLE = (
     OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError,
     pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
@@ -44,12 +48,14 @@ class SavedState:
         method: What `Method.state` returned, "prepared" put back in.
         ledger_position: Number of charges on the ledger when the state was saved.
         recorder: What `Recorder.state` returned.
+        exact: Whether the steps after it, taken again here, are bit for bit what they were.
     """
 
     step: int
     method: dict[str, Any]
     ledger_position: int
     recorder: dict[str, Any]
+    exact: bool = True
 
 
 class StateStore:
@@ -58,27 +64,28 @@ class StateStore:
     Args:
         run: The run folder.
         fingerprint: What must be equal for a resume, by name; see `run_fingerprint`.
+        ledger: The run's; it names the newest state, and what `prepare` released is kept by it.
     """
 
-    def __init__(self, run: RunFolder, fingerprint: Mapping[str, str]) -> None:
+    def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger) -> None:
         self.run = run
         self.fingerprint = dict(fingerprint)
-        self._prepared: str | None = None  # SHA-256 of prepared.safetensors once it is written or read
+        self.ledger = ledger
 
-    def exists(self) -> bool:
-        """Whether there is a state to resume from."""
-        return self.run.state.exists()
+    @property
+    def _pending(self) -> Path:
+        return self.run.state.with_name("state.new.pt")
 
     def save(self, saved: SavedState) -> None:
-        """Write the state; the previous one stays until the new one is whole.
+        """Write the state; the previous one stays until the new one is whole and the ledger names it.
 
         Raises:
-            TypeError: If the state holds anything else than tensors and plain Python values (a defect of the method).
+            TypeError: If the state holds anything else than tensors and plain Python values, or something prepared
+                that went past `Ledger.release` (a defect of the method).
         """
         method = dict(saved.method)
-        prepared = method.pop("prepared", None)
-        if prepared is not None and self._prepared is None:
-            self._prepared = _write_prepared(self.run.prepared, prepared)
+        if method.pop("prepared", None) is not None and self.ledger.released_digest is None:
+            raise TypeError("state entry 'prepared' was not released by the ledger.")
         content = {
             "format": FORMAT,
             "step": saved.step,
@@ -86,21 +93,27 @@ class StateStore:
             "ledger_position": saved.ledger_position,
             "recorder": saved.recorder,
             "fingerprint": self.fingerprint,
-            "prepared": self._prepared,
+            "machine": machine_fingerprint(),
+            "prepared": self.ledger.released_digest,
         }
         _check_plain(content)
         buffer = io.BytesIO()
         torch.save(content, buffer)
-        write_bytes_atomic(self.run.state, buffer.getvalue(), mode=_SECRET)
+        write_bytes_atomic(self._pending, buffer.getvalue(), mode=PRIVATE_FILE)
+        self.ledger.record_state(hashlib.sha256(buffer.getbuffer()).hexdigest())  # from here on it is the newest
+        move_durably(self._pending, self.run.state)
 
-    def load(self) -> SavedState:
-        """Read the state, tensors on the CPU.
+    def load(self) -> SavedState | None:
+        """Read the newest state, tensors on the CPU; None if there is none.
 
         Raises:
-            InputError: If a file is missing or damaged, or if the fingerprint differs from the saved one.
+            InputError: If a file is missing or damaged, or if the fingerprint differs from that of the run.
         """
-        for part in self.run.state_dir.glob(".*.part"):
-            part.unlink(missing_ok=True)  # half-written by a run that was killed, and secret
+        self._refuse_difference(self.ledger.bind(self.fingerprint))
+        prepared = self.ledger.released()
+        exact = self._recover()
+        if not self.run.state.exists():
+            return None
         content = _read(self.run.state)
         if content["format"] != FORMAT:
             raise InputError(
@@ -109,10 +122,22 @@ class StateStore:
             )
         self._refuse_difference(content["fingerprint"])
         method = content["method"]
-        self._prepared = content["prepared"]
-        if self._prepared is not None:
-            method["prepared"] = _read_prepared(self.run.prepared, self._prepared)
-        return SavedState(content["step"], method, content["ledger_position"], content["recorder"])
+        if content["prepared"] is not None:
+            if prepared is None or content["prepared"] != self.ledger.released_digest:
+                raise InputError(_damaged(self.run.state, "it goes on from another release than the ledger names"))
+            method["prepared"] = prepared
+        exact = exact and content["machine"] == machine_fingerprint() and self.fingerprint.get("device") == "cpu"
+        return SavedState(content["step"], method, content["ledger_position"], content["recorder"], exact)
+
+    def _recover(self) -> bool:
+        """Finish or undo what a kill cut off; return whether the state is the one that the ledger names."""
+        newest = self.ledger.state_digest
+        if self._pending.exists():
+            if _sha256(self._pending) == newest:
+                move_durably(self._pending, self.run.state)
+            else:
+                self._pending.unlink()
+        return newest is not None and self.run.state.exists() and _sha256(self.run.state) == newest
 
     def _refuse_difference(self, saved: Mapping[str, str]) -> None:
         """Refuse to continue another run than the saved one."""
@@ -122,8 +147,8 @@ class StateStore:
                 f"{name}: {_short(saved.get(name))} saved, {_short(self.fingerprint.get(name))} now" for name in names
             )
             raise InputError(
-                f"Cannot resume {self.run.path}: {shown}. Resuming draws the same noise again, which is sound only for "
-                f"the identical run. Restore what differs (the config is in {self.run.config}), or start a new run."
+                f"Cannot resume {self.run.path}: {shown}. A run goes on only as it began: otherwise its charges would "
+                f"stand for other reads. Restore what differs (the config is in {self.run.config}), or start a new run."
             )
 
 
@@ -135,13 +160,40 @@ def run_fingerprint(*, config: str, private_data: str, device: torch.device) -> 
         private_data: Digest of the private images and labels.
         device: Where the run computes; random states do not carry over between kinds of device.
     """
+    return {"config": config, "private data": private_data, "code": code_digest(), "device": device.type}
+
+
+def machine_fingerprint() -> dict[str, str]:
+    """Return all that the bits of a result on the CPU may depend on besides config, data and code, by name.
+
+    Sums are added in an order that depends on the number of threads and on the kernels that the libraries choose for
+    the processor. The same noise on a sum that differs in its last bits is two releases, not one.
+    """
     return {
-        "config": config,
-        "private data": private_data,
-        "code": code_digest(),
         "torch": str(torch.__version__),
-        "device": device.type,
+        "build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
+        "threads": str(torch.get_num_threads()),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
+        "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
+        "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.mkldnn.deterministic}",
+        "default dtype": str(torch.get_default_dtype()),
+        "matrix products": torch.get_float32_matmul_precision(),
+        "variables": " ".join(
+            f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)
+        ),
     }
+
+
+@functools.cache
+def _processor() -> str:
+    """Return the processor's model and a hash of its features; what the system tells elsewhere than on Linux."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = sorted({line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "cache"))})
+    return f"{platform.machine()} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
 
 
 def code_digest() -> str:
@@ -205,21 +257,13 @@ def _read(path: Path) -> dict[str, Any]:
     raise InputError(_damaged(path, reason))
 
 
-def _write_prepared(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write what `prepare` released, once; returns its SHA-256."""
-    content = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    write_bytes_atomic(path, content, mode=_SECRET)
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read_prepared(path: Path, digest: str) -> dict[str, Tensor]:
-    """Read what `prepare` released, and only that."""
-    if not path.exists():
-        raise InputError(_damaged(path, "it is missing"))
-    if sha256_file(path) != digest:
-        raise InputError(_damaged(path, "its content is not what the state names"))
-    tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-    return tensors
+def _sha256(path: Path) -> str:
+    """Return the hash of a file of the state."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(_damaged(path, str(error))) from error
 
 
 def _damaged(path: Path, reason: str) -> str:

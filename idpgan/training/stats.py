@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.run import write_text_atomic
+from idpgan.run import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
 from idpgan.training.method import Stats, Tick
 
 if TYPE_CHECKING:
@@ -83,10 +82,7 @@ class Recorder:
 
     def write(self, tick: Tick) -> None:
         """Append the line of a tick, durably."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(tick.to_json(), allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path, json.dumps(tick.to_json(), allow_nan=False))
 
     def state(self) -> dict[str, Any]:
         """Return what `load_state` needs, the unfinished averages included: a run may stop between two ticks."""
@@ -114,7 +110,7 @@ class Recorder:
         """
         if self.path.exists():
             kept = [line for line in read_stats(self.path) if line["step"] <= step]
-            write_text_atomic(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_text_atomic(self.path, "".join(json.dumps(line) + "\n" for line in kept), mode=PRIVATE_FILE)
 
 
 def read_stats(path: Path) -> list[dict[str, Any]]:
@@ -160,7 +156,10 @@ class TensorBoardScalars:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # a quarter of a second: only where it is used
 
+            self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             self._writer = SummaryWriter(str(self.folder), purge_step=tick.step)
+            for file in self.folder.iterdir():
+                file.chmod(PRIVATE_FILE)
         numbers = {**tick.to_json(), "epsilon": tick.epsilon}
         for name, value in numbers.items():
             if name not in ("step", "delta"):

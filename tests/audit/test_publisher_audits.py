@@ -15,8 +15,8 @@ CAUGHT = ("lap-published", "lra", "sra", "esra", "lrm", "mm")
 SOUND = [
     (Unit.PIXEL, "discrete-laplace", None, 0.85),
     (Unit.COLUMN, "discrete-laplace", None, 0.0),
-    (Unit.COLUMN, "discrete-gaussian", 1e-5, 0.0),
-    (Unit.PIXEL, "discrete-gaussian", None, 0.2),
+    (Unit.COLUMN, "rounded-gaussian", 1e-5, 0.0),
+    (Unit.PIXEL, "rounded-gaussian", None, 0.2),
     (Unit.PIXEL, "laplace", None, 0.85),
 ]
 

@@ -18,7 +18,6 @@ from idpgan.audit.statistics import (
 )
 from idpgan.errors import InputError
 from idpgan.privacy import (
-    DiscreteGaussian,
     Exponential,
     Gaussian,
     Laplace,
@@ -26,6 +25,7 @@ from idpgan.privacy import (
     NoisyMax,
     RandomisedResponse,
     Relation,
+    RoundedGaussian,
     Unit,
 )
 
@@ -37,7 +37,7 @@ PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
     [
         (Laplace(1.0, 2.0, *PAIR), torch.distributions.Laplace(0.0, 2.0)),
         (Gaussian(2.0, 1.5, *PAIR), torch.distributions.Normal(0.0, 3.0)),
-        (DiscreteGaussian(2.0, 3, *PAIR), torch.distributions.Normal(0.0, 3.0)),  # the same ratio
+        (RoundedGaussian(2.0, 3, *PAIR), torch.distributions.Normal(0.0, 3.0)),  # the same ratio
     ],
 )
 def test_the_likelihood_ratio_is_exact(mechanism, law):

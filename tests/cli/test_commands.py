@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import idpgan
-from idpgan.data.config import DataConfig
 from idpgan.data.load import load
+from tests.data.layouts import declared
 
 
 def refused(result, *words):
@@ -108,7 +108,7 @@ def test_sample_writes_png_folders_with_manifest_and_card(run, finished_run, tmp
     assert manifest["classes"] == {str(digit): 3 for digit in range(10)}
     assert manifest["privacy"]["private"] is False
     assert (tmp_path / "out" / "MODEL_CARD.md").is_file()
-    again = load(DataConfig(name="folder", root=tmp_path / "out"))  # an exported folder is a data set
+    again = load(declared(tmp_path / "out"))  # an exported folder is a data set
     assert (again.classes, again.image_shape) == (tuple("0123456789"), (1, 8, 8))
 
 
@@ -156,12 +156,23 @@ def test_methods_lists_every_method_with_its_three_words(run):
     assert code == 0
     for row in rows:
         assert set(row) == {"name", "family", "units", "relation", "sound", "claimed", "proven", "reason"}
-    assert "wgan-gp" in [row["name"] for row in rows]
+    sound = {row["name"]: row["sound"] for row in rows}
+    assert (sound["wgan-gp"], sound["dp-gan"], sound["idp-gan-published"]) == (None, True, False)
+    assert {row["sound"] for row in rows if row["proven"] != "inf" and row["name"] != "idp-gan-published"} == {True}
+
+
+def test_the_table_of_methods_claims_no_soundness_where_nothing_is_promised(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    code, out, _ = run("methods")
+    (row,) = [line for line in out.splitlines() if "wgan-gp " in line]
+    assert code == 0
+    assert [cell.strip() for cell in row.split("│")][5:7] == ["-", "nothing"]
 
 
 def test_verify_accepts_an_untouched_release(run, finished_run):
     code, out, _ = run("verify", finished_run, "--json")
-    assert (code, json.loads(out)["verified"]) == (0, True)
+    assert (code, json.loads(out)["consistent"]) == (0, True)
+    assert run("verify", finished_run)[1].splitlines()[-1] == "consistent"
 
 
 def _edit(path, change):
@@ -190,7 +201,7 @@ def test_verify_finds_what_was_tampered_with(run, finished_run, tmp_path, damage
 
 def test_verify_refuses_foreign_events(run, finished_run, tmp_path):
     release = shutil.copytree(finished_run / "release", tmp_path / "release")
-    _edit(release / "privacy.json", lambda d: d["events"].append({"kind": "magic", "unit": "image", "relation": "x"}))
+    _edit(release / "privacy.json", lambda d: d["events"].append({**d["events"][0], "relation": "x"}))
     assert refused(run("verify", release), "relation")
     assert refused(run("verify", tmp_path.parent), "no release")
 
@@ -199,7 +210,7 @@ def test_doctor_is_content_here(run):
     code, out, _ = run("doctor", "--json")
     found = {finding["what"]: finding for finding in json.loads(out)}
     assert code == 0
-    assert found["accountant"]["found"].startswith("6.768787")
+    assert found["accountant"]["found"].startswith("6.76878")  # the last digit is the grid's
     assert "operating system" in found["noise"]["found"]
 
 
@@ -210,3 +221,28 @@ def test_the_released_generator_that_comes_with_the_package_verifies(run):
     assert (code, report["private"], report["proven"]["unit"]) == (0, True, "image")
     assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= 10
     assert idpgan.load_generator(release).sample(2, seed=1).shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("place", ["state/ledger.json", "release/scores.json", "config.toml", "log.txt"])
+def test_out_is_never_a_file_of_the_run(run, finished_run, place):
+    path = finished_run / place
+    before = path.read_bytes() if path.exists() else None
+    code, out, err = run("evaluate", finished_run, "--out", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_out_is_never_the_input(run, tmp_path):
+    path = tmp_path / "images.npz"
+    path.write_text('{"format": "idpgan evaluation 1"}')
+    code, _, err = run("evaluate", path, "--data", "digits", "--out", path)
+    assert (code, "to be read" in err) == (2, True)
+
+
+def test_attack_writes_over_its_own_result_only(run, finished_run, tmp_path):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    (copy / "attack.json").write_text("mine")
+    code, _, err = run("attack", copy)
+    assert code == 2
+    assert "no earlier result" in err
+    assert (copy / "attack.json").read_text() == "mine"

@@ -1,8 +1,13 @@
 """Write images in the layouts of the face databases, so that their readers are tested without them."""
 
+import json
+
 from PIL import Image
 
 from idpgan.data.celeba import ALIGNED, ATTRIBUTES, CUT, IDENTITIES, PICTURES
+from idpgan.data.config import DataConfig
+from idpgan.data.load import describe
+from idpgan.errors import DataError
 
 # The drawn faces' attributes under CelebA's names; the other 34 columns are -1.
 CELEBA_NAMES = {
@@ -13,6 +18,25 @@ CELEBA_NAMES = {
     "bald": "Bald",
     "hat": "Wearing_Hat",
 }
+
+
+def declared(root, name="folder", **keys):
+    """Return a config with what is public declared, as a user gets it: copied from the message that asks for it."""
+    keys = {key: value for key, value in keys.items() if value is not None}
+    config = DataConfig(name=name, root=root, **keys)
+    try:
+        describe(config)
+    except DataError as error:
+        _, found, lines = str(error).partition(f"Found in {root}: ")
+        if not found:
+            raise
+        lines = lines.removesuffix(". Set these if you mean them.").removeprefix("data.").split(", data.")
+        found = {key: json.loads(value) for key, value in (line.split(" = ", 1) for line in lines)}
+        for key in ("classes", "image_size"):
+            if isinstance(found.get(key), list):
+                found[key] = tuple(found[key])
+        return DataConfig(name=name, root=root, **{**found, **keys})
+    return config
 
 
 def picture(images, index):

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def config(root, **keys):
 
 
 def test_pictures_people_and_attributes(root, faces):
-    images, test = celeba.read(config(root))
+    images, test, _ = celeba.read(config(root))
     assert test is None
     assert images.image_shape == (3, 48, 48)
     assert torch.equal(images.identities - 1, faces.identities)
@@ -131,6 +132,12 @@ BAD = {
         rewrite("list_landmarks_align_celeba.txt", lambda lines: lines.append("x y")),
         r"list_landmarks_align_celeba\.txt is no list",
     ),
+    "most pictures missing": (
+        lambda root: [(root / PICTURE / f"{number:06}.jpg").unlink() for number in range(1, 32)],
+        r"31 of 60 files of 'celeba' cannot be used as declared; the first: .*000001\.jpg",
+    ),
+}
+REFUSED_PICTURES = {
     "picture missing": (lambda root: (root / PICTURE / "000007.jpg").unlink(), r"000007\.jpg"),
     "picture truncated": (
         lambda root: (root / PICTURE / "000007.jpg").write_bytes((root / PICTURE / "000007.jpg").read_bytes()[:900]),
@@ -150,6 +157,20 @@ def test_what_is_wrong_is_named(root, case):
     with pytest.raises(DataError, match=message) as caught:
         load(config(root))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", REFUSED_PICTURES)
+def test_a_picture_that_cannot_be_used_keeps_its_row_as_a_null_record(root, case):
+    spoil, reason = REFUSED_PICTURES[case]
+    before, *_ = celeba.read(config(root))
+    spoil(root)
+    images, _, refused = celeba.read(config(root, label=("Smiling",)))
+    assert re.search(reason, refused[0].reason)
+    assert images.null.nonzero().tolist() == [[6]]
+    assert torch.equal(images.identities, before.identities)
+    assert not images.attributes[6].any()
+    assert torch.equal(images.images[~images.null], before.images[~images.null])
+    load(config(root, label=("Smiling",)))
 
 
 def test_describe_names_what_it_sees(root):

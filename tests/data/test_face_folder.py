@@ -29,7 +29,7 @@ def faces():
 
 
 def config(root, **keys):
-    return DataConfig(name="face-folder", root=root, **keys)
+    return layouts.declared(root, "face-folder", **keys)
 
 
 def grey(root, layout, **keys):
@@ -48,7 +48,7 @@ def by_name(images, names):
 def test_each_layout_is_recognised_with_its_people(tmp_path, faces, layout):
     WRITERS[layout](tmp_path, faces)
     assert face_folder.recognise(tmp_path) == layout
-    images, test = face_folder.read(grey(tmp_path, layout))
+    images, test, _ = face_folder.read(grey(tmp_path, layout))
     assert test is None
     assert images.labels is None  # people are no classes
     people = range(1, 13)
@@ -65,7 +65,7 @@ def test_each_layout_is_recognised_with_its_people(tmp_path, faces, layout):
 @pytest.mark.parametrize("extension", ["", ".gif", ".pgm"])
 def test_yale_with_or_without_extension(tmp_path, faces, extension):
     layouts.write_yale(tmp_path, faces, extension, "PPM" if extension == ".pgm" else "GIF")
-    images, _ = face_folder.read(config(tmp_path, channels=1))
+    images, *_ = face_folder.read(config(tmp_path, channels=1))
     assert torch.equal(images.images, faces.images)
 
 
@@ -89,13 +89,13 @@ def test_the_layout_can_be_named(tmp_path, faces):
 
 def test_grey_is_made_where_declared(tmp_path, faces):
     layouts.write_yale(tmp_path / "yale", faces)
-    with pytest.raises(DataError, match=r"look1 has the mode P.*Set data\.channels to 1"):
-        load(config(tmp_path / "yale"))
+    assert load(config(tmp_path / "yale")).image_shape == (3, 20, 18)  # a palette is colours
+    assert load(config(tmp_path / "yale", channels=1)).image_shape == (1, 20, 18)
     tmp_path = tmp_path / "people"
     colours = draw(size=20, people=2, per_person=6)
     layouts.write_people(tmp_path, colours)
     assert describe(config(tmp_path)).image_shape == (3, 20, 20)
-    images, _ = face_folder.read(config(tmp_path, channels=1))
+    images, *_ = face_folder.read(config(tmp_path, channels=1))
     expected = Image.fromarray(colours.images[0].permute(1, 2, 0).numpy()).convert("L")
     assert images.images[0, 0].flatten().tolist() == list(expected.tobytes())
 
@@ -129,16 +129,20 @@ BAD = {
     "person missing": ("orl", lambda root: gone(root / "s7"), r"s1 to s12, but no s7\. Put"),
     "person missing, flat": ("yale", lambda root: [p.unlink() for p in root.glob("subject03.*")], "no subject03"),
     "person without images": ("orl", lambda root: (root / "s13").mkdir(), r"s13 holds no images of this person"),
-    "truncated": ("orl", lambda root: cut_short(root / "s3" / "2.pgm"), r"s3/2\.pgm.*truncated"),
-    "first truncated": (
-        "yale-b",
-        lambda root: cut_short(root / "yaleB13/yaleB13_P00A+001E+00.pgm"),
-        r"yaleB13_P00A\+001",
+    "one image less": (
+        "orl",
+        lambda root: (root / "s3" / "2.pgm").unlink(),
+        r"data.num_images = 132, but .* holds 131",
     ),
-    "mixed sizes": (
+    "a person more": (
         "faces95",
-        lambda root: layouts.save(root / "person2" / "person2.99.jpg", Image.new("L", (30, 31))),
-        r"person2\.99\.jpg is 30 x 31 L, but .* is 18 x 20 L.*one size",
+        lambda root: layouts.save(root / "new" / "new.1.jpg", Image.new("L", (18, 20))),
+        r"data.num_images = 132, but .* holds 133",
+    ),
+    "a person moved into another": (
+        "people",
+        lambda root: (root / "00002").rename(root / "00001" / "00002"),
+        r"data.num_people = 12, but .* holds 11",
     ),
     "no image": ("people", lambda root: (root / "00001" / "notes.doc").write_text("x"), r"notes\.doc is no image"),
     "file beside people": ("orl", lambda root: layouts.save(root / "x.pgm", Image.new("L", (18, 20))), r"holds x\.pgm"),
@@ -165,11 +169,68 @@ BAD = {
 def test_what_is_wrong_is_named(tmp_path, faces, case):
     layout, spoil, message = BAD[case]
     WRITERS[layout](tmp_path, faces)
-    load(grey(tmp_path, layout))  # fine so far
+    settings = grey(tmp_path, layout)
+    load(settings)  # fine so far
     spoil(tmp_path)
     with pytest.raises(DataError, match=message) as caught:
-        load(grey(tmp_path, layout))
+        load(settings)
     assert "\n" not in str(caught.value)
+
+
+REFUSED_FILES = {
+    "truncated": ("orl", lambda root: cut_short(root / "s3" / "2.pgm"), 2, r"s3/2\.pgm.*truncated"),
+    "empty": ("yale-b", lambda root: (root / "yaleB13/yaleB13_P00A+001E+00.pgm").write_bytes(b""), 0, "yaleB13_P00A"),
+    "other size": (
+        "faces95",
+        lambda root: layouts.save(root / "person2" / "person2.3.jpg", Image.new("L", (30, 31))),
+        None,
+        r"person2\.3\.jpg is 30 x 31, expected 18 x 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_FILES)
+def test_a_file_that_cannot_be_used_keeps_its_position_and_its_person(tmp_path, faces, case):
+    layout, spoil, person, reason = REFUSED_FILES[case]
+    WRITERS[layout](tmp_path, faces)
+    settings = config(tmp_path)
+    before, *_ = face_folder.read(settings)
+    spoil(tmp_path)
+    after, _, refused = face_folder.read(settings)
+    assert re.search(reason, refused[0].reason)
+    assert torch.equal(after.identities, before.identities)
+    assert int(after.null.sum()) == len(refused) == 1
+    assert torch.equal(after.images[~after.null], before.images[~after.null])
+    assert person is None or after.identities[after.null].tolist() == [person]
+
+
+@pytest.mark.parametrize("split_by", ["image", "identity"])
+def test_the_split_stays_where_a_person_is_emptied(tmp_path, faces, split_by):
+    """Failed before null records: a person who went moved others from one part to another."""
+    layouts.write_people(tmp_path, faces)
+    settings = config(tmp_path, split_by=split_by, holdout_share=0.2)
+    before = load(settings)
+    for path in (tmp_path / "00004").rglob("*.png"):
+        path.write_bytes(b"")
+    after = load(settings)
+    for name in ("private", "holdout", "test"):
+        old, new = getattr(before, name), getattr(after, name)
+        gone = old.identities == 3
+        assert torch.equal(new.identities, old.identities)
+        assert torch.equal(new.images[~gone], old.images[~gone])
+        assert gone.tolist() == ([False] * len(gone) if new.null is None else new.null.tolist())
+    gone_from(tmp_path / "00004")
+    deleted = load(config(tmp_path, split_by=split_by, holdout_share=0.2))  # the control: a deleted one moves others
+    pictures = {image.tobytes() for image in before.private.images.numpy()}
+    moved = sum(image.tobytes() not in pictures for image in deleted.private.images.numpy())
+    assert moved > 11
+
+
+def gone_from(place):
+    for path in place.rglob("*.png"):
+        path.unlink()
+    (place / "talking").rmdir()
+    place.rmdir()
 
 
 def test_no_folder_no_layout_no_root(tmp_path):
@@ -184,6 +245,10 @@ def test_no_folder_no_layout_no_root(tmp_path):
         describe(config(tmp_path))
     with pytest.raises(ConfigError, match=r"data\.root is missing"):
         describe(DataConfig(name="face-folder"))
+    (tmp_path / "one").mkdir()
+    layouts.save(tmp_path / "one" / "s1" / "1.pgm", Image.new("L", (18, 20)))
+    with pytest.raises(DataError, match=r"data\.num_images = 1, data\.num_people = 1, data\.image_size = \[20, 18\]"):
+        describe(DataConfig(name="face-folder", root=tmp_path / "one"))
 
 
 def test_public_class_folders_serve_an_unlabelled_set(tmp_path, faces):
@@ -196,6 +261,6 @@ def test_public_class_folders_serve_an_unlabelled_set(tmp_path, faces):
 
 @pytest.mark.data
 def test_orl_itself():
-    images, _ = face_folder.read(config(DataConfig().data_root / "orl_faces"))
+    images, *_ = face_folder.read(config(DataConfig().data_root / "orl_faces"))
     assert images.image_shape == (1, 112, 92)
     assert torch.equal(images.identities, torch.arange(40).repeat_interleave(10))

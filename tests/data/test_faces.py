@@ -155,7 +155,7 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
 
 
 def test_config_refuses_other_sources_and_unknown_attributes():
-    with pytest.raises(ConfigError, match="num_images = 5 is a key of name = 'faces', not of 'digits'"):
+    with pytest.raises(ConfigError, match=r"num_images = 5 is a key of name = 'faces' or 'folder' .*, not of 'digits'"):
         build(DataConfig, {"name": "digits", "num_images": 5}, "[data]")
     for ask in (load, describe):
         with pytest.raises(DataError, match=r"no attribute 'glases'\. Did you mean 'glasses'"):

@@ -1,4 +1,5 @@
 import os
+import re
 import struct
 import zlib
 
@@ -12,6 +13,7 @@ from idpgan.data import folder
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
 from idpgan.errors import ConfigError, DataError
+from tests.data.layouts import declared
 
 
 def picture(seed, mode="L", size=(5, 4)):
@@ -30,17 +32,18 @@ def fill(root, classes=("b", "a"), num=6, mode="L", **keys):
     for label, name in enumerate(classes or (".",)):
         for index in range(num):
             save(root / name / f"{index:02}.png", picture(100 * label + index, mode))
-    return DataConfig(name="folder", root=root, **keys)
+    return declared(root, **keys)
 
 
 def test_order_labels_and_pixels_are_those_of_image_folder(tmp_path):
-    config = fill(tmp_path)
+    fill(tmp_path)
     for index, name in enumerate(
         ("a/sub/x.pgm", "a/sub-1/y.PNG", "a/sub/deep/z.bmp", "b/0.tif", "c-1/w.png", "c/v.png")
     ):
         save(tmp_path / name, picture(1000 + index))
+    config = declared(tmp_path)
     expected = ImageFolder(tmp_path, loader=lambda path: np.asarray(Image.open(path)))
-    images, test = folder.read(config)
+    images, test, _ = folder.read(config)
     assert test is None
     assert images.classes == tuple(expected.classes)
     assert images.labels.tolist() == expected.targets
@@ -48,7 +51,7 @@ def test_order_labels_and_pixels_are_those_of_image_folder(tmp_path):
 
 
 def test_rgb_keeps_its_channels(tmp_path):
-    images, _ = folder.read(fill(tmp_path, mode="RGB"))
+    images, *_ = folder.read(fill(tmp_path, mode="RGB"))
     assert images.image_shape == (3, 4, 5)
     assert torch.equal(images.images[0].permute(1, 2, 0), torch.from_numpy(np.array(picture(100, "RGB"))))
 
@@ -62,7 +65,8 @@ def test_flat_folder_is_unlabelled(tmp_path):
 def test_train_and_test_folders(tmp_path):
     fill(tmp_path / "train", num=10)
     fill(tmp_path / "test", num=3, mode="L")
-    config = DataConfig(name="folder", root=tmp_path)
+    config = declared(tmp_path)
+    assert config.num_images == 20  # those of test/ are not dealt out
     split = load(config)
     assert describe(config).sizes == (0, 18, 2, 6)
     assert len(split.test) == 6
@@ -104,22 +108,14 @@ def animated(root):
     picture(0, size=(5, 4)).save(root / "a" / "x.tif", save_all=True, append_images=[picture(1)])
 
 
-BAD_FOLDERS = {
+REFUSED_FILES = {
     "text named png": (damaged("a/x.png"), r"a/x\.png"),
     "first file damaged": (damaged("a/-.png"), r"a/-\.png"),
     "truncated png": (damaged("a/x.png", cut=30), r"a/x\.png.*truncated"),
-    "truncated jpg": (damaged("a/x.jpg", picture(0, size=(50, 40)), cut=200), r"a/x\.jpg.*truncated"),
+    "truncated jpg": (damaged("a/x.jpg", picture(0), cut=40), r"a/x\.jpg.*[Tt]runcated"),
     "truncated pgm": (damaged("a/x.pgm", cut=3), r"a/x\.pgm.*truncated"),
     "empty file": (lambda root: (root / "a/x.png").write_bytes(b""), r"a/x\.png"),
-    "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is no image"),
-    "file beside classes": (lambda root: save(root / "x.png", picture(0)), r"x\.png lies beside"),
-    "class without images": (lambda root: (root / "empty").mkdir(), "empty holds no images"),
-    "other size": (
-        lambda root: save(root / "b/x.png", picture(0, size=(4, 5))),
-        r"b/x.png is 4 x 5 L.*a/00.png is 5 x 4 L",
-    ),
-    "other colours": (lambda root: save(root / "b/x.png", picture(0, "RGB")), r"b/x.png is 5 x 4 RGB.*data\.channels"),
-    "alpha": (lambda root: save(root / "b/x.png", picture(0, "RGBA")), r"b/x.png has the mode RGBA.*data\.channels"),
+    "other size": (lambda root: save(root / "b/x.png", picture(0, size=(4, 5))), r"b/x\.png is 4 x 5, expected 5 x 4"),
     "16 bits": (
         lambda root: save(root / "b/x.png", Image.new("I;16", (5, 4))),
         r"b/x.png has the mode I;16.*Convert it",
@@ -127,7 +123,46 @@ BAD_FOLDERS = {
     "16 bits RGB": (png_of_16_bits, r"a/x\.png has the mode RGB;16B"),
     "several images": (animated, r"a/x\.tif holds 2 images"),
     "dangling link": (lambda root: (root / "a/x.png").symlink_to("nowhere"), r"a/x\.png"),
+    "unwanted class": (lambda root: save(root / "c/x.png", picture(0)), r"c/x\.png lies in a folder that is none of"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_FILES)
+def test_a_file_that_cannot_be_used_keeps_its_position_as_a_null_record(tmp_path, caplog, case):
+    spoil, reason = REFUSED_FILES[case]
+    fill(tmp_path)
+    spoil(tmp_path)
+    config = declared(tmp_path, classes=("a", "b"))
+    images, _, refused = folder.read(config)
+    assert (len(images), len(refused)) == (13, 1)
+    assert re.search(reason, refused[0].reason)
+    place = sorted(path for path in tmp_path.rglob("*.*")).index(refused[0].path)
+    assert images.null.nonzero().tolist() == [[place]]
+    assert not images.images[place].any()
+    assert images.labels[place] == 0
+    assert images.existing().labels.tolist() == [0] * 6 + [1] * 6
+    caplog.clear()
+    split = load(config)
+    assert split.refused == refused
+    assert [record.getMessage().count("stand as null records") for record in caplog.records] == [1]
+    assert (
+        sum(int(part.null.sum()) for part in (split.private, split.holdout, split.test) if part.null is not None) == 1
+    )
+
+
+BAD_FOLDERS = {
+    "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is no image"),
+    "file beside classes": (lambda root: save(root / "x.png", picture(0)), r"x\.png lies beside"),
     "train without test": (lambda root: (root / "train").mkdir(), "train"),
+    "one file more": (lambda root: save(root / "a/x.png", picture(0)), r"data.num_images = 12, but .* holds 13"),
+    "one file less": (
+        lambda root: (root / "a/00.png").unlink(),
+        r"data.num_images = 12, but .* holds 11\. .* put it back, or an empty file of its name",
+    ),
+    "most damaged": (
+        lambda root: [path.write_bytes(path.read_bytes()[:-30]) for path in sorted(root.rglob("*.png"))[:7]],
+        r"7 of 12 files of 'folder' cannot be used as declared; the first: .*a/00\.png",
+    ),
 }
 
 
@@ -140,6 +175,57 @@ def test_what_is_wrong_is_named(tmp_path, case):
     with pytest.raises(DataError, match=message) as caught:
         load(config)
     assert "\n" not in str(caught.value)
+
+
+def test_all_that_must_be_declared_is_asked_for_in_one_line_to_copy(tmp_path):
+    fill(tmp_path, mode="RGB")
+    for ask in (load, describe):
+        with pytest.raises(DataError) as caught:
+            ask(DataConfig(name="folder", root=tmp_path))
+        lines = 'data.num_images = 12, data.classes = ["a", "b"], data.image_size = [4, 5], data.channels = 3'
+        assert f"Found in {tmp_path}: {lines}. Set these" in str(caught.value)
+        with pytest.raises(DataError, match=r"^data\.channels must be declared .*: data\.channels = 3\."):
+            ask(DataConfig(name="folder", root=tmp_path, num_images=12, classes=("a", "b"), image_size=(4, 5)))
+
+
+def test_what_contradicts_the_folder_is_refused_before_a_pixel_is_read(tmp_path):
+    right = fill(tmp_path)
+    for keys, message in (
+        ({"num_images": 11}, r"data.num_images = 11, but .* holds 12"),
+        ({"image_size": (5, 4)}, r"data.image_size = \[5, 4\], but 12 of 12 .*data.image_size = \[4, 5\]"),
+        ({"image_size": 4}, r"data.image_size = 4, but"),
+        ({"classes": ("x", "y", "b")}, r'data.classes = .* \["a", "b"\]'),
+    ):
+        wrong = DataConfig(**{**right.model_dump(), **keys})
+        for ask in (load, describe):
+            if keys.get("classes"):
+                (tmp_path / "a" / "more.png").write_bytes((tmp_path / "a" / "00.png").read_bytes())
+                wrong = wrong.model_copy(update={"num_images": 13})
+            with pytest.raises(DataError, match=message):
+                ask(wrong)
+
+
+def test_classes_are_the_declared_ones_and_may_have_no_folder(tmp_path):
+    fill(tmp_path)
+    images, *_ = folder.read(declared(tmp_path, classes=("b", "c", "a")))
+    assert images.classes == ("b", "c", "a")
+    assert images.labels.tolist() == [2] * 6 + [0] * 6
+    assert folder.read(declared(tmp_path, classes=()))[0].labels is None
+    fill(tmp_path / "flat", classes=())
+    with pytest.raises(DataError, match=r'data.classes = \["a"\], but .* holds no class folders'):
+        declared(tmp_path / "flat", classes=("a",))
+
+
+def test_positions_are_a_function_of_the_names_alone(tmp_path):
+    """Other contents, dates and an order of writing change nothing; an emptied file keeps everybody's position."""
+    config = fill(tmp_path, num=5)
+    before, *_ = folder.read(config)
+    (tmp_path / "a" / "02.png").write_bytes(b"")
+    after, *_ = folder.read(config)
+    kept = torch.arange(10) != 2
+    assert torch.equal(after.images[kept], before.images[kept])
+    assert torch.equal(after.labels[kept], before.labels[kept])
+    assert after.null.tolist() == [not keep for keep in kept]
 
 
 def test_no_folder_no_images_no_root(tmp_path):
@@ -168,11 +254,11 @@ def test_unreadable_folder_is_named(tmp_path, monkeypatch):
         load(config)
 
 
-def test_train_and_test_must_agree(tmp_path):
+def test_train_and_test_must_agree_where_nothing_is_declared(tmp_path):
     fill(tmp_path / "train")
     fill(tmp_path / "test", classes=("a", "c"))
     with pytest.raises(DataError, match="only one of them has b, c"):
-        load(DataConfig(name="folder", root=tmp_path))
+        folder.read_all(tmp_path, None)
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB")])
@@ -180,21 +266,34 @@ def test_declared_conversion(tmp_path, channels, mode):
     fill(tmp_path, mode="RGBA")
     save(tmp_path / "a/palette.png", picture(7, "RGB").convert("P"))
     save(tmp_path / "a/grey.png", picture(8))
-    config = DataConfig(name="folder", root=tmp_path, channels=channels)
-    images, _ = folder.read(config)
+    config = declared(tmp_path, channels=channels)
+    images, *_ = folder.read(config)
     assert images.image_shape == (channels, 4, 5) == describe(config).image_shape
     expected = np.asarray(picture(100, "RGBA").convert(mode)).reshape(4, 5, channels)
     assert np.array_equal(images.images[0].permute(1, 2, 0).numpy(), expected)
-    save(tmp_path / "a/x.png", Image.new("I;16", (5, 4)))
-    with pytest.raises(DataError, match=r"a/x\.png has the mode I;16"):
-        folder.read(config)
 
 
-def test_image_size_is_checked_not_made(tmp_path):
-    config = fill(tmp_path, image_size=5)
-    for ask in (load, describe):
-        with pytest.raises(DataError, match=r"image_size = 5, but .* are 5 x 4"):
-            ask(config)
+PROTECTING_NOBODY = {
+    "damaged": (damaged("a/x.png"), r"a/x\.png"),
+    "other size": (
+        lambda root: save(root / "b/x.png", picture(0, size=(4, 5))),
+        r"b/x.png is 4 x 5 L.*a/00.png is 5 x 4 L",
+    ),
+    "other colours": (lambda root: save(root / "b/x.png", picture(0, "RGB")), r"b/x.png is 5 x 4 RGB.*data\.channels"),
+    "alpha": (lambda root: save(root / "b/x.png", picture(0, "RGBA")), r"b/x.png has the mode RGBA.*data\.channels"),
+    "class without images": (lambda root: (root / "empty").mkdir(), "empty holds no images"),
+}
+
+
+@pytest.mark.parametrize("case", PROTECTING_NOBODY)
+def test_images_that_nobody_protects_have_no_null_records(tmp_path, case):
+    """Public and generated images: every fault is an error."""
+    spoil, message = PROTECTING_NOBODY[case]
+    fill(tmp_path)
+    assert len(folder.read_all(tmp_path, None)) == 12
+    spoil(tmp_path)
+    with pytest.raises(DataError, match=message):
+        folder.read_all(tmp_path, None)
 
 
 def test_progress_reaches_the_end(tmp_path):

@@ -116,6 +116,8 @@ def test_digest_sees_every_part():
         full,
         dataclasses.replace(full, attributes=1 - full.attributes),
         dataclasses.replace(full, attribute_names=("x", "y", "w")),
+        images.zeroed_out(torch.tensor([2])),
+        images.zeroed_out(torch.tensor([3])),
     ]
     assert len({part.digest() for part in different}) == len(different)
     assert some_images().digest() == images.digest()

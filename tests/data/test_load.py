@@ -10,8 +10,9 @@ from idpgan.config import build, dump_toml
 from idpgan.data.config import LATER_KEYS, DataConfig
 from idpgan.data.images import Images
 from idpgan.data.load import SOURCES, Split, describe, load, place
-from idpgan.data.source import Found
+from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
+from tests.data.layouts import declared
 
 
 def fill(root, num=20, classes=("a", "b"), size=(3, 3), shift=0):
@@ -36,7 +37,7 @@ def parts_of(split):
 
 
 def test_parts_are_disjoint_and_complete_and_labels_stay(tmp_path):
-    config = DataConfig(name="folder", root=fill(tmp_path), public_share=0.2, confirm_public=True, holdout_share=0.2)
+    config = declared(root=fill(tmp_path), public_share=0.2, confirm_public=True, holdout_share=0.2)
     split = load(config)
     assert sorted(all_levels(parts_of(split))) == list(range(40))
     for part in parts_of(split):
@@ -45,7 +46,7 @@ def test_parts_are_disjoint_and_complete_and_labels_stay(tmp_path):
 
 
 def test_the_split_depends_on_position_not_on_content(tmp_path):
-    config = DataConfig(name="folder", root=fill(tmp_path))
+    config = declared(root=fill(tmp_path))
     before = load(config)
     paths = sorted(tmp_path.rglob("*.png"))
     shuffled = np.random.default_rng(3).permutation(len(paths))
@@ -58,7 +59,7 @@ def test_the_split_depends_on_position_not_on_content(tmp_path):
 
 
 def test_digest_is_that_of_the_private_part(tmp_path):
-    config = DataConfig(name="folder", root=fill(tmp_path))
+    config = declared(root=fill(tmp_path))
     split = load(config)
     assert split.digest == split.private.digest()
     for part, same in ((split.test, True), (split.holdout, True), (split.private, False)):
@@ -70,7 +71,7 @@ def test_digest_is_that_of_the_private_part(tmp_path):
 def test_public_root_takes_nothing_from_the_private_folder(tmp_path):
     fill(tmp_path / "private")
     fill(tmp_path / "public", num=3, shift=200)
-    config = DataConfig(name="folder", root=tmp_path / "private", public_root=tmp_path / "public")
+    config = declared(root=tmp_path / "private", public_root=tmp_path / "public")
     split = load(config)
     assert sorted(levels(split.public)) == list(range(200, 206))
     assert split.public.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -79,7 +80,7 @@ def test_public_root_takes_nothing_from_the_private_folder(tmp_path):
 
 
 def test_public_root_must_be_like_the_private_images(tmp_path):
-    config = DataConfig(name="folder", root=fill(tmp_path / "private"))
+    config = declared(root=fill(tmp_path / "private"))
     for name, keys in {"size": {"size": (4, 4)}, "classes": {"classes": ("a", "c")}}.items():
         public_root = fill(tmp_path / name, **keys)
         with pytest.raises(DataError, match=r"public_root has .*must be the same"):
@@ -96,8 +97,9 @@ def test_public_root_must_not_hold_the_private_images(tmp_path):
         for ask in (load, describe):
             with pytest.raises(ConfigError, match="private images would be public"):
                 ask(config)
-    with pytest.raises(DataError):  # a public folder among the private classes
-        load(DataConfig(name="folder", root=root, public_root=root / "a"))
+    for ask in (load, describe):
+        with pytest.raises(ConfigError, match=r"lies in data\.root .* private and public at once"):
+            ask(DataConfig(name="folder", root=root, public_root=root / "a"))
 
 
 def test_public_folder_for_an_embedded_set(tmp_path):
@@ -118,7 +120,7 @@ def test_a_new_source_is_one_row(monkeypatch):
         def read(self, config, progress):
             numbers = torch.arange(30)
             pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 2, 2)
-            return Images(pixels, numbers % 2, ("no", "yes"), identities=numbers // 3), None
+            return Read(Images(pixels, numbers % 2, ("no", "yes"), identities=numbers // 3))
 
         def describe(self, config):
             return None
@@ -149,7 +151,7 @@ class WithAttributes:
         bits = (numbers[:, None] >> torch.arange(2) & 1).to(torch.uint8)
         pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1)
         images = Images(pixels, None, (), numbers // 4, bits, ("hat", "beard"))
-        return images, dataclasses.replace(images, identities=numbers // 4 + self.first)
+        return Read(images, dataclasses.replace(images, identities=numbers // 4 + self.first))
 
     def describe(self, config):
         return Found(40, 40, (1, 1, 1), (), ("hat", "beard"), (4,) * 10)
@@ -187,7 +189,7 @@ def test_system_errors_name_the_file(monkeypatch):
 
 
 def test_split_is_frozen_and_moves(tmp_path):
-    split = load(DataConfig(name="folder", root=fill(tmp_path)))
+    split = load(declared(root=fill(tmp_path)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         split.private = split.test
     moved = split.to("cpu")

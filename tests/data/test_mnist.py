@@ -46,7 +46,7 @@ def test_files_are_found_and_read_without_writing(tmp_path, place, packed):
     write(tmp_path / place, packed)
     before = sorted(tmp_path.rglob("*"))
     config = DataConfig(name="mnist", root=tmp_path)
-    images, test = mnist.read(config)
+    images, test, _ = mnist.read(config)
     expected = contents()
     assert torch.equal(images.images, expected[IMAGES].unsqueeze(1))
     assert torch.equal(images.labels, expected[LABELS].long())

@@ -60,7 +60,7 @@ def loop(path, config, *, kind=DpGan, target=None, private=None):
         ledger.flush()
     split = digits() if private is None else dataclasses.replace(digits(), private=private)
     method = method_of(config, kind=kind, ledger=ledger, split=split)
-    fingerprint = {"config": config.identity()}
+    fingerprint = {"config": config.identity(), "device": "cpu"}
     return train(
         method, config=config.training, ledger=ledger, run=folder, fingerprint=fingerprint, delta=DELTA
     ), method
@@ -189,7 +189,7 @@ def test_fakes_and_motions_of_records_are_secret_coins():
     config = everyone(augment=1.0)
     method, same, other = (method_of(config, split=twenty(), seed=seed) for seed in (1, 1, 2))
     state = method._rng.get_state()
-    real, _, fake, alpha, _ = method._records()
+    real, _, fake, alpha, *_ = method._records()
     assert torch.equal(state, method._rng.get_state())  # nothing comes from training.seed, which is published
     assert all(map(torch.equal, (real, fake, alpha), _three(same._records())))
     for mine, theirs in zip((real, fake, alpha), _three(other._records()), strict=True):
@@ -198,7 +198,7 @@ def test_fakes_and_motions_of_records_are_secret_coins():
 
 
 def _three(records):
-    real, _, fake, alpha, _ = records
+    real, _, fake, alpha, *_ = records
     return real, fake, alpha
 
 
@@ -238,7 +238,7 @@ def test_separate_fakes_add_a_constant_to_the_sum(monkeypatch):
     method_of(config, split=twenty()).critic_step(1)
     fewer = dataclasses.replace(digits(), private=digits().private.select(torch.arange(19)))
     method_of(config, split=fewer).critic_step(1)
-    assert 0.01 < (sums[0] - sums[1]).norm() <= 0.3 * (1 + 1e-4)
+    assert 0.01 < (sums[0] - sums[1]).norm() <= 0.3
     assert sums[0].norm() > 0.6  # negative control: the bound is that of the difference
 
 

@@ -18,7 +18,7 @@ from idpgan.errors import ConfigError
 from idpgan.gan.idp_published import Config, IdpPublished
 from idpgan.gan.idp_terms import label_targets
 from idpgan.models.perturbed import PerturbedAffine, build_critic
-from idpgan.privacy import BudgetError, Ledger, Noise, compose_epsilon
+from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, bits, digits, remains, train_on_digits
 
@@ -39,9 +39,8 @@ PLAIN = {"conditional": False}
 
 
 def make(settings, split=None, **options):
-    ledger = Ledger(*settings.ledger_terms())
-    options.setdefault("noise", Noise.fixed(1))
-    return IdpPublished(settings, split or digits(), ledger=ledger, device=CPU, **options)
+    options = {"noise": Noise.fixed(1), "ledger": Ledger(*settings.ledger_terms()), **options}
+    return IdpPublished(settings, split or digits(), device=CPU, **options)
 
 
 def prepared(settings, split=None, **options):
@@ -322,15 +321,10 @@ def test_no_loss_term_sees_a_raw_image(draw):
         assert batch.abs().flatten(1).mean(1).min() > 1000
 
 
-def test_the_charge_comes_before_the_read():
-    class Refusing(Ledger):
-        def charge(self, event):
-            raise BudgetError("no")
-
+def test_what_cannot_be_paid_is_not_read():
     settings = config()
-    method = IdpPublished(
-        settings, small(), ledger=Refusing(*settings.ledger_terms()), device=CPU, noise=Noise.fixed(1)
-    )
+    unit, relation, _ = settings.ledger_terms()
+    method = make(settings, small(), ledger=Ledger(unit, relation, Budget(1e-3, 1e-5)))
     state = method.noise.state()
     with pytest.raises(BudgetError):
         method.prepare()
@@ -492,3 +486,19 @@ def test_privacy_keys_have_no_defaults_and_the_method_needs_accept_unsound():
         jobs.start(jobs.load_config(None, overrides))
     with pytest.raises(ConfigError, match="what a run costs depends on its number and size of images"):
         jobs.plan(config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}))
+
+
+@pytest.mark.parametrize(("count", "total"), [(24, 30), (20, 11)])
+def test_steps_repeated_with_fresh_noise_pay_for_every_access_again(count, total):
+    settings = config(privacy={"noise": "per_step"}, model=PLAIN, steps=total)
+    method = prepared(settings, small(count))
+    seen = [method._next_index() for _ in range(total)]
+    (one,) = {event.single for event in method.critic.first.pixel_noise.events(1)}
+    per_access = sum(event.count for event in method.critic.first.pixel_noise.events(1))
+    for step in range(total):
+        most = torch.bincount(torch.cat(seen[step:]), minlength=count).max().item()
+        (again,) = method.paid_ahead(step)
+        assert again.single == one
+        assert most * per_access <= again.count <= (most + 2) * per_access
+    assert method.paid_ahead(total) == ()
+    assert prepared(config(privacy={"noise": "once"}, model=PLAIN), small(count)).paid_ahead(0) == ()

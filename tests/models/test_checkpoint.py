@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import pickle
 import shutil
 
@@ -142,6 +143,25 @@ def test_a_pickle_is_refused_and_not_opened(release, name, with_torch):
     with pytest.raises(SystemExit):  # negative control: it would go off
         torch.load(io.BytesIO(content), weights_only=False) if with_torch else pickle.loads(content)
     assert "damaged" in refusal(path) if name.endswith("safetensors") else "run code" in refusal(path)
+
+
+def test_links_are_followed_and_pipes_do_not_hang(release, tmp_path, generator):
+    cache = tmp_path / "cache"  # as that of huggingface_hub, which links to its files
+    cache.mkdir()
+    for name in ("generator.safetensors", "config.json"):
+        (release / name).rename(tmp_path / name)
+        (cache / name).symlink_to(tmp_path / name)
+    assert torch.equal(load_generator(cache).sample(2, seed=1), generator.sample(2, seed=1))
+    for name in ("generator.safetensors", "config.json"):
+        (cache / name).unlink()
+        os.mkfifo(cache / name)
+        assert "not a plain file" in refusal(cache / "generator.safetensors")
+
+
+def test_a_much_larger_file_is_not_read(release):
+    with (release / "generator.safetensors").open("ab") as file:
+        file.truncate(1 << 40)  # sparse
+    assert "at most" in refusal(release)
 
 
 def test_foreign_weights_are_refused(release):

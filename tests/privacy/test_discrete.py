@@ -2,22 +2,27 @@
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
+from scipy.stats import chisquare, norm
 
-from idpgan.privacy import Noise
-from idpgan.privacy.discrete import bernoulli_exp, discrete_gaussian, discrete_laplace
+from idpgan.privacy import Noise, discrete
+from idpgan.privacy.discrete import (
+    _normal_wholes,
+    _rounded_gaussian,
+    bernoulli_exp,
+    discrete_laplace,
+    rounded_gaussian,
+)
 
 COUNT = 100_000
 
 
-def _p_value(draws, log_weight):
-    """Chi-square of integer draws against weights exp(log_weight(x)), tails pooled to expected counts >= 20."""
+def _p_value(draws, probability):
+    """Chi-square of integer draws against probability(x), tails pooled to expected counts >= 20."""
     reach = int(abs(draws).max()) + 200
     support = np.arange(-reach, reach + 1)
-    probability = np.exp(log_weight(support))
-    probability /= probability.sum()
+    expected = probability(support)
+    expected = expected / expected.sum() * len(draws)
     observed = np.bincount(draws + reach, minlength=len(support))
-    expected = probability * len(draws)
     inside = expected >= 20
     f_obs = np.append(observed[inside], observed[~inside].sum())
     f_exp = np.append(expected[inside], expected[~inside].sum())
@@ -28,18 +33,49 @@ def _p_value(draws, log_weight):
 @pytest.mark.parametrize("scale", [1, 2, 13])
 def test_discrete_laplace(scale):
     draws = discrete_laplace(scale, COUNT, Noise.fixed(scale)).numpy()
-    assert _p_value(draws, lambda x: -abs(x) / scale) > 1e-3
+    assert _p_value(draws, lambda x: np.exp(-abs(x) / scale)) > 1e-3
     for wrong in (0.95 * scale, 1.05 * scale):
-        assert _p_value(draws, lambda x, wrong=wrong: -abs(x) / wrong) < 1e-6
-    assert _p_value(draws, lambda x: -(x**2) / (4 * scale**2)) < 1e-6  # Gaussian of the same variance, about
+        assert _p_value(draws, lambda x, wrong=wrong: np.exp(-abs(x) / wrong)) < 1e-6
+    assert _p_value(draws, lambda x: np.exp(-(x**2) / (4 * scale**2))) < 1e-6  # Gaussian of the same variance, about
 
 
-@pytest.mark.parametrize("scale", [1, 2, 13])
-def test_discrete_gaussian(scale):
-    draws = discrete_gaussian(scale, COUNT, Noise.fixed(scale)).numpy()
-    assert _p_value(draws, lambda x: -(x**2) / (2 * scale**2)) > 1e-3
-    for wrong in (0.95 * scale, 1.05 * scale):
-        assert _p_value(draws, lambda x, wrong=wrong: -(x**2) / (2 * wrong**2)) < 1e-6
+def rounded_normal(std, shift=0.0):
+    """Probabilities of round(std Z + shift), from the near tail."""
+    return lambda x: norm.sf(abs(x - shift) - 0.5, scale=std) - norm.sf(abs(x - shift) + 0.5, scale=std)
+
+
+@pytest.mark.parametrize("scale", [1, 2, 3, 13])
+def test_rounded_gaussian_has_its_exact_probabilities(scale):
+    draws = rounded_gaussian(scale, COUNT, Noise.fixed(scale)).numpy()
+    assert _p_value(draws, rounded_normal(scale)) > 1e-3
+    # Must be rejected: a tenth less noise, a little more, rounding that moves every number, twice as many zeros.
+    for wrong in (rounded_normal(0.9 * scale), rounded_normal(1.05 * scale), rounded_normal(scale, 0.5)):
+        assert _p_value(draws, wrong) < 1e-6
+    floor = np.floor(np.random.default_rng(1).normal(0, scale, COUNT)).astype(int)
+    toward_zero = np.trunc(np.random.default_rng(2).normal(0, scale, COUNT)).astype(int)
+    less = np.rint(np.random.default_rng(3).normal(0, 0.9 * scale, COUNT)).astype(int)
+    for draws in (floor, toward_zero, less):
+        assert _p_value(draws, rounded_normal(scale)) < 1e-6
+    if scale < 3:  # the discrete Gaussian is another law; wider ones look alike
+        many = rounded_gaussian(scale, 500_000, Noise.fixed(1)).numpy()
+        assert _p_value(many, rounded_normal(scale)) > 1e-3
+        assert _p_value(many, lambda x: np.exp(-(x**2) / (2 * scale**2))) < 1e-6
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_ties_between_digits_are_broken_by_more_digits(scale, monkeypatch):
+    """With half steps for digits comparisons tie often; a sampler that gives up at the first one must be rejected."""
+    draws = _rounded_gaussian(scale, COUNT, Noise.fixed(scale), 0)
+    assert _p_value(draws, rounded_normal(scale)) > 1e-3
+    monkeypatch.setattr(discrete, "_less", lambda left, right, rows: left.digit(0) < right.digit(0)[rows])
+    assert _p_value(_rounded_gaussian(scale, COUNT, Noise.fixed(scale), 0), rounded_normal(scale)) < 1e-6
+
+
+@pytest.mark.parametrize("bits", [3, 8, 62])
+def test_whole_parts_have_their_probabilities_however_few_bits_decide(bits):
+    draws = _normal_wholes(20_000, Noise.fixed(bits), bits)
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-(k**2) / 2), 0)) > 1e-3
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-(k**2) / 1.8), 0)) < 1e-6
 
 
 def test_zero_is_not_counted_twice():
@@ -59,19 +95,24 @@ def test_bernoulli_exp(numerator, denominator):
 
 
 def test_wide_scales_keep_their_spread():
-    scale = 1 << 26
-    assert discrete_gaussian(scale, 20_000, Noise.fixed(1)).double().std().item() == pytest.approx(scale, rel=0.03)
     scale = 1 << 50
+    draws = rounded_gaussian(scale, 200_000, Noise.fixed(1)).double()
+    assert (draws / scale).std().item() == pytest.approx(1, rel=0.01)  # 6 standard errors; a tenth less is not
+    assert draws.abs().max() > 4 * scale  # the tail is there
     magnitude = discrete_laplace(scale, 20_000, Noise.fixed(2)).double().abs().mean().item()
     assert magnitude == pytest.approx(scale, rel=0.04)
 
 
-@pytest.mark.parametrize("sampler", [discrete_laplace, discrete_gaussian])
+@pytest.mark.parametrize("sampler", [discrete_laplace, rounded_gaussian])
 @pytest.mark.parametrize("scale", [0, -1, 1 << 51])
 def test_scales_beyond_64_bits_are_refused(sampler, scale):
     with pytest.raises(ValueError, match="grid steps"):
         sampler(scale, 1, Noise.fixed(1))
 
 
-def test_no_draws_is_fine():
-    assert discrete_gaussian(3, 0, Noise.fixed(1)).shape == (0,)
+def test_no_draws_is_fine_and_many_batches_are_one_stream():
+    assert rounded_gaussian(3, 0, Noise.fixed(1)).shape == (0,)
+    draws = rounded_gaussian(3, 300_000, Noise.fixed(1)).double()
+    assert len(draws) == 300_000
+    halves = draws[:150_000], draws[150_000:]
+    assert abs((halves[0] * halves[1]).mean().item()) < 5 * 9 / 150_000**0.5

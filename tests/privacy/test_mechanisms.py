@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare, kstest, laplace, norm
+from scipy.stats import chi2_contingency, chisquare, kstest, laplace, norm
 
 from idpgan.errors import InputError
 from idpgan.privacy import (
-    DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
@@ -19,6 +18,7 @@ from idpgan.privacy import (
     NoisyMax,
     RandomisedResponse,
     Relation,
+    RoundedGaussian,
     Unit,
 )
 
@@ -63,7 +63,7 @@ def test_noise_that_overflows_is_refused():
         Gaussian(1e38, 100.0, *ADD)(torch.zeros(1000), Noise.fixed(1))
 
 
-@pytest.mark.parametrize("mechanism", [DiscreteLaplace(5, 40, *REPLACE), DiscreteGaussian(5.0, 40, *ADD)])
+@pytest.mark.parametrize("mechanism", [DiscreteLaplace(5, 40, *REPLACE), RoundedGaussian(5.0, 40, *ADD)])
 def test_discrete_mechanisms_add_whole_steps(mechanism):
     steps = torch.full((100, 100), 1000)
     released = mechanism(steps, Noise.fixed(2)) - steps
@@ -150,6 +150,48 @@ def test_impossible_parameters_are_refused(bad):
             build(1.0, bad, *REPLACE)
         with pytest.raises(InputError, match="positive and finite"):
             build(bad, 1.0, *REPLACE)
+
+
+EVERY = {
+    Laplace: {"sensitivity": 1.0, "noise_multiplier": 1.0},
+    Gaussian: {"sensitivity": 1.0, "noise_multiplier": 1.0},
+    DiscreteLaplace: {"sensitivity": 1, "scale": 1},
+    RoundedGaussian: {"sensitivity": 1.0, "scale": 1},
+    Exponential: {"sensitivity": 1.0, "epsilon": 1.0},
+    NoisyMax: {"sensitivity": 1.0, "epsilon": 1.0},
+    RandomisedResponse: {"categories": 2, "epsilon": 1.0},
+}
+
+
+@pytest.mark.parametrize("build", EVERY, ids=lambda kind: kind.__name__)
+def test_parameters_of_other_types_are_refused_before_anything_is_drawn(build):
+    """Was a TypeError, or was accepted until the event was asked for."""
+    assert build(**EVERY[build], unit=Unit.LABEL, relation=Relation.REPLACE_ONE).event
+    for unit, relation in (("image", Relation.REPLACE_ONE), (Unit.IMAGE, "replace-one"), (None, None)):
+        with pytest.raises(InputError, match="a Unit and a Relation"):
+            build(**EVERY[build], unit=unit, relation=relation)
+    for name in EVERY[build]:
+        for value in ("1", None, True, [1], 10**400):
+            with pytest.raises(InputError, match=name):
+                build(**EVERY[build] | {name: value}, unit=Unit.LABEL, relation=Relation.REPLACE_ONE)
+        if type(EVERY[build][name]) is int:
+            with pytest.raises(InputError, match="whole number"):
+                build(**EVERY[build] | {name: 2.5}, unit=Unit.LABEL, relation=Relation.REPLACE_ONE)
+
+
+def test_rounding_the_noise_is_rounding_the_noisy_answer():
+    """What makes round(Z) as private as Z: on whole numbers x + round(Z) = round(x + Z)."""
+    mechanism = RoundedGaussian(4.0, 6, *ADD)
+    assert mechanism.event == Gaussian(1.0, 1.5, *ADD).event
+    noise = mechanism(torch.zeros(40_000, dtype=torch.int64), Noise.fixed(3))
+    moved = mechanism(torch.full((40_000,), 1000), Noise.fixed(3))
+    assert torch.equal(moved - 1000, noise)
+    released = np.rint(1000 + np.random.default_rng(5).normal(0, 6, 40_000)).astype(int)  # the other way round
+    bins = np.arange(-15, 17) - 0.5
+    observed, expected = np.histogram(noise, bins)[0], np.histogram(released - 1000, bins)[0]
+    assert chi2_contingency([observed, expected]).pvalue > 1e-3
+    less = np.rint(np.random.default_rng(5).normal(0, 5.4, 40_000))  # a tenth less noise must be rejected
+    assert chi2_contingency([observed, np.histogram(less, bins)[0]]).pvalue < 1e-6
 
 
 def test_a_release_on_a_fine_grid_has_the_noise_that_was_asked_for():

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -91,3 +93,76 @@ def test_philox_on_the_gpu_is_normal_and_says_what_it_is():
     noise = Noise.philox("cuda")
     assert kstest(noise.normal((50_001,)).cpu().numpy(), norm.cdf).pvalue > 1e-6
     assert "not cryptographic" in noise.name
+
+
+@pytest.mark.parametrize(("word", "value"), [(0, 2.0**-53), ((1 << 64) - 1, 1 - 2.0**-53)])
+def test_uniform_is_never_0_and_never_1(monkeypatch, word, value):
+    noise = Noise.fixed(0)
+    monkeypatch.setattr(CipherNoise, "words", lambda self, count: np.full(count, word, dtype=np.uint64))
+    assert noise.uniform((3,)).tolist() == [value] * 3
+    assert noise.normal((4,)).isfinite().all()
+    assert (np.float64(word >> 11) + 0.5) * 2.0**-53 in (2.0**-54, 1.0)  # negative control: 53 bits round up to 1
+
+
+def test_a_ratchet_is_deterministic_one_way_and_forgets_how_much_was_drawn():
+    noise, other = Noise.fixed(5), Noise.fixed(5)
+    drawn = noise.normal((100,))
+    before = noise.state()
+    for source in (noise, other):
+        source.ratchet()
+    assert noise.state() == other.state()
+    assert noise.state()["key"] != before["key"]
+    assert noise.state()["blocks"] == 0
+    assert torch.equal(noise.normal((5,)), other.normal((5,)))
+    # The holder of the state after the ratchet cannot rewind to the counter of the draw; of the one before, he can.
+    for state, equal in ((before, True), (noise.state(), False)):
+        thief = Noise.fixed(0)
+        thief.load_state({**state, "blocks": 0})
+        assert torch.equal(thief.normal((100,)), drawn) is equal
+
+
+def test_an_erased_source_holds_no_key_and_draws_nothing():
+    noise = Noise.system()
+    noise.normal((3,))
+    noise.erase()
+    assert noise.erased
+    assert noise.state()["key"] is None
+    noise.ratchet()
+    with pytest.raises(RuntimeError, match="erased"):
+        noise.uniform((1,))
+    restored = Noise.system()
+    restored.load_state(noise.state())
+    assert restored.erased
+
+
+def test_a_rekey_is_fresh_for_the_system_and_leaves_a_fixed_seed():
+    system, fixed = Noise.system(), Noise.fixed(3)
+    states = system.state(), fixed.state()
+    system.rekey()
+    fixed.rekey()
+    assert system.state()["key"] != states[0]["key"]
+    assert fixed.state() == states[1]
+
+
+def first_words(sources) -> list[bytes]:
+    return [source.words(4).tobytes() for source in sources]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_draws_other_noise():
+    sources = [Noise.system(), Noise.fixed(3), Noise.system()]
+    sources[2].erase()
+    sources[0].words(6)  # in the middle of a stream
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.write(writing, b"".join([*first_words(sources[:2]), bytes([sources[2].erased])]))
+        finally:
+            os._exit(0)
+    os.wait()
+    of_child = os.read(reading, 1000)
+    os.close(reading), os.close(writing)
+    system, fixed = first_words(sources[:2])
+    assert of_child[:32] != system
+    assert of_child[32:64] == fixed  # whoever knows the seed knows it all, in one process as in two
+    assert of_child[64:] == b"\x01"

@@ -73,7 +73,7 @@ def test_arrays_and_strings_are_taken():
         ("lap", {"epsilon": 0.0}, "epsilon = 0.0"),
         ("lap", {"epsilon": -1.0}, "epsilon = -1.0"),
         ("sra", {"epsilon": math.inf}, "positive and finite"),
-        ("sra", {"epsilon": math.nan}, "positive and finite"),
+        ("sra", {"epsilon": math.nan}, "epsilon = nan must be a number"),
         ("lap", {"delta": 0.5}, "below 1/N"),
         ("lap", {"delta": -0.1}, "below 1/N"),
         ("sra", {"delta": 1e-5}, "leave delta out"),

@@ -12,15 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idpgan.errors import InputError
-from idpgan.privacy.guarantee import Unit
-from idpgan.training.state import SavedState, StateStore, code_digest, nonfinite, run_fingerprint
+from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
+from idpgan.training.state import SavedState, StateStore, code_digest, machine_fingerprint, nonfinite, run_fingerprint
 from tests.training.toy import bits, new_run
 
-FINGERPRINT = {"config": "aaaa", "private data": "bbbb"}
+FINGERPRINT = {"config": "aaaa", "private data": "bbbb", "device": "cpu"}
 
 
 def saved(method=None, step=3):
     return SavedState(step, {"w": torch.arange(500.0)} if method is None else method, 4, {"seconds": 1.5})
+
+
+def store_of(run, fingerprint=FINGERPRINT):
+    """Open the store as another process would."""
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    return StateStore(run, fingerprint, ledger)
 
 
 @pytest.fixture
@@ -44,30 +50,30 @@ nested = st.dictionaries(
 @given(nested)
 def test_what_is_saved_is_loaded(tmp_path_factory, method):
     run = new_run(tmp_path_factory.mktemp("state") / "run")
-    StateStore(run, FINGERPRINT).save(saved(method))
-    loaded = StateStore(run, FINGERPRINT).load()
+    store_of(run).save(saved(method))
+    loaded = store_of(run).load()
     assert repr(bits(loaded.method)) == repr(bits(method))  # repr: NaN is equal to itself
     assert (loaded.step, loaded.ledger_position, loaded.recorder) == (3, 4, {"seconds": 1.5})
 
 
 def test_the_file_is_secret_and_needs_no_unpickling(run):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     assert stat.S_IMODE(run.state.stat().st_mode) == 0o600
     assert torch.load(run.state, weights_only=True)["fingerprint"] == FINGERPRINT
 
 
 @pytest.mark.parametrize("value", [np.float64(1.0), np.zeros(2), b"", {1, 2}, {(1,): 2}, Unit.IMAGE, object()])
 def test_what_could_not_be_loaded_again_is_not_saved(run, value):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     before = run.state.read_bytes()
     with pytest.raises(TypeError, match=r"'method\.a\.1'"):
-        StateStore(run, FINGERPRINT).save(saved({"a": [0, value]}))
+        store_of(run).save(saved({"a": [0, value]}))
     assert run.state.read_bytes() == before
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_the_previous_state_is_kept_until_the_new_one_is_whole(run, monkeypatch, failing):
-    store = StateStore(run, FINGERPRINT)
+    store = store_of(run)
     store.save(saved(step=1))
 
     def fail(*_):
@@ -77,15 +83,81 @@ def test_the_previous_state_is_kept_until_the_new_one_is_whole(run, monkeypatch,
         patch.setattr(os, failing, fail)
         with pytest.raises(OSError, match="No space"):
             store.save(saved(step=2))
-    assert StateStore(run, FINGERPRINT).load().step == 1
-    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+    loaded = store_of(run).load()
+    assert (loaded.step, loaded.exact) == (1, True)
+    assert {path.name for path in run.state_dir.iterdir()} == {"state.pt", "ledger.json", ".ledger.json.lock"}
 
 
 def test_what_a_killed_writer_left_is_removed(run):
-    StateStore(run, FINGERPRINT).save(saved())
-    (run.state_dir / ".state.pt.0123.part").write_bytes(b"half")
-    StateStore(run, FINGERPRINT).load()
-    assert [path.name for path in run.state_dir.iterdir()] == ["state.pt"]
+    store_of(run).save(saved())
+    for name in (".state.new.pt.0123.part", ".ledger.json.0123.part", ".prepared.new.safetensors.0123.part"):
+        (run.state_dir / name).write_bytes(b"half")
+    (run.state_dir / "prepared.new.safetensors").write_bytes(b"no ledger names it")
+    with run.locked():
+        assert store_of(run).load().exact
+    assert {path.name for path in run.state_dir.iterdir()} == {"state.pt", "ledger.json", ".ledger.json.lock", "lock"}
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("moment", range(1, 4))
+def test_a_kill_while_saving_leaves_the_old_or_the_new_state_whole_and_named(run, monkeypatch, moment):
+    store_of(run).save(saved(step=1))
+    moves, replace = [], os.replace
+
+    def killed(*paths):
+        moves.append(paths)
+        if len(moves) == moment:  # the new state under its second name, the ledger, the new state under its name
+            raise Killed
+        replace(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(Killed):
+            store_of(run).save(saved(step=2))
+    loaded = store_of(run).load()
+    assert (loaded.step, loaded.exact) == (2 if moment == 3 else 1, True)
+    assert not (run.state_dir / "state.new.pt").exists()
+
+
+def test_an_older_state_another_machine_and_a_gpu_are_not_repeated_exactly(run, monkeypatch):
+    store_of(run).save(saved(step=1))
+    older = run.state.read_bytes()
+    store_of(run).save(saved(step=2))
+    newest = run.state.read_bytes()
+    assert store_of(run).load().exact
+    run.state.write_bytes(older)
+    assert not store_of(run).load().exact
+    run.state.write_bytes(newest)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert not store_of(run).load().exact
+    monkeypatch.delenv("MKL_CBWR")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert not store_of(run).load().exact
+    finally:
+        torch.set_num_threads(threads)
+    assert store_of(run).load().exact
+
+    gpu = FINGERPRINT | {"device": "cuda"}
+    other = new_run(run.path.with_name("on-a-gpu"))
+    store_of(other, gpu).save(saved())
+    assert not store_of(other, gpu).load().exact
+
+
+def test_a_ledger_lowered_or_of_another_release_does_not_fit_the_state(run):
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    event = Event("laplace", Unit.IMAGE, Relation.REPLACE_ONE, 10.0)
+    ledger.release([event], lambda: {"sums": torch.ones(3)}, noise=Noise.fixed(1))
+    StateStore(run, FINGERPRINT, ledger).save(saved({"prepared": ledger.released()}))
+    run.ledger.unlink()
+    other = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    other.release([event], lambda: {"sums": torch.zeros(3)}, noise=Noise.fixed(2))
+    with pytest.raises(InputError, match="another release"):
+        store_of(run).load()
 
 
 @pytest.mark.parametrize(
@@ -98,23 +170,23 @@ def test_what_a_killed_writer_left_is_removed(run):
     ],
 )
 def test_another_fingerprint_is_refused_by_name(run, now, words):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     with pytest.raises(InputError, match=words) as error:
-        StateStore(run, now).load()
+        store_of(run, now).load()
     assert "start a new run" in str(error.value)
 
 
 def test_a_truncated_file_is_refused(run):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     whole = run.state.read_bytes()
     for length in range(0, len(whole), 61):
         run.state.write_bytes(whole[:length])
         with pytest.raises(InputError, match=r"Cannot resume from .*state\.pt"):
-            StateStore(run, FINGERPRINT).load()
+            store_of(run).load()
 
 
 def test_a_flipped_bit_is_refused_wherever_it_matters(run):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     whole, refused, unnoticed = run.state.read_bytes(), 0, 0
     rng = np.random.default_rng(5)
     for _ in range(150):
@@ -123,7 +195,7 @@ def test_a_flipped_bit_is_refused_wherever_it_matters(run):
         run.state.write_bytes(damaged)
         unnoticed += torch_alone_reads_something_else(run.state)
         try:
-            loaded = StateStore(run, FINGERPRINT).load()
+            loaded = store_of(run).load()
         except InputError:
             refused += 1
         else:  # a time stamp or padding
@@ -146,38 +218,48 @@ def test_a_foreign_file_is_refused(run, content):
     else:
         torch.save({"model": content}, run.state)
     with pytest.raises(InputError, match=r"Cannot resume from .*state\.pt"):
-        StateStore(run, FINGERPRINT).load()
+        store_of(run).load()
 
 
 def test_a_state_of_another_format_is_refused(run):
-    StateStore(run, FINGERPRINT).save(saved())
+    store_of(run).save(saved())
     content = torch.load(run.state, weights_only=True)
     torch.save({**content, "format": 99}, run.state)
     with pytest.raises(InputError, match="format 99"):
-        StateStore(run, FINGERPRINT).load()
+        store_of(run).load()
+
+
+def released(run):
+    """Release sums, and save a state that goes on from them."""
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE, path=run.ledger, owner="test")
+    sums = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).t()
+    event = Event("laplace", Unit.IMAGE, Relation.REPLACE_ONE, 10.0)
+    prepared = ledger.release([event], lambda: {"sums": sums}, noise=Noise.fixed(1))
+    StateStore(run, FINGERPRINT, ledger).save(saved({"w": torch.ones(1), "prepared": prepared}))
+    return sums
 
 
 def test_what_prepare_released_is_written_once_and_comes_back(run):
-    released = {"sums": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).t()}
-    store = StateStore(run, FINGERPRINT)
-    store.save(saved({"w": torch.ones(1), "prepared": released}))
+    sums = released(run)
     written = run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino
-    store.save(saved({"w": torch.zeros(1), "prepared": released}, step=9))
-    assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
     assert "prepared" not in torch.load(run.state, weights_only=True)["method"]
     assert stat.S_IMODE(run.prepared.stat().st_mode) == 0o600
-
-    resumed = StateStore(run, FINGERPRINT)
+    resumed = store_of(run)
     method = resumed.load().method
-    assert torch.equal(method["prepared"]["sums"], released["sums"])
+    assert torch.equal(method["prepared"]["sums"], sums)
     resumed.save(saved(method))
     assert (run.prepared.stat().st_mtime_ns, run.prepared.stat().st_ino) == written
-    assert StateStore(run, FINGERPRINT).load().method.keys() == {"w", "prepared"}
+    assert store_of(run).load().method.keys() == {"w", "prepared"}
 
 
-@pytest.mark.parametrize(("damage", "words"), [("missing", "it is missing"), ("changed", "not what the state names")])
+def test_what_was_not_released_by_the_ledger_is_not_saved(run):
+    with pytest.raises(TypeError, match="not released by the ledger"):
+        store_of(run).save(saved({"prepared": {"sums": torch.ones(3)}}))
+
+
+@pytest.mark.parametrize(("damage", "words"), [("missing", "it is missing"), ("changed", "not what the ledger names")])
 def test_other_prepared_sums_are_refused(run, damage, words):
-    StateStore(run, FINGERPRINT).save(saved({"prepared": {"sums": torch.ones(3)}}))
+    released(run)
     if damage == "missing":
         run.prepared.unlink()
     else:
@@ -185,7 +267,7 @@ def test_other_prepared_sums_are_refused(run, damage, words):
         content[-1] ^= 1
         run.prepared.write_bytes(content)
     with pytest.raises(InputError, match=words):
-        StateStore(run, FINGERPRINT).load()
+        store_of(run).load()
 
 
 def test_nonfinite_names_the_tensors():
@@ -200,12 +282,18 @@ def test_nonfinite_names_the_tensors():
     assert nonfinite({"number": 1}) == []
 
 
-def test_the_fingerprint_names_config_data_code_torch_and_device():
+def test_the_fingerprints_name_what_must_be_equal_and_what_decides_over_bits():
     fingerprint = run_fingerprint(config="c", private_data="d", device=torch.device("cpu"))
-    assert fingerprint == {
-        "config": "c", "private data": "d", "code": code_digest(), "torch": torch.__version__, "device": "cpu",
-    }  # fmt: skip
-    assert type(fingerprint["torch"]) is str  # torch's own version class could not be loaded with weights_only
+    assert fingerprint == {"config": "c", "private data": "d", "code": code_digest(), "device": "cpu"}
+    machine = machine_fingerprint()
+    assert machine == machine_fingerprint()
+    assert machine["torch"] == torch.__version__
+    assert {type(value) for value in machine.values()} == {str}  # torch's own version class could not be loaded
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert machine_fingerprint() != machine
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_the_code_digest_sees_every_file(tmp_path, monkeypatch):

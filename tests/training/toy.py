@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from idpgan.data.config import DataConfig
@@ -37,6 +41,7 @@ class FakeMethod:
     def __init__(self, ledger: Ledger, event: Event | None = None, *, fail_at: int = 0, nan_at: int = 0) -> None:
         self.generator = torch.nn.Linear(1, 1)
         self.ledger, self.event, self.fail_at, self.nan_at = ledger, event, fail_at, nan_at
+        self.noises: tuple[Noise, ...] = ()
         self.calls: list[str] = []
         self.weight = torch.zeros(())
 
@@ -45,6 +50,9 @@ class FakeMethod:
 
     def step_event(self) -> Event | None:
         return self.event
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        return ()
 
     def critic_step(self, step: int) -> dict[str, torch.Tensor]:
         self.calls.append(f"critic {step}, charged {self.ledger.position}")
@@ -82,7 +90,13 @@ def fake_train(method: FakeMethod, run: RunFolder, steps: int = 10, tick_steps: 
     """Train a `FakeMethod`."""
     config = TrainingConfig(steps=steps, tick_steps=tick_steps, batch_size=8)
     return train(
-        method, config=config, ledger=method.ledger, run=run, fingerprint={"config": "a"}, delta=DELTA, **options
+        method,
+        config=config,
+        ledger=method.ledger,
+        run=run,
+        fingerprint={"config": "a", "device": "cpu"},
+        delta=DELTA,
+        **options,
     )
 
 
@@ -95,9 +109,15 @@ class NoisyGan(WganGp):
         self.noise = Noise.fixed(1)
         self.mean = torch.zeros(split.image_shape)
 
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        return (self.noise,)
+
     def prepare(self) -> None:
-        self.ledger.charge(gaussian(20.0))
-        self.mean = self._images.images.double().mean(0) + self.noise.normal(self.mean.shape)
+        self.mean = self.ledger.release([gaussian(20.0)], self._release, noise=self.noise)["mean"]
+
+    def _release(self) -> dict[str, torch.Tensor]:
+        return {"mean": self._images.images.double().mean(0) + self.noise.normal(self.mean.shape)}
 
     def step_event(self) -> Event:
         return gaussian(100.0)
@@ -198,5 +218,35 @@ def remains(path: Path) -> dict[str, Any]:
         "method": bits(saved["method"]),
         "prepared": saved["prepared"],
         "stats": [{name: row[name] for name in row if name not in clock} for row in read_stats(run.stats)],
-        "ledger": run.ledger.read_text(),
+        "ledger": books(run),
     }
+
+
+def books(run: RunFolder) -> dict[str, Any]:
+    """Return what two equal runs have in common on their ledgers: the hash of a state is not, as it holds the clock."""
+    content = json.loads(run.ledger.read_text())
+    return {name: value for name, value in content.items() if name not in ("state", "checksum")}
+
+
+class Stopped(BaseException):
+    """What a kill looks like from inside: nothing after it is done."""
+
+
+@contextlib.contextmanager
+def stopping_at(number: int, error: BaseException, call: str = "replace") -> Iterator[list[Any]]:
+    """Raise at one durable write, counted from 1: all of them go through `os.replace` (or, finer, `os.fsync`).
+
+    Yields the list of the calls so far; where it stays shorter than `number`, nothing was raised.
+    """
+    calls: list[Any] = []
+    original = getattr(os, call)
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == number:
+            raise error
+        return original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, call, counted)
+        yield calls

@@ -1,0 +1,196 @@
+"""Checks of what callers hand to the public functions: one line that names argument, wanted and given type."""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import functools
+import inspect
+import math
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from idpgan.errors import InputError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_MOST = (1 << 63) - 1  # whole numbers beyond 64 bits are no counts
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_TENSOR = "a tensor or a NumPy array of numbers"
+
+
+class _UnfitError(Exception):
+    """A value that an annotation does not admit."""
+
+
+def typed(function: Callable[P, R]) -> Callable[P, R]:
+    """Hold a public function to its own annotations: what they do not admit is an `InputError`, never a traceback.
+
+    Strict as the config is: True and "1" are no numbers, 1.0 is no whole number, NaN is none at all. Taken as what they
+    can only mean: NumPy arrays where a tensor is asked for, NumPy's numbers, the names of units and relations, and
+    texts where a path is asked for.
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        return typing.get_type_hints(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            variable = signature.parameters[name].kind in (
+                inspect.Parameter.VAR_POSITIONAL,
+                inspect.Parameter.VAR_KEYWORD,
+            )
+            if name in hints() and not variable:
+                bound.arguments[name] = fit(value, hints()[name], name)
+        return function(*bound.args, **bound.kwargs)
+
+    return checked
+
+
+def fit(value: Any, hint: Any, name: str) -> Any:
+    """Return a value as an annotation wants it, or refuse it.
+
+    Raises:
+        InputError: Naming the argument, what it must be, and what it is.
+    """
+    try:
+        return _fit(value, hint)
+    except _UnfitError as error:
+        detail = f" ({error})" if str(error) else ""
+        text = repr(value) if isinstance(value, bool | int | float | str | bytes | None) else ""
+        shown = f" = {text}" if 0 < len(text) <= 40 else ""
+        raise InputError(f"{name}{shown} must be {_words(hint)}, got {described(value)}{detail}.") from None
+
+
+def whole(value: Any, name: str, least: int = 0, most: int = 1 << 63) -> int:
+    """Return a whole number in [least, most], or refuse it."""
+    number: int = fit(value, int, name)
+    if not least <= number <= most:
+        limit = f"at least {least}" if number < least else f"at most {most:,}"
+        raise InputError(f"{name} = {number} must be {limit}.")
+    return number
+
+
+def described(value: Any) -> str:
+    """Describe a refused value by its type, an array also by its numbers and shape."""
+    name = type(value).__name__
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        return name
+    return f"{name} of {value.dtype} {tuple(value.shape)}{' on meta' if getattr(value, 'is_meta', False) else ''}"
+
+
+def _fit(value: Any, hint: Any) -> Any:
+    """Return a value as a hint wants it, or raise `_UnfitError`."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _fit_one_of(value, inner)
+    if origin is typing.Annotated:
+        return _fit(value, inner[0])
+    if origin is typing.Literal:
+        return _fit_one_of(value, tuple(dict.fromkeys(map(type, inner))))  # which words there are, the function says
+    if origin is collections.abc.Callable:
+        if not callable(value):
+            raise _UnfitError
+        return value
+    if isinstance(origin, type):
+        if not isinstance(value, origin) or isinstance(value, str | bytes):
+            raise _UnfitError  # what is in it, the function looks at
+        return value
+    return _fit_type(value, hint)
+
+
+def _fit_one_of(value: Any, hints: tuple[Any, ...]) -> Any:
+    """Return a value as the first hint of a union that admits it wants it."""
+    for hint in hints:
+        try:
+            return _fit(value, hint)
+        except _UnfitError as error:
+            reason = str(error)
+    raise _UnfitError(reason)
+
+
+def _fit_type(value: Any, kind: Any) -> Any:
+    """Check a plain type."""
+    if kind in (None, type(None)):
+        if value is not None:
+            raise _UnfitError
+        return value
+    if not isinstance(kind, type):
+        return value  # a hint that is no type: the function's own business
+    if kind.__name__ == "Tensor":
+        return _tensor(value)
+    if kind in (int, float):
+        return _number(value, kind)
+    if issubclass(kind, enum.Enum) and isinstance(value, str) and value in [member.value for member in kind]:
+        return kind(value)
+    if issubclass(kind, Path) and isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value):
+        return Path(value)
+    try:
+        if isinstance(value, kind):
+            return value
+    except TypeError:  # a protocol cannot be looked for
+        return value
+    raise _UnfitError
+
+
+def _number(value: Any, kind: type) -> Any:
+    """Return a number of a kind, NumPy's made Python's."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if kind is int else numbers.Real):
+        raise _UnfitError
+    if isinstance(value, int | float):
+        number: int | float = value
+    else:
+        number = int(value) if isinstance(value, numbers.Integral) else float(value)
+    if math.isnan(number) or (isinstance(number, int) and not -_MOST <= number <= _MOST):
+        raise _UnfitError
+    return number
+
+
+def _tensor(value: Any) -> Any:
+    """Return a tensor of numbers: a tensor as it is, an array converted whatever its byte order and strides."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        native = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
+        try:
+            return torch.from_numpy(native if native.flags.writeable else native.copy()).reshape(value.shape)
+        except TypeError as error:  # of a kind that torch lacks, such as long double
+            raise _UnfitError("torch has no such numbers") from error
+    if not isinstance(value, torch.Tensor) or value.is_complex() or value.layout is not torch.strided:
+        raise _UnfitError
+    if value.is_quantized or value.is_meta:
+        raise _UnfitError("it holds no numbers")
+    return value
+
+
+def _words(hint: Any) -> str:
+    """Say what a hint wants."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_words(item) for item in inner))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(repr, inner))
+    if origin is collections.abc.Callable:
+        return "a function"
+    if isinstance(origin, type):
+        return f"a {origin.__name__.lower()}" + (
+            f" with {_words(inner[0])} each" if inner and inner[0] in _WORDS else ""
+        )
+    if isinstance(hint, type) and hint.__name__ == "Tensor":
+        return _TENSOR
+    if isinstance(hint, enum.EnumType):
+        return f"one of {', '.join(hint.__members__.values())}"
+    return _WORDS.get(hint) or (f"a {hint.__name__}" if isinstance(hint, type) else str(hint))

@@ -1,0 +1,141 @@
+"""The one place where what the machine refuses becomes one line: disk full, no permission, no memory, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+BAD = 2  # exit code of bad input and of an environment that refuses
+INTERRUPTED, PIPE_CLOSED, TERMINATED = (128 + number for number in (2, 13, 15))  # as shells count signals
+
+_WAYS_OUT = {
+    errno.ENOSPC: "Make room there, or write to another disk.",
+    errno.EDQUOT: "Make room there, or write to another disk.",
+    errno.EROFS: "Write to another place.",
+    errno.EACCES: "Change its permissions, or name another place.",
+    errno.EPERM: "Change its permissions, or name another place.",
+    errno.EMFILE: "Allow more open files (ulimit -n).",
+    errno.ENFILE: "Close other programs, or allow more open files.",
+    errno.EIO: "The disk or network drive fails: copy the file elsewhere, and check the drive.",
+    errno.ENOMEM: "Close other programs, or ask for less: smaller batches, fewer or smaller images.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ELOOP: "A link there leads back to itself: remove it.",
+    errno.ENOENT: "Check the name.",
+    errno.EISDIR: "Name a file, not a folder.",
+    errno.ENOTDIR: "Name a folder, not a file.",
+}
+_NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
+_NOT_WRITTEN = ("file write failed", "failed writing")  # of torch's zip writer
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of a file that is not whole yet
+
+
+class MachineError(Exception):
+    """What the machine refused, as one sentence, with the exit code of the command."""
+
+    def __init__(self, message: str, code: int = BAD) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Terminated(BaseException):
+    """SIGTERM, raised so that every block that cleans up does so."""
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command raise a `MachineError` for what the machine refuses; every other exception stays what it is."""
+
+    @functools.wraps(command)
+    def guard(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except (OSError, MemoryError, RuntimeError, KeyboardInterrupt, Terminated) as error:
+            fault = explain(error)
+            if fault is None:
+                raise
+            raise fault from error
+
+    return guard
+
+
+def explain(error: BaseException) -> MachineError | None:
+    """Return what the machine refused as one sentence; None if it is no such thing but a defect."""
+    if isinstance(error, KeyboardInterrupt):
+        return MachineError("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
+    if isinstance(error, Terminated):
+        return MachineError("stopped by SIGTERM; what is written is whole.", TERMINATED)
+    if isinstance(error, BrokenPipeError):
+        return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
+    if isinstance(error, OSError):
+        return MachineError(_os_message(error))
+    text = str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _says(text, _NO_MEMORY)):
+        detail = f" ({text.splitlines()[0][:200]})" if text else ""
+        return MachineError(f"there is not enough memory{detail}. {_WAYS_OUT[errno.ENOMEM]}")
+    if isinstance(error, RuntimeError) and _says(text, _NOT_WRITTEN):
+        return MachineError(f"a file could not be written ({text.splitlines()[0][:200]}). {_WAYS_OUT[errno.ENOSPC]}")
+    return None
+
+
+def _says(text: str, phrases: tuple[str, ...]) -> bool:
+    return any(phrase in text for phrase in phrases)
+
+
+def _os_message(error: OSError) -> str:
+    """Name the file, the reason and the way out."""
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
+    folder, last = os.path.split(name)
+    part = _PART.fullmatch(last)
+    name = os.path.join(folder, part[1]) if part else name
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{name}: {reason}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip()
+
+
+def one_line(text: str) -> str:
+    """Return a message as one printable line; names of files may hold line breaks, escapes and half characters."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.splitlines()))
+
+
+def report(message: str, code: int) -> int:
+    """Print one line on stderr, if anybody still reads it; return the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"idpgan: {one_line(message)}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Make SIGTERM an exception in the main thread, so that temporary files go with it; training has its own way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def flush_output() -> int:
+    """Write what is still held back for stdout; return the exit code, 0 where it went well."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else Python tries again at its end, and prints a traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fault = explain(error)
+        return report(str(fault), fault.code) if fault else BAD
+    return 0

@@ -1,0 +1,280 @@
+r"""The Fenwick tree as a strategy for prefix sums, and the weights that make its error least.
+
+Node t of the tree (t = 1 .. n) is the sum of the values t - lowbit(t) + 1 .. t, where lowbit(t) is the largest power of
+two that divides t. The prefix sum of t is the sum of the nodes t, t - lowbit(t), ... > 0. As matrices: W = B M with W
+the lower triangle of ones, ``M[p, t] = 1`` where value t lies in node p, and ``B[t, p] = 1`` where prefix t uses node
+p.
+
+Weights. With ``S = diag(lambda)``, ``B S^-1 (S M x + noise)`` is unbiased, and where every column of ``S M`` has norm
+at most 1 (L1 for Laplace noise, L2 for Gaussian noise) the noise has the scale of one release of sensitivity 1. The
+total variance is then ``sum_p c_p / lambda_p^2`` releases, ``c_p`` the number of prefixes that use node p.
+
+The chapter on continual release with the matrix mechanism (FDA, section 5.4.3) splits n = 2^m - 1 at its middle and
+stops before the closed form. `fast_diagonal` has the closed form, any n, and both norms. Proof. Let h be the largest
+power of two <= n. Node h holds the values 1 .. h and is used by the c = n - h + 1 prefixes h .. n. The nodes below h
+see only values below h and are used only by prefixes below h: a complete tree of h - 1. The nodes above h form the tree
+of n - h and share neither value nor prefix with the rest, apart from node h's own use. With ``w = lambda^norm`` the
+columns left of h carry ``w_h`` and a column of the left tree, so the left tree has the budget ``a = 1 - w_h``. It is
+the same problem scaled: its optimum e(h - 1) becomes ``e(h - 1) / a^q``, q = 2 / norm. What is left to minimize over a,
+``e / a^q + c / (1 - a)^q``, is convex with the minimum ``(e^x + c^x)^(q + 1)`` at ``a = e^x / (e^x + c^x)``, ``x = 1 /
+(q + 1)``: the exponent 1/3 for Laplace and 1/2 for Gaussian noise. The right tree keeps the whole budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from idpgan.errors import InputError
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.matrix import MatrixMechanism
+
+PAIR = (Unit.EVENT, Relation.ZERO_OUT)
+MOST_STEPS = 1 << 60
+_MOST_DENSE = 4096  # 128 MiB per matrix
+_NO_FURTHER_DESCENT = 8  # SLSQP's status when the line search ends at the rounding of the objective
+
+
+def check_steps(n: int, most: int = MOST_STEPS, name: str = "n") -> None:
+    """Refuse a number of steps that is not a whole number in 1 .. ``most``."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
+        raise InputError(f"{name} = {n!r} must be a whole number in 1 .. {most}.")
+
+
+def chain(t: int) -> list[int]:
+    """Return the nodes of the prefix sum of ``t``, ascending, with 0 in front.
+
+    Example:
+        >>> chain(13)
+        [0, 8, 12, 13]
+    """
+    nodes = []
+    while t:
+        nodes.append(t)
+        t &= t - 1
+    return [0, *reversed(nodes)]
+
+
+def uses(n: int) -> Tensor:
+    """Return c (n,), float64: how many of the prefixes 1 .. n use each node, ``min(lowbit(t), n - t + 1)``."""
+    check_steps(n)
+    t = torch.arange(1, n + 1)
+    return torch.minimum(t & -t, n - t + 1).double()
+
+
+# The matrices -------------------------------------------------------------------------------------------------------
+
+
+def matrices(n: int) -> tuple[Tensor, Tensor]:
+    """Return B and M (n, n), float64, for tests and small n; `node_sums` and `prefix_sums` are the products.
+
+    Example:
+        >>> B, M = matrices(3)
+        >>> (B @ M).int().tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    check_steps(n, _MOST_DENSE)
+    identity = torch.eye(n, dtype=torch.float64)
+    return prefix_sums(identity).T, node_sums(identity).T
+
+
+def parents(first: int, last: int, known: Sequence[int] = (0,)) -> Tensor:
+    """Return where to find prefix t - lowbit(t) for t = first .. last, int64: positions in ``[*known, first .. last]``.
+
+    Args:
+        first: Index of the first value, >= 1.
+        last: Index of the last one.
+        known: `chain` of first - 1: those earlier prefixes that later ones still need.
+    """
+    t = torch.arange(first, last + 1)
+    before = t & (t - 1)
+    return torch.where(before < first, torch.searchsorted(torch.tensor(known), before), before - first + len(known))
+
+
+def accumulate(nodes: Tensor, earlier: Tensor, first: int, above: Tensor) -> Tensor:
+    """Return prefix sums from nodes, level by level from the top: each is its node plus the prefix before the node.
+
+    Args:
+        nodes: (..., n), nodes first .. first + n - 1.
+        earlier: (..., k), the prefixes of ``known``.
+        first: Index of the first node.
+        above: `parents` (n,), on the device of ``nodes``.
+
+    Returns:
+        (..., k + n): ``earlier``, then the prefixes.
+    """
+    n, k = nodes.shape[-1], earlier.shape[-1]
+    sums = torch.cat([earlier, nodes], -1)
+    for level in reversed(range((first + n - 1).bit_length())):
+        size = 1 << level
+        start = (size - first) % (2 * size)  # the first t with lowbit(t) = size
+        sums[..., k + start :: 2 * size] += sums[..., above[start :: 2 * size]]
+    return sums
+
+
+def node_sums(values: Tensor) -> Tensor:
+    """Return M x: (..., n) values to (..., n) nodes."""
+    totals = torch.cat([torch.zeros_like(values[..., :1]), values.cumsum(-1)], -1)
+    return totals[..., 1:] - totals[..., parents(1, values.shape[-1]).to(values.device)]
+
+
+def prefix_sums(nodes: Tensor) -> Tensor:
+    """Return B z: (..., n) nodes to (..., n) prefix sums."""
+    above = parents(1, nodes.shape[-1]).to(nodes.device)
+    return accumulate(nodes, torch.zeros_like(nodes[..., :1]), 1, above)[..., 1:]
+
+
+# The weights --------------------------------------------------------------------------------------------------------
+
+
+def _exponent(norm: int) -> float:
+    if norm not in (1, 2):
+        raise InputError(f"norm = {norm!r} must be 1 (Laplace noise) or 2 (Gaussian noise).")
+    return norm / (norm + 2)
+
+
+def _complete(levels: int, exponent: float) -> list[float]:
+    """Return e(2^m - 1) for m = 0 .. levels."""
+    least = [0.0]
+    for level in range(levels):
+        least.append(_join(least[level], 1 << level, exponent) + least[level])
+    return least
+
+
+def _join(left: float, count: int, exponent: float) -> float:
+    return (left**exponent + count**exponent) ** (1 / exponent)
+
+
+def _middle(left: float, count: int, exponent: float) -> float:
+    """Return the middle node's share ``1 - a`` of the budget."""
+    return count**exponent / (left**exponent + count**exponent)
+
+
+def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]:
+    """Return the weights of least total error and that error, in closed form and O(n) time.
+
+    Minimizes ``sum_p c_p / lambda_p^2`` over lambda > 0 whose columns ``(sum_p M[p, t] lambda_p^norm)^(1/norm)`` are at
+    most 1. Multiplied by 2 / epsilon^2 the objective is the total expected squared error with Laplace noise.
+
+    Args:
+        n: Number of steps, >= 1.
+        norm: 1 for Laplace noise, 2 for Gaussian noise (then lambda_p = 1 / standard deviation of node p).
+        later: Further answers, after the n-th, that contain the n-th prefix sum and count for its error.
+
+    Returns:
+        lambda (n,) float64, and the objective.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> weights, objective = fast_diagonal(3)
+        >>> print([round(weight, 4) for weight in weights.tolist()], round(2 * objective, 4))
+        [0.4425, 0.5575, 1.0] 25.0839
+    """
+    weights = shares(1, n, n, norm=norm, later=later) ** (1 / norm)
+    exponent = _exponent(norm)
+    least = _complete(n.bit_length(), exponent)
+    levels = [level for level in range(n.bit_length()) if n >> level & 1]
+    counts = [(n & ((1 << level) - 1)) + 1 + later for level in levels]
+    return weights, math.fsum(_join(least[level], count, exponent) for level, count in zip(levels, counts, strict=True))
+
+
+def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int = 1, later: int = 0) -> Tensor:
+    """Return ``budget * lambda^norm`` of the nodes first .. last, in O(last - first + log n) time, without the others.
+
+    With a whole budget every split is rounded to whole numbers, and what one side gets the other side loses: so the sum
+    over the nodes of any value, ``sum_p M[p, t] share_p``, is at most the budget exactly, whatever floating point does.
+
+    Args:
+        first: Index of the first node wanted, >= 1.
+        last: Index of the last node wanted, at most n.
+        n: Number of steps.
+        budget: 1.0 for `fast_diagonal`'s weights (to the power norm), or a whole number up to 2^52.
+        norm: See `fast_diagonal`.
+        later: See `fast_diagonal`.
+
+    Returns:
+        (last - first + 1,), float64, or int64 for a whole budget.
+
+    Raises:
+        InputError: If an argument is out of range or a whole budget is too small for every node to get 1.
+    """
+    check_steps(n)
+    check_steps(last, n, "last")
+    check_steps(first, last, "first")
+    exponent, whole = _exponent(norm), isinstance(budget, int)
+    if not 0 < budget <= 1 << 52:
+        raise InputError(f"a budget of {budget} must be above 0 and at most 2^52.")
+    least = _complete(n.bit_length(), exponent)
+    result = torch.empty(last - first + 1, dtype=torch.float64)
+    # Trees of 2 size - 1 nodes side by side, the last one incomplete; left[j] is what tree lowest + j may spend.
+    left, lowest = torch.full((1,), float(budget), dtype=torch.float64), 0
+    for level in reversed(range(n.bit_length())):
+        size = 1 << level
+        middle = left * _middle(least[level], size, exponent)
+        edge = (n >> (level + 1)) - lowest  # the incomplete tree; its middle node exists if n has this bit
+        if edge < len(left):
+            count = (n & (size - 1)) + 1 + later
+            middle[edge] = left[edge] * _middle(least[level], count, exponent) if n & size else 0.0
+        middle = middle.floor_() if whole else middle  # below 2^53, so float64 holds it exactly
+        start = (size - first) % (2 * size)  # the first node of this level
+        if start < len(result):
+            wanted = result[start :: 2 * size]
+            skip = ((first + start) >> (level + 1)) - lowest
+            wanted.copy_(middle[skip : skip + len(wanted)])
+        below = torch.stack([left - middle, left], -1).flatten()
+        skip = (first >> level) - 2 * lowest
+        lowest = first >> level
+        left = below[skip : (last >> level) - lowest + skip + 1]
+    if not whole:
+        return result
+    if result.min() < 1:
+        raise InputError(f"a budget of {budget} is too small to be split over {n} steps: raise epsilon.")
+    return result.long()
+
+
+def sequential_quadratic(n: int, norm: int = 1) -> tuple[Tensor, float]:
+    """Solve `fast_diagonal`'s problem by SQP (scipy's SLSQP), the chapter's reference: O(n^3) per iteration.
+
+    The objective is divided by its value at the start, the plain Fenwick tree; unscaled, SLSQP stops infeasible.
+
+    Raises:
+        InputError: If n is above 4096.
+        ArithmeticError: If SLSQP reports a failure.
+    """
+    from scipy.optimize import minimize  # half a second to import
+
+    check_steps(n, _MOST_DENSE)
+    power = 1 / _exponent(norm) - 1
+    count = uses(n).numpy()
+    columns = matrices(n)[1].T.numpy()
+    start = torch.full((n,), 1.0 / n.bit_length(), dtype=torch.float64).numpy()
+    scale = float((count / start**power).sum())
+    found = minimize(
+        lambda w: float((count / w**power).sum()) / scale,
+        start,
+        jac=lambda w: -power * count / w ** (power + 1) / scale,
+        method="SLSQP",
+        bounds=[(1e-6, 1.0)] * n,
+        constraints={"type": "ineq", "fun": lambda w: 1 - columns @ w, "jac": lambda w: -columns},
+        options={"maxiter": 1000, "ftol": 1e-15},
+    )
+    if found.status not in (0, _NO_FURTHER_DESCENT):
+        raise ArithmeticError(f"SLSQP stopped at n = {n}: {found.message}")
+    feasible = found.x / (columns @ found.x).max()
+    return torch.from_numpy(feasible ** (1 / norm)), float((count / feasible**power).sum())
+
+
+def mechanism(n: int, epsilon: float) -> MatrixMechanism:
+    """Return the weighted Fenwick tree as a `MatrixMechanism`, dense: one event adds at most 1 to one value.
+
+    Raises:
+        InputError: If n is above 4096 or epsilon is not positive and finite.
+    """
+    weights, _ = fast_diagonal(n)
+    B, M = matrices(n)
+    return MatrixMechanism(B / weights, weights[:, None] * M, 1 / epsilon, 1.0, *PAIR)

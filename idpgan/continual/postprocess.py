@@ -1,0 +1,37 @@
+"""What may be done with released counts for free: they are a release already, so nothing here reads private data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
+    """Return the nearest non-decreasing series, for counts that only grow.
+
+    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so it is for a
+    series that is looked back upon.
+
+    Args:
+        answers: Noisy running counts (..., T).
+        nonnegative: Whether to raise numbers below 0 to 0, which keeps the order.
+        weights: (T,), positive: 1 / `ContinualCounter.variance`; None = equal.
+
+    Returns:
+        float64 (..., T), on the device of ``answers``.
+
+    Example:
+        >>> isotonic([-3, 10, 14, 9]).tolist()
+        [0.0, 10.0, 11.5, 11.5]
+    """
+    from scipy.optimize import isotonic_regression  # half a second to import
+
+    answers = torch.as_tensor(answers)
+    rows = answers.double().cpu().reshape(-1, answers.shape[-1]).numpy()
+    weight = None if weights is None else weights.double().cpu().numpy()
+    fitted = np.stack([isotonic_regression(row, weights=weight).x for row in rows])
+    result = torch.from_numpy(fitted).reshape(answers.shape).to(answers.device)
+    return result.clamp_(min=0) if nonnegative else result

@@ -1,0 +1,96 @@
+"""What is public about a folder of images is declared in the config, and checked here; it is never derived.
+
+A count, a size or a list of classes that is taken from private files changes when one of them goes. So these facts come
+from the config alone. What lies in the folder may only contradict them, which is an error; the message shows what was
+found, for the user to confirm and copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from idpgan.data.config import DataConfig
+from idpgan.data.labels import check_class_names
+from idpgan.errors import DataError
+
+_PROBES = 100  # headers that are read, spread over the folder
+Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lies there; a `DataError` if it has none
+
+
+def declared_shape(
+    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header
+) -> tuple[int, int, int]:
+    """Return the declared (C, H, W), after everything that is declared was held against what lies there.
+
+    Args:
+        config: Declares every key of ``counted``, image_size and channels.
+        root: The folder, for messages.
+        paths: Its image files, at least one; a few headers are read.
+        counted: What was found by names alone: num_images, num_people, classes.
+        header: Reads a header.
+
+    Raises:
+        DataError: If a key is missing (all of them are named, with what was found), if a number is another, or if most
+            files cannot be what is declared.
+    """
+    missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
+    shapes, first_error = _probed(paths, header)
+    found = {**counted, **_looks(shapes)}
+    if missing:
+        check_class_names(found.get("classes", ()), config.name)
+        raise DataError(
+            f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
+            f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "
+            f"{', '.join(f'data.{key} = {shown(found.get(key))}' for key in missing)}. Set these if you mean them."
+        )
+    for key, value in counted.items():
+        declared = getattr(config, key)
+        if key != "classes" and declared != value:
+            raise DataError(
+                f"data.{key} = {declared}, but {root} holds {value}. If a file was lost, put it back, or an empty file "
+                f"of its name, which keeps its position as a null record; if {value} is right, set data.{key} to it."
+            )
+    if config.sides is None or config.channels is None:
+        raise RuntimeError("missing keys were refused above.")
+    wrong = [shape for shape in shapes if shape is None or shape[1:] != config.sides]
+    if first_error is not None and not any(shapes):
+        raise first_error
+    if 2 * len(wrong) > len(shapes):
+        raise DataError(
+            f"data.image_size = {shown(config.image_size)}, but {len(wrong)} of {len(shapes)} images looked at in "
+            f"{root} are of another size or cannot be read, and images are not resized. Resize the files, or set "
+            f"data.image_size = {shown(found['image_size'])}, the size that most of them have."
+        )
+    return config.channels, *config.sides
+
+
+def shown(value: Any) -> str:
+    """Show a value as TOML has it, "?" where nothing is known."""
+    return "?" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
+    """Read some headers, spread over the folder, None for a file that has none; and the first reason why not."""
+    step = -(-len(paths) // _PROBES)
+    shapes: list[tuple[int, int, int] | None] = []
+    first = None
+    for path in paths[::step]:
+        try:
+            shapes.append(header(path))
+        except DataError as error:
+            shapes.append(None)
+            first = first or error
+    return shapes, first
+
+
+def _looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+    """Return the size and the channels that most files have, as the config writes them."""
+    known = Counter(shape for shape in shapes if shape is not None)
+    if not known:
+        return {}
+    channels, height, width = known.most_common(1)[0][0]
+    return {"image_size": height if height == width else [height, width], "channels": channels}

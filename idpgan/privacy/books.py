@@ -1,0 +1,265 @@
+"""The content of a ledger: what was charged and under which terms, as a JSON file with a checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from idpgan.errors import InputError
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import (
+    Relation,
+    Unit,
+    check_budget,
+    number_from_json,
+    number_to_json,
+    parse_relation,
+    parse_unit,
+)
+from idpgan.privacy.prepared import Committed
+
+FORMAT = "idpgan ledger 2"
+_KEYS = frozenset(
+    (
+        "format",
+        "owner",
+        "unit",
+        "relation",
+        "target",
+        "fingerprint",
+        "events",
+        "repeated",
+        "release",
+        "state",
+        "checksum",
+    )
+)
+_TOLERANCE = 1e-9  # of a price that is computed again: the rounding of another machine
+
+
+class BudgetError(InputError):
+    """A charge that would exceed the target, or that does not belong in this ledger."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent: a target (epsilon, delta) with delta in [0, 1)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a ledger is made for, and whose it is.
+
+    Attributes:
+        unit: The unit that every event must speak of.
+        relation: The relation that every event must speak of.
+        target: What may be spent; None = keep the books only.
+        owner: Hash of the run's configuration.
+    """
+
+    unit: Unit
+    relation: Relation
+    target: Budget | None = None
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a config says of its run's ledger: `Ledger.open` refuses books that say anything else.
+
+    Attributes:
+        unit: Of every event.
+        relation: Of every event.
+        target: What may be spent; None = no limit.
+        events: All that the run charges; None = known only after public images are read, so not compared.
+    """
+
+    unit: Unit
+    relation: Relation
+    target: Budget | None
+    events: tuple[Event, ...] | None
+
+
+@dataclass
+class Books:
+    """What stands on a ledger.
+
+    Attributes:
+        terms: What it is made for.
+        entries: Every charge, in order, run-length encoded: neighbours differ.
+        repeated: Charges that a continuation with fresh noise takes again, beyond what the config plans.
+        fingerprint: What must be equal in every continuation of the run, by name.
+        state: SHA-256 (hex) of the newest saved state; None where there is none to repeat steps from.
+        committed: The one-time release; None before.
+    """
+
+    terms: Terms
+    entries: list[Event] = field(default_factory=list)
+    repeated: list[Event] = field(default_factory=list)
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    state: str | None = None
+    committed: Committed | None = None
+
+    def check(self, event: Event) -> None:
+        """Refuse what is no event, or is of another unit or relation."""
+        if not isinstance(event, Event):
+            raise BudgetError(f"a ledger takes events, got {type(event).__name__}.")
+        unit, relation = self.terms.unit, self.terms.relation
+        if (event.unit, event.relation) != (unit, relation):
+            raise BudgetError(
+                f"this ledger counts unit {unit} under {relation}; the event speaks of unit {event.unit} "
+                f"under {event.relation}. Price the mechanism for the ledger's pair; the two are never mixed."
+            )
+
+    def after(self, position: int) -> list[Event]:
+        """Return the charges after the first ``position`` of them, in order.
+
+        Raises:
+            BudgetError: If there are not so many.
+        """
+        ahead = count(self.entries) - position
+        if position < 0 or ahead < 0:
+            raise BudgetError(
+                f"the saved state stands at charge {position}, but the ledger holds {position + ahead}: "
+                "they are not of one run. Restore both from the same place, or start a new run."
+            )
+        found: list[Event] = []
+        for event in reversed(self.entries):
+            if ahead == 0:
+                break
+            found.insert(0, event.repeated(min(ahead, event.count)))
+            ahead -= found[0].count
+        return found
+
+    def refuse_overspent(self) -> None:
+        """Refuse books that hold more than their target: `Ledger.charge` would not have written them."""
+        target = self.terms.target
+        if target is not None:
+            spent = compose_epsilon(self.entries, target.delta)
+            if spent > target.epsilon * (1 + _TOLERANCE):
+                raise InputError(f"it holds charges of epsilon = {spent:.6g}, above its target {target.epsilon:g}.")
+
+    def refuse_unplanned(self, planned: Planned) -> None:
+        """Refuse books that a run of another config would have kept."""
+        terms = self.terms
+        if (terms.unit, terms.relation) != (planned.unit, planned.relation):
+            raise InputError(f"it counts unit {terms.unit} under {terms.relation}, the config does not.")
+        if terms.target != planned.target:
+            raise InputError(f"its target is {terms.target}, that of the config is {planned.target}.")
+        if planned.events is None:
+            return
+        allowed: dict[Event, int] = {}
+        for event in planned.events:
+            allowed[event.single] = allowed.get(event.single, 0) + event.count
+        for event in self.repeated:
+            if event.single in allowed:
+                allowed[event.single] += event.count
+        for event in self.entries:
+            allowed[event.single] = allowed.get(event.single, 0) - event.count
+            if allowed[event.single] < 0:
+                raise InputError(f"it holds {event}, which the config does not plan, or not so often.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict, with the checksum of everything in it."""
+        terms, target = self.terms, self.terms.target
+        content = {
+            "format": FORMAT,
+            "owner": terms.owner,
+            "unit": str(terms.unit),
+            "relation": str(terms.relation),
+            "target": {"epsilon": number_to_json(target.epsilon), "delta": target.delta} if target else None,
+            "fingerprint": self.fingerprint,
+            "events": [event.to_json() for event in self.entries],
+            "repeated": [event.to_json() for event in self.repeated],
+            "release": self.committed.to_json() if self.committed else None,
+            "state": self.state,
+        }
+        return {**content, "checksum": checksum(content)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`.
+
+        Raises:
+            InputError: On anything foreign or changed: another format or checksum, an unknown key, kind, unit or
+                relation.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT or set(data) != _KEYS:
+            found = data.get("format") if isinstance(data, dict) else None
+            raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {FORMAT!r}.")
+        if data["checksum"] != checksum({name: value for name, value in data.items() if name != "checksum"}):
+            raise InputError("it was changed: its checksum does not fit.")
+        try:
+            return cls._from_checked(data)
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            raise InputError(f"it is not written by idpgan ({str(error)[:200]}).") from error
+
+    @classmethod
+    def _from_checked(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from a dict of the right keys and checksum; raises all sorts of errors on values of other types."""
+        target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
+        if target is not None:
+            target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
+        books = cls(Terms(unit, relation, target, str(data["owner"])))
+        for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
+            if not isinstance(data[key], list):
+                raise TypeError(f"{key} is no list")
+            for item in data[key]:
+                event = Event.from_json(item)
+                books.check(event)
+                append(entries, event)
+        books.fingerprint = {str(name): str(value) for name, value in data["fingerprint"].items()}
+        books.state = None if data["state"] is None else str(data["state"])
+        books.committed = None if data["release"] is None else Committed.from_json(data["release"])
+        return books
+
+    @classmethod
+    def parse(cls, content: bytes, path: Path) -> Self:
+        """Rebuild from the content of a file.
+
+        Raises:
+            InputError: If it is damaged, foreign or changed.
+        """
+        try:
+            data = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise refusal(path, f"it is damaged ({error})") from error
+        try:
+            return cls.from_json(data)
+        except InputError as error:
+            raise refusal(path, str(error)) from error
+
+
+def refusal(path: Path, reason: str) -> InputError:
+    """Say why a ledger cannot be used, and what to do."""
+    return InputError(
+        f"the ledger {path} cannot be used: {reason.removesuffix('.')}. Restore it from a copy, or start a new run."
+    )
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of JSON values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def append(entries: list[Event], event: Event) -> None:
+    """Append in run-length."""
+    if entries and entries[-1].single == event.single:
+        event = event.repeated(entries.pop().count + event.count)
+    entries.append(event)
+
+
+def count(entries: Sequence[Event]) -> int:
+    """Return the number of charges."""
+    return sum(event.count for event in entries)

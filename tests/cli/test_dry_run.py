@@ -1,0 +1,95 @@
+"""What `train` refuses without reading a pixel, its dry run refuses in the same words."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idpgan import jobs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
+LOCAL, WGAN_GP = str(CONFIGS / "digits-idp-gan-local.toml"), str(CONFIGS / "digits-wgan-gp.toml")
+PUBLISHED, HYBRID = str(CONFIGS / "digits-idp-gan-published.toml"), str(CONFIGS / "digits-hybrid.toml")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of images: of a size that no network is built for, without labels, and one that is not empty."""
+    root = tmp_path_factory.mktemp("folders")
+    for name, side in (("odd", 30), ("unlabelled", 28)):
+        for index in range(20):
+            place = root / name / (f"class{index % 2}" if name == "odd" else "")
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((side, side), index, dtype=np.uint8)).save(place / f"{index}.png")
+    return root
+
+
+FOLDER = [WGAN_GP, "data.name=folder", "data.num_images=20", "data.channels=1"]
+REFUSED = {
+    "size": (
+        [*FOLDER, "data.root=ROOT/odd", "data.image_size=30", 'data.classes=["class0", "class1"]'],
+        "No network is built for images of shape 1 x 30 x 30",
+    ),
+    "labels": ([*FOLDER, "data.root=ROOT/unlabelled", "data.image_size=28", "data.classes=[]"], "needs labelled data"),
+    "classes": ([AGGREGATE, "training.batch_size=7"], "must be a multiple of the 10 classes"),
+    "out": ([WGAN_GP, "--out", "ROOT/odd"], "is not empty"),
+    "file as out": ([WGAN_GP, "--out", "ROOT/odd/class0/0.png"], "is a file"),
+    "device": ([WGAN_GP, "training.device=cuda"], "training.device is cuda, but torch sees no GPU"),
+    "data": ([WGAN_GP, "data.name=folder", "data.root=ROOT/gone"], "is not there"),
+    "unsound": ([PUBLISHED, "privacy.accept_unsound=false"], "is unsound"),
+    "delta": ([DP_GAN, "privacy.delta=0.01"], "below 1/N"),
+    "budget": ([DP_GAN, "privacy.noise_multiplier=0.05"], "does not cover a single critic step"),
+    "divisor": ([DP_GAN, "training.batch_size=1000"], "must be within a factor of 2"),
+    "mismatch": ([DP_GAN, "model.conditional=false", "method.mismatch=1.0"], "needs at least 2 classes"),
+    "public": ([AGGREGATE, "data.public_share=0.1"], "confirm_public"),
+    "features": ([AGGREGATE, "method.features=public"], "needs public images"),
+    "cells": ([AGGREGATE, "method.groups=100000"], "most would hold noise only"),
+    "person": ([AGGREGATE, "privacy.unit=person"], 'Set data.split_by = "identity"'),
+    "undeclared": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "data.num_images = 20, data.classes = "),
+    "nobody": ([AGGREGATE, "privacy.unit=person", "data.split_by=identity"], "does not say who is on which image"),
+    "clip norm": ([LOCAL, "method.clip_norm=1.0"], "leave it out"),
+    "basis": ([LOCAL, "method.projection=public-pca", "method.coefficients=5"], "public images"),
+    "coefficients": ([LOCAL, "method.projection=dct", "method.coefficients=65"], "must lie in 1 .. 64"),
+    "batch": ([PUBLISHED, "training.batch_size=2000"], "exceeds the 1295 private images"),
+    "steps": ([HYBRID, "training.steps=10"], "counts both parts"),
+    "memory": ([WGAN_GP, "training.batch_size=1000000", "model.width=1024"], "GiB are free"),
+    "batch limit": ([WGAN_GP, "training.batch_size=200000000000"], "less than or equal to 1000000"),
+    "images": ([WGAN_GP, "data.name=faces", "data.num_images=100000000", "data.image_size=64"], "GiB are free"),
+    "images limit": ([WGAN_GP, "data.name=faces", "data.num_images=10000000000"], "less than or equal to"),
+    "type": ([WGAN_GP, "training.steps=true"], "training.steps = True"),
+    "privacy key": ([DP_GAN, "privacy.noise_multiplier=-1"], "privacy.noise_multiplier = -1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_path, monkeypatch, name):
+    arguments, expected = REFUSED[name]
+    arguments = [argument.replace("ROOT", str(folders)) for argument in arguments]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("idpgan.memory.free_memory", lambda device: 8 << 30)
+    monkeypatch.setattr(jobs, "load", lambda *_: pytest.fail("images were read"))
+    real, dry = run("train", *arguments), run("train", *arguments, "--dry-run")
+    assert real == dry
+    code, out, err = dry
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(
+            path, id=path.stem, marks=[pytest.mark.slow] * any(word in path.stem for word in ("dp-gan", "hybrid"))
+        )
+        for path in sorted(CONFIGS.glob("digits-*.toml"))
+    ],
+)
+def test_what_is_delivered_passes(run, tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("train", config, "--dry-run")
+    assert (code, err) == (0, "")
+    assert "# Cost:" in out
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,322 @@
+"""What the machine refuses: one line, a sensible exit code, nothing half-written, and no result lost."""
+
+import builtins
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from idpgan import jobs
+from idpgan.cli import faults
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.evaluation import Evaluation
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def one_line(result, *words, code=2):
+    """The exit code, and one line on stderr with all the words."""
+    found, _, err = result
+    assert (found, err.count("\n")) == (code, 1), result
+    assert err.startswith("idpgan: ")
+    assert all(word in err for word in words), err
+    return True
+
+
+def leftovers(folder):
+    """Files that are not whole, or hidden ones that nobody asked for."""
+    hidden = [path for path in folder.rglob(".*") if path.suffix != ".lock"]  # a lock stays, empty
+    return [str(path) for path in [*hidden, *folder.rglob("*.part")]]
+
+
+@pytest.fixture
+def disk_full_at(monkeypatch):
+    """Make the n-th write (n = 0, 1, ...) fail as on a full disk; the files written through `run.py` are counted."""
+
+    def install(n):
+        seen, fsync = [0], os.fsync
+
+        def failing(descriptor):
+            seen[0] += 1
+            if seen[0] > n:
+                raise OSError(*FULL.args)
+            return fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", failing)
+
+    return install
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """A few synthetic digits."""
+    path = tmp_path / "digits.npz"
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    np.savez(path, images=images, labels=np.arange(40) % 10)
+    return path
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 6, 12])
+def test_disk_full_while_training_leaves_a_run_that_goes_on(run, tiny, tmp_path, disk_full_at, monkeypatch, n):
+    out = tmp_path / "run"
+    with monkeypatch.context():
+        disk_full_at(n)
+        assert one_line(run("train", *tiny, "--out", out), "No space left")
+    monkeypatch.undo()
+    assert leftovers(tmp_path) == []
+    if (out / "state" / "ledger.json").is_file():
+        code, _, _ = run("train", "--resume", out)
+        assert (code, (out / "release" / "privacy.json").is_file()) == (0, True)
+
+
+def test_disk_full_after_computing_loses_no_evaluation(run, npz, tmp_path, disk_full_at, monkeypatch):
+    computed = Evaluation(inception=None, utility=None, ceiling=None, floor=None, notes=("took minutes",))
+    monkeypatch.setattr("idpgan.metrics.evaluate_images", lambda *_, **__: computed)
+    disk_full_at(0)
+    out = tmp_path / "scores.json"
+    found = run("evaluate", npz, "--data", "digits", "--out", out)
+    assert one_line(found, "scores.json", "No space left")
+    assert json.loads(found[1])["notes"] == ["took minutes"]
+    assert not out.exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_result(tmp_path, disk_full_at, caplog):
+    disk_full_at(0)
+    found = Cache(tmp_path).get("thing", {}, lambda: {"value": torch.ones(1)})
+    assert found["value"].item() == 1
+    assert "is not kept" in caplog.text
+
+
+def test_disk_full_after_computing_loses_no_attack(run, finished_run, tmp_path, disk_full_at):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    disk_full_at(0)
+    found = run("attack", copy, "--attack", "nearest-sample", "--samples", 200, "--most", 50)
+    assert one_line(found, "attack.json", "No space left")
+    assert json.loads(found[1])["attacks"]
+    assert not (copy / "attack.json").exists()
+    assert leftovers(copy) == []
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out"])
+def test_disk_full_while_sampling_leaves_nothing(run, finished_run, tmp_path, disk_full_at, monkeypatch, name):
+    disk_full_at(0)
+    monkeypatch.setattr("pathlib.Path.write_bytes", lambda *_: (_ for _ in ()).throw(OSError(*FULL.args)))
+    assert one_line(run("sample", finished_run, "--num", 3, "--out", tmp_path / name), "No space left")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "attack", "audit"])
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_computed(
+    run, tiny, finished_run, npz, tmp_path, monkeypatch, command
+):
+    arguments = {
+        "train": [*tiny, "--out", tmp_path / "new" / "run"],
+        "sample": [finished_run, "--num", 3, "--out", tmp_path / "x.npz"],
+        "evaluate": [npz, "--data", "digits", "--out", tmp_path / "x.json"],
+        "attack": [finished_run],
+        "audit": [finished_run],
+    }[command]
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "somewhere")
+
+    def computed(*_, **__):
+        pytest.fail("computed before the place was tried")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    for name in ("idpgan.jobs.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
+        monkeypatch.setattr(name, computed)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    if command == "audit":  # of a run without a guarantee it says so, and writes nothing
+        assert run("audit", *arguments)[0] == 0
+    else:
+        assert one_line(run(command, *arguments), "somewhere", "Read-only")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Make every file of a name unreadable, whoever runs the tests."""
+
+    def install(name, number=errno.EACCES):
+        def wrap(opened):
+            def opening(file, *args, **kwargs):
+                if isinstance(file, str | os.PathLike) and os.path.basename(os.fspath(file)) == name:
+                    raise OSError(number, os.strerror(number), os.fspath(file))
+                return opened(file, *args, **kwargs)
+
+            return opening
+
+        monkeypatch.setattr(builtins, "open", wrap(builtins.open))
+        monkeypatch.setattr(io, "open", wrap(io.open))
+        monkeypatch.setattr(os, "open", wrap(os.open))
+
+    return install
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("config.toml", ["train", "--resume", "RUN"]),
+        ("ledger.json", ["train", "--resume", "RUN"]),
+        ("state.pt", ["train", "--resume", "RUN"]),
+        ("generator.safetensors", ["sample", "RUN", "--num", "2", "--out", "TMP/x.npz"]),
+        ("config.json", ["sample", "RUN", "--num", "2", "--out", "TMP/x.npz"]),
+        ("config.toml", ["evaluate", "RUN"]),
+        ("config.toml", ["attack", "RUN"]),
+        ("config.toml", ["audit", "RUN"]),
+        ("privacy.json", ["verify", "RUN"]),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(run, finished_run, tmp_path, unreadable, name, command, number):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    words = [word.replace("RUN", str(copy)).replace("TMP", str(tmp_path)) for word in command]
+    unreadable(name, number)
+    result = run(*words)
+    assert one_line(result, os.strerror(number))
+    assert name in result[2]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert all(path.read_bytes() == content for path, content in before.items() if path.name != name)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (MemoryError("Unable to allocate 9 GiB"), 2, "not enough memory (Unable to allocate 9 GiB)"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), 2, "not enough memory"),
+        (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), 2, "could not be written"),
+        (KeyboardInterrupt(), 130, "Ctrl-C"),
+        (faults.Terminated(), 143, "SIGTERM"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, "closed it"),
+        (OSError(errno.ENOSPC, "No space left", "/a\nb/.x.json.0123456789abcdef.part"), 2, "x.json: No space left"),
+        (OSError("no number at all"), 2, "no number at all"),
+    ],
+)
+def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("idpgan.report.health.examine", fail)
+    assert one_line(run("doctor"), word, code=code)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("defect"), RuntimeError("defect"), KeyError("defect")])
+def test_a_defect_stays_a_traceback(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("idpgan.report.health.examine", fail)
+    from idpgan.cli import main
+
+    with pytest.raises(type(error), match="defect"):
+        main(["doctor"])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monkeypatch, number, code):
+    def stopped(*_):
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(jobs, "load", stopped)
+    assert one_line(run("train", *tiny, "--out", tmp_path / "run"), "stopped by", code=code)
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_training_saves_and_says_which(run, tiny, tmp_path, monkeypatch, number, code):
+    def stopping(self, step):
+        if step == 12:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("idpgan.training.progress.Progress.update", stopping)
+    found, out, err = run("train", *tiny, "--out", tmp_path / "run")
+    assert (found, err) == (code, "")
+    assert "--resume" in out
+
+
+def test_a_closed_pipe_and_a_full_disk_behind_stdout():
+    command = f"{sys.executable} -m idpgan methods --json"
+    full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True)
+    assert (full.returncode, full.stderr.count("\n")) == (2, 1)
+    assert "No space left" in full.stderr
+    closed = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+    )
+    assert (closed.returncode, closed.stderr.count("\n")) == (141, 1)
+
+
+def test_an_unknown_option_is_one_line(run):
+    assert one_line(run("train", "--stesp", "3"), "--stesp")
+    assert one_line(run("trian"), "trian")
+    assert one_line(run("sample", "x", "--num", "many", "--out", "y"), "--num")
+
+
+def test_names_that_are_no_text_are_one_line(run, tiny):
+    for name in ("a\udcffb", "a\nb"):
+        assert one_line(run("train", *tiny, f"data.root={name}", "data.name=folder"))
+
+
+def test_a_device_that_is_not_there_is_blamed_on_its_own_option(run, npz, finished_run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert one_line(run("evaluate", npz, "--data", "digits", "--device", "cuda"), "--device is cuda")
+    assert one_line(run("attack", finished_run, "--device", "cuda"), "--device is cuda")
+    assert one_line(run("audit", "laplace", "--epsilon", 1, "--device", "cuda"), "--device is cuda")
+
+
+def test_an_audit_of_more_runs_than_anyone_waits_for_is_refused(run):
+    assert one_line(run("audit", "laplace", "--epsilon", 1, "--runs", 10**21), "--runs")
+
+
+def test_doctor_says_what_is_not_installed(run, monkeypatch):
+    from importlib import metadata
+
+    version = metadata.version
+
+    def gone(name):
+        if name == "opacus":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", gone)
+    code, out, _ = run("doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(out)}
+    assert (code, found["opacus"]["good"]) == (1, False)
+    assert "GiB free" in found["memory"]["found"]
+
+
+@pytest.mark.slow
+def test_a_real_disk_that_is_full(run, tiny, tmp_path):
+    """One run on a small file system in memory; skipped where none may be mounted."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1300k", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        result = run("train", *tiny, "model.width=64", "--out", place / "run")
+        assert one_line(result, "No space left")
+        assert leftovers(place) == []
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_verify_says_which_file_it_cannot_read(run, finished_run, tmp_path, unreadable):
+    copy = shutil.copytree(finished_run, tmp_path / "run")
+    unreadable("samples.png")
+    code, out, err = run("verify", copy)
+    assert (code, err) == (1, "")
+    assert "samples.png cannot be read (Permission denied)" in out

@@ -1,0 +1,101 @@
+"""`idpgan sample` writes over nothing, leaves nothing half-written and asks for no memory that is not there."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from idpgan.cli.faults import Terminated, sigterm_raises
+from idpgan.report import export
+from tests.cli.test_commands import refused
+
+
+@pytest.mark.parametrize("name", ["out.manifest.json", "out.MODEL_CARD.md", "out.npz"])
+def test_what_lies_beside_an_npz_is_not_written_over(run, finished_run, tmp_path, monkeypatch, name):
+    (tmp_path / name).write_text("mine")
+    monkeypatch.setattr(export, "load_generator", None)  # nothing may be loaded, let alone drawn, before
+    assert refused(run("sample", finished_run, "--num", 3, "--out", tmp_path / "out.npz"), name, "exists already")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_a_dangling_link_is_something_too(run, finished_run, tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    assert refused(run("sample", finished_run, "--num", 3, "--out", tmp_path / "out"), "exists already")
+
+
+@pytest.mark.parametrize("num", [10**12, 10**30])
+def test_more_than_the_memory_holds_is_refused_with_the_limit(run, finished_run, tmp_path, num):
+    result = run("sample", finished_run, "--num", num, "--out", tmp_path / "out.npz")
+    assert refused(result, "GiB are free", "at most", "--seed")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_limit_is_that_of_the_memory(run, finished_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "free_memory", lambda: 20 * 64 * 8)
+    assert refused(run("sample", finished_run, "--num", 21, "--out", tmp_path / "a.npz"), "at most 20 images")
+    assert run("sample", finished_run, "--num", 20, "--out", tmp_path / "b.npz")[0] == 0  # negative control
+
+
+def test_free_memory_is_a_number_of_bytes():
+    assert 1 << 20 < export.free_memory() < 1 << 50
+
+
+@pytest.mark.parametrize("labels", ["²", "٣", "1,", "-1", "1e3", "9" * 5000])
+def test_labels_that_are_no_numbers_are_one_line(run, finished_run, tmp_path, labels):
+    result = run("sample", finished_run, "--num", 3, "--out", tmp_path / "out", "--labels", labels)
+    assert refused(result, "--labels")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.JPG", "x.zip", "x.npy", "x.json"])
+def test_a_folder_does_not_look_like_a_file(run, finished_run, tmp_path, name):
+    assert refused(run("sample", finished_run, "--num", 3, "--out", tmp_path / name), "x.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["sample", "evaluate", "verify", "train"])
+def test_a_name_that_is_no_text_is_one_line(run, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    options = ["--num", 3, "--out", "x"] if command == "sample" else []
+    assert refused(run(command, "a\udcff", *options), "not UTF-8")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "where"), [("out", "png_bytes"), ("out.npz", "write_bytes_atomic")])
+def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name, where):
+    """The signal comes in the middle of writing, after the first file."""
+    original, calls = getattr(export, where), []
+
+    def stopped(*arguments):
+        calls.append(sorted(path.name for path in tmp_path.iterdir()))
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments)
+
+    monkeypatch.setattr(export, where, stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), sigterm_raises():
+        export.export_samples(finished_run, 5, tmp_path / name)
+    assert calls[1]  # negative control: something lay there already
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_class_that_cannot_be_a_folder_is_refused_before_anything_is_drawn(run, finished_run, tmp_path):
+    for name in ("../x", ".x", "a/b", "Manifest.json", "ä" * 200):
+        release = shutil.copytree(finished_run / "release", tmp_path / "release")
+        content = json.loads((release / "config.json").read_text())
+        content["generator"]["classes"][0] = name
+        (release / "config.json").write_text(json.dumps(content))
+        assert refused(run("sample", release, "--num", 3, "--out", tmp_path / "out"), "cannot be a folder name")
+        shutil.rmtree(release)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_privacy_of_a_damaged_release_is_not_copied(run, finished_run, tmp_path):
+    release = shutil.copytree(finished_run / "release", tmp_path / "release")
+    (release / "privacy.json").write_text('{"format": "idpgan release 1"}')
+    assert refused(run("sample", release, "--num", 3, "--out", tmp_path / "out"), "train and release again")
+    assert not (tmp_path / "out").exists()

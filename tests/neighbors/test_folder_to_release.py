@@ -1,0 +1,270 @@
+"""From folder to release: two folders that differ in one record, noise and coins held equal.
+
+What is released differs by at most the sensitivity that is charged for, and everything else is bitwise equal. The
+control deletes the file instead, as before null records: positions move, and the difference is far beyond.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idpgan import publish
+from idpgan.data.images import to_unit
+from idpgan.data.load import load
+from idpgan.gan import channel, hybrid, idp_local
+from idpgan.privacy import Noise
+from tests.data.layouts import declared
+from tests.neighbors.folders import (
+    PER_PERSON,
+    Change,
+    data_of,
+    method_of,
+    neighbor,
+    record,
+    same_but,
+    write_classes,
+    write_people,
+)
+
+HOW = {"zero-out-one": "emptied", "replace-one": "replaced"}
+MODEL = {"generator": "warp", "width": 4, "latent_dim": 4, "codes": 5}
+DELTAS = {"gaussian": 1e-3, "laplace": 0.0}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("folders")
+    return {
+        "image": data_of(write_classes(place / "classes")),
+        "person": data_of(write_people(place / "people")),
+    }
+
+
+# The aggregate -------------------------------------------------------------------------------------------------------
+
+
+def aggregate(unit="image", relation="zero-out-one", law="gaussian", **method):
+    settings = {"name": "idp-gan-aggregate", "moments": 6, "fourier": 10, "law": law, "augment": 1.0} | method
+    privacy = {"epsilon": 1.0, "delta": DELTAS[law], "unit": unit, "relation": relation}
+    if unit == "person":
+        privacy["most_per_person"] = 2  # below the number of each person's images
+    return {
+        "model": MODEL | {"conditional": unit == "image"},
+        "method": settings,
+        "privacy": privacy,
+        "training": {"steps": 3, "batch_size": 30},
+    }
+
+
+def distance(left, right, method):
+    """How far two releases lie apart, in grid steps: the noise is the same, so that the exact sums do."""
+    difference = (left._released["sums"] - right._released["sums"]) / method.sums.grid.step
+    return torch.linalg.vector_norm(difference.flatten(), ord=2 if method.config.law == "gaussian" else 1).item()
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+@pytest.mark.parametrize("relation", ["zero-out-one", "replace-one"])
+@pytest.mark.parametrize("unit", ["image", "person"])
+def test_aggregate(folders, tmp_path, unit, relation, law):
+    data, table = folders[unit], aggregate(unit, relation, law)
+    change = Change(record(data, person=unit == "person"), HOW[relation])
+    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    touched = touched_positions(before, after)
+    assert int(touched.sum()) == len(change.names) == (1 if unit == "image" else PER_PERSON)
+    assert (after.private.null is not None) == (relation == "zero-out-one")
+    for method in (left, right):
+        method.prepare()
+    assert left.sums == right.sums  # sensitivity, grid and noise are functions of what is declared
+    assert left.ledger.events == right.ledger.events
+    moved = distance(left, right, left)
+    assert 0.05 * left.sums.mechanism.sensitivity < moved <= left.sums.mechanism.sensitivity
+    others = (left._released["sums"] == right._released["sums"]).all(1)
+    assert int((~others).sum()) <= (1 if unit == "image" else 2)  # cells of other records: equal to the last bit
+
+
+def touched_positions(before, after):
+    """Check that two splits are bitwise equal but for some private positions, and return these."""
+    for name in ("public", "holdout", "test"):
+        assert getattr(before, name).digest() == getattr(after, name).digest()
+    assert not before.refused
+    touched = (before.private.images != after.private.images).flatten(1).any(1)
+    assert same_but(before.private, after.private, touched)
+    assert after.private.null is None or torch.equal(after.private.null, touched)
+    return touched
+
+
+@pytest.mark.parametrize("unit", ["image", "person"])
+def test_aggregate_control_a_deleted_file(folders, tmp_path, unit):
+    """Motion off, so that no coin of anybody enters: the split alone carries the sums away."""
+    data, table = folders[unit], aggregate(unit, augment=0.0)
+    change = Change(record(data, person=unit == "person"), "deleted")
+    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    assert abs(len(before.private) - len(after.private)) <= len(change.names)
+    pictures = {image.tobytes() for image in before.private.images.numpy()}
+    moved = sum(image.tobytes() not in pictures for image in after.private.images.numpy())
+    assert moved > 5 * len(change.names)
+    for method in (left, right):
+        method.prepare()
+    assert distance(left, right, left) > 2 * left.sums.mechanism.sensitivity
+
+
+# DP-SGD --------------------------------------------------------------------------------------------------------------
+
+RATE, CLIP = 0.5, 0.7
+DP_GAN = {
+    "paired": {"fakes": "paired", "mismatch": 0.5, "augment": 1.0},
+    "separate": {"fakes": "separate"},
+    "wgan-gp": {"fakes": "paired", "loss": "wgan-gp"},
+}
+
+
+def dp_gan(**method):
+    return {
+        "model": {"width": 4, "latent_dim": 4},
+        "method": {"name": "dp-gan", "clip_norm": CLIP, **method},
+        "privacy": {"epsilon": 1e6, "delta": 1e-3, "sample_rate": RATE, "noise_multiplier": 1.0},
+        "training": {"steps": 4, "batch_size": 44},
+    }
+
+
+def recorded(method):
+    """Return a list that gets the sums of each critic step as they are before the noise."""
+    sums, optimizer = [], method._critic_optimizer
+    step = optimizer.noisy_step
+
+    def noisy_step(parts):
+        parts = list(parts)
+        sums.append(torch.cat([part.flatten() for part in parts]))
+        step(parts)
+
+    optimizer.noisy_step = noisy_step
+    return sums
+
+
+def moved_sums(left, right, steps, first=1):
+    """Take the same steps with both, from equal weights each time; return how far the sums lie apart in each."""
+    sums = [recorded(method) for method in (left, right)]
+    for step in range(first, first + steps):
+        right.critic.load_state_dict(left.critic.state_dict())
+        right.newest.load_state_dict(left.newest.state_dict())
+        left.critic_step(step)
+        right.critic_step(step)
+        assert left.noise.state() == right.noise.state()  # every coin and every number of the noise is used alike
+    return [(a - b).norm().item() for a, b in zip(*sums, strict=True)]
+
+
+@pytest.mark.parametrize("variant", DP_GAN)
+def test_dp_gan(folders, tmp_path, variant):
+    data, table = folders["image"], dp_gan(**DP_GAN[variant])
+    change = Change(record(data), "emptied")
+    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    assert int(touched_positions(before, after).sum()) == 1
+    moved = moved_sums(left, right, 6)
+    assert max(moved) <= CLIP
+    drawn = [distance for distance in moved if distance > 0]
+    assert 0 < len(drawn) < 6  # a step that does not draw the record is bitwise the same
+    assert max(drawn) > 0.05 * CLIP
+
+
+def test_dp_gan_control_a_deleted_file(folders, tmp_path):
+    data, table = folders["image"], dp_gan()
+    change = Change(record(data), "deleted")
+    (left, _), (right, _) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    sums = [recorded(method) for method in (left, right)]
+    for method in (left, right):
+        method.critic_step(1)
+    assert (sums[0][0] - sums[1][0]).norm() > 2 * CLIP
+
+
+def test_hybrid(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(hybrid, "least_noise", lambda *_: 1.0)  # nothing is priced here
+    data = folders["image"]
+    table = {
+        "model": {"width": 4, "latent_dim": 4},
+        "method": {
+            "name": "hybrid",
+            "aggregate_steps": 1,
+            "aggregate_batch_size": 30,
+            "aggregate": {"moments": 6, "fourier": 10, "augment": 1.0},
+            "dp_gan": {"clip_norm": CLIP, "critic_warmup": 9},
+        },
+        "privacy": {"epsilon": 10.0, "delta": 1e-3, "sample_rate": RATE},
+        "training": {"steps": 5, "batch_size": 44},
+    }
+    change = Change(record(data), "emptied")
+    (left, _), (right, _) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    for method in (left, right):
+        method.prepare()
+    assert 0 < distance(left.aggregate, right.aggregate, left.aggregate) <= left.aggregate.sums.mechanism.sensitivity
+    right.aggregate.load_state(left.aggregate.state())  # from here on both know the same release
+    for method in (left, right):
+        method.critic_step(1)
+        method.generator_step(1)
+        method.dp_gan.start_from(left.aggregate.generator)
+    moved = moved_sums(left.dp_gan, right.dp_gan, 4)
+    assert 0 < max(moved) <= CLIP
+
+
+# Per record ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bound", "order"), [("clamp", float("inf")), ("l1", 1), ("l2", 2)])
+@pytest.mark.parametrize("how", ["replaced", "emptied"])
+def test_local(folders, tmp_path, monkeypatch, how, bound, order):
+    for module in (channel, idp_local):
+        monkeypatch.setattr(module, "solve", lambda terms: terms.mechanism(1.0))  # any noise; nothing is priced here
+    data = folders["image"]
+    table = {
+        "model": {"width": 4, "latent_dim": 4},
+        "method": {"name": "idp-gan-local", "projection": "dct", "coefficients": 9, "bound": bound},
+        "privacy": {"epsilon": 20.0, "label_epsilon": 2.0, "delta": 1e-3},
+        "training": {"steps": 2, "batch_size": 8},
+    }
+    change = Change(record(data), how)
+    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    touched = touched_positions(before, after)
+    for method in (left, right):
+        method.prepare()
+    difference = (left._steps - right._steps).double()
+    assert not difference[~touched].any()
+    assert torch.equal(left._labels[~touched], right._labels[~touched])
+    assert 0 < torch.linalg.vector_norm(difference[touched][0], ord=order) <= left.channel.mechanism.sensitivity
+    assert len(left._steps) == len(before.private)  # a null record is released like any other
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+@pytest.mark.parametrize("unit", ["pixel", "column", "image"])
+def test_lap(folders, tmp_path, unit, law):
+    """Publishers: the file of one image changes in one unit."""
+    data = folders["image"]
+    change = PartChange(record(data), "replaced", unit)
+    before, after = (load(declared(**d)).private for d in (data, neighbor(data, tmp_path, change)))
+    options = {"epsilon": 1.0, "delta": DELTAS[law], "unit": unit, "law": law}
+    left, right = (
+        publish.release(to_unit(images.images)[:, 0], "lap", noise=Noise.fixed(5), **options)
+        for images in (before, after)
+    )
+    assert left.event == right.event
+    difference = (left.images - right.images).double()
+    touched = difference.flatten(1).any(1)
+    assert torch.equal(touched, (before.images != after.images).flatten(1).any(1))
+    pixels = {"pixel": 1, "column": 8, "image": 64}[unit]
+    assert 0 < int((difference != 0).sum()) <= pixels
+    order, most = (1, pixels) if law == "laplace" else (2, pixels**0.5)
+    assert 0.2 * most < difference.flatten().norm(p=order) <= most * 1.002  # and the rounding that is charged
+
+
+@dataclasses.dataclass(frozen=True)
+class PartChange(Change):
+    """Turn one pixel, one column or all of a picture into its negative."""
+
+    unit: str = "image"
+
+    def apply(self, path):
+        pixels = np.asarray(Image.open(path)).copy()
+        part = {"pixel": np.s_[2, 3], "column": np.s_[:, 3], "image": np.s_[:]}[self.unit]
+        pixels[part] = np.where(pixels[part] < 128, 255, 0)
+        Image.fromarray(pixels).save(path)

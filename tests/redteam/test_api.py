@@ -1,0 +1,241 @@
+"""Public functions with wrong types: an `InputError` that names the argument, never a traceback, never a hang.
+
+Every argument of every function is replaced by every wrong value in turn. A call may succeed where a value can only
+mean one thing (a NumPy array for a tensor); it may never end in anything but a result or an `InputError`.
+"""
+
+import dataclasses
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from idpgan import attacks, audit, load_generator, metrics, publish
+from idpgan.attacks.subspace import identified, subspace_scores
+from idpgan.audit.one_run import epsilon_from_guesses, p_value
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import InputError
+from idpgan.models import ModelConfig, build_generator
+
+CALLBACKS = {"mechanism", "critic"}  # any function fits; what it raises is its own
+SECONDS = 20  # a call that takes longer hangs
+RNG = np.random.default_rng(7)
+
+
+def images(num, labelled=True):
+    pixels = torch.from_numpy(RNG.integers(0, 256, (num, 1, 8, 8), dtype=np.uint8))
+    labels = torch.arange(num) % 2
+    return Images(pixels, labels, ("a", "b")) if labelled else Images(pixels)
+
+
+PICTURES = torch.from_numpy(RNG.random((2, 8, 8)))
+FLAT = torch.from_numpy(RNG.random((6, 8, 8)))
+SPLIT = Split(images(4), images(8), images(6), images(6))
+GENERATOR = build_generator(ModelConfig(width=8, latent_dim=4), (1, 8, 8), 2)
+PEOPLE = torch.tensor([0, 0, 1, 1, 2, 2])
+
+CALLS = {
+    "release": (publish.release, {"images": PICTURES, "method": "lap", "epsilon": 1.0, "delta": 0.0, "unit": "image"}),
+    "release sra": (
+        publish.release,
+        {"images": PICTURES, "method": "sra", "epsilon": 1.0, "accept_unsound": True, "rank": 2},
+    ),
+    "batched_svd": (publish.batched_svd, {"matrices": PICTURES, "rank": 2}),
+    "evaluate_scores": (
+        attacks.evaluate_scores,
+        {"members": [1.0, 2.0, 3.0], "non_members": [0.0, 1.0, 2.0], "confidence": 0.9},
+    ),
+    "roc_curve": (attacks.roc_curve, {"members": [1.0, 2.0], "non_members": [0.0, 1.0]}),
+    "nearest_sample": (attacks.nearest_sample, {"images": FLAT, "samples": FLAT}),
+    "calibrate": (attacks.calibrate, {"scores": torch.ones(3), "reference": torch.ones(3)}),
+    "neighbourhood_count": (
+        attacks.neighbourhood_count,
+        {"images": FLAT, "samples": FLAT, "radius": 1.0, "dimensions": 3},
+    ),
+    "density_ratio": (attacks.density_ratio, {"images": FLAT, "samples": FLAT, "reference": FLAT, "dimensions": 3}),
+    "critic_score": (
+        attacks.critic_score,
+        {
+            "images": images(4).images,
+            "labels": torch.zeros(4, dtype=torch.int64),
+            "critic": lambda batch, labels: batch.flatten(1).sum(1),
+            "batch_size": 3,
+        },
+    ),
+    "classifier_confidence": (
+        attacks.classifier_confidence,
+        {
+            "images": images(4).images,
+            "labels": torch.zeros(4, dtype=torch.int64),
+            "samples": images(6),
+            "steps": 1,
+        },
+    ),
+    "latent_reconstruction": (
+        attacks.latent_reconstruction,
+        {
+            "images": images(2).images,
+            "labels": torch.zeros(2, dtype=torch.int64),
+            "generator": GENERATOR,
+            "steps": 1,
+            "restarts": 1,
+            "pool": 2,
+            "learning_rate": 0.1,
+            "seed": 0,
+            "batch_size": 2,
+        },
+    ),
+    "select_attacks": (attacks.select_attacks, {"names": ["nearest-sample"]}),
+    "subspace_scores": (subspace_scores, {"released": PICTURES, "gallery": PICTURES, "gallery_rank": 2}),
+    "identified": (
+        identified,
+        {"scores": torch.eye(2), "identities": torch.arange(2), "gallery_identities": torch.arange(2)},
+    ),
+    "audit": (
+        audit.audit,
+        {
+            "mechanism": lambda rows: rows + torch.randn(rows.shape),
+            "data": torch.zeros(1),
+            "neighbour": torch.ones(1),
+            "runs": 100,
+            "delta": 0.0,
+            "confidence": 0.9,
+        },
+    ),
+    "cap": (audit.cap, {"held_out": 100, "confidence": 0.9, "delta": 0.0}),
+    "p_value": (p_value, {"canaries": 10, "guesses": 8, "correct": 6, "epsilon": 1.0, "delta": 0.0}),
+    "epsilon_from_guesses": (
+        epsilon_from_guesses,
+        {"canaries": 10, "guesses": 8, "correct": 8, "delta": 0.0, "confidence": 0.9},
+    ),
+    "audit_guesses": (
+        audit.audit_guesses,
+        {
+            "scores": torch.arange(8.0),
+            "included": torch.arange(8) > 3,
+            "delta": 0.0,
+            "confidence": 0.9,
+            "guesses": [4, 8],
+        },
+    ),
+    "make_canaries": (audit.make_canaries, {"split": SPLIT, "num": 2, "kind": "noise", "seed": 0}),
+    "insert_canaries": (audit.insert_canaries, {"split": SPLIT, "canaries": images(2), "seed": 0}),
+    "grey_histograms": (metrics.grey_histograms, {"images": FLAT}),
+    "entropy": (metrics.entropy, {"images": FLAT}),
+    "mse": (metrics.mse, {"images": FLAT, "reference": FLAT}),
+    "psnr": (metrics.psnr, {"images": FLAT, "reference": FLAT}),
+    "ssim": (metrics.ssim, {"images": torch.rand(2, 12, 12), "reference": torch.rand(2, 12, 12)}),
+    "histogram_distance": (metrics.histogram_distance, {"images": FLAT, "reference": FLAT}),
+    "inception_score": (metrics.inception_score, {"probabilities": torch.eye(4), "splits": 2}),
+    "halves": (metrics.halves, {"identities": PEOPLE}),
+    "recognise": (
+        metrics.recognise,
+        {
+            "train": FLAT,
+            "train_identities": PEOPLE,
+            "test": FLAT,
+            "test_identities": PEOPLE,
+            "components": 2,
+            "penalty": 1.0,
+            "seed": 0,
+        },
+    ),
+    "full_training_set": (metrics.full_training_set, {"split": SPLIT}),
+    "load_generator": (load_generator, {"path": "no-such-release"}),
+    "sample": (GENERATOR.sample, {"num": 2, "labels": [0, 1], "seed": 0, "batch_size": 2}),
+}
+WRONG = {
+    "None": None,
+    "text": "abc",
+    "number as text": "1",
+    "bytes": b"\xff\x00",
+    "NUL": "a\0b",
+    "bool": True,
+    "negative": -1,
+    "zero": 0,
+    "NaN": float("nan"),
+    "infinity": float("inf"),
+    "large": 10**15,
+    "huge": 10**30,
+    "fraction": 1.5,
+    "complex": 1j,
+    "list": [],
+    "nested list": [["a"], [1, 2]],
+    "dictionary": {},
+    "object": object(),
+    "class": int,
+    "array of objects": np.array([None, "a"], dtype=object),
+    "array of texts": np.array(["a", "b"]),
+    "array, negative strides": np.ones((2, 8, 8))[::-1, ::-1],
+    "array, big-endian": np.ones((2, 8, 8), dtype=">f8"),
+    "array, long double": np.ones((2, 8, 8), dtype=np.longdouble),
+    "array, read-only": np.broadcast_to(np.float32(1), (2, 8, 8)),
+    "structured array": np.zeros(2, dtype=[("a", "f4")]),
+    "empty tensor": torch.empty(0),
+    "0-d tensor": torch.tensor(1.0),
+    "complex tensor": torch.ones(2, 8, 8, dtype=torch.complex64),
+    "bool tensor": torch.ones(2, 8, 8, dtype=torch.bool),
+    "int tensor": torch.ones(2, 8, 8, dtype=torch.int64),
+    "half tensor": torch.ones(2, 8, 8, dtype=torch.float16),
+    "sparse tensor": torch.ones(2, 8).to_sparse(),
+    "meta tensor": torch.ones(2, 8, 8, device="meta"),
+    "NaN tensor": torch.full((2, 8, 8), float("nan")),
+    "labels out of range": torch.full((2,), 10**9),
+    "5-d tensor": torch.ones(1, 1, 1, 1, 1),
+    "images": images(3, labelled=False),
+    "generator": GENERATOR,
+    "function": len,
+}
+
+
+@pytest.fixture
+def alarm():
+    """A call that does not come back is an error and not a test run that never ends."""
+
+    def rang(number, frame):
+        raise AssertionError(f"no answer within {SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, rang)
+    yield lambda: signal.alarm(SECONDS)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_types_are_named_and_nothing_else_happens(name, alarm):
+    function, good = CALLS[name]
+    failures, refused = [], 0
+    for argument in good:
+        for what, value in WRONG.items():
+            if argument in CALLBACKS and callable(value):
+                continue
+            alarm()
+            try:
+                function(**{**good, argument: value})
+            except InputError as error:
+                refused += 1
+                if "\n" in str(error):
+                    failures.append(f"{argument} = {what}: several lines: {error}")
+            except Exception as error:  # noqa: BLE001  # that is what this test looks for
+                failures.append(f"{argument} = {what}: {type(error).__name__}: {str(error)[:80]}")
+    assert failures == []
+    assert refused >= 10 * len(good)
+
+
+def test_the_calls_that_wrong_values_are_put_into_are_right():
+    for name, (function, good) in CALLS.items():
+        if name != "load_generator":
+            function(**good)
+
+
+def test_arrays_and_names_are_taken_as_what_they_can_only_mean():
+    array = np.random.default_rng(0).random((2, 8, 8))
+    expected = metrics.mse(torch.from_numpy(array), torch.zeros(2, 8, 8))
+    for variant in (array, array.astype(">f8"), array[::-1].copy()[::-1], np.asfortranarray(array)):
+        assert torch.allclose(metrics.mse(variant, np.zeros((2, 8, 8))), expected)
+    assert publish.release(array, "lap", epsilon=1, unit="column").event.unit == "column"
+    assert dataclasses.is_dataclass(attacks.evaluate_scores(np.arange(4.0), torch.zeros(4)))
+    assert audit.cap(np.int64(100)) == audit.cap(100)

@@ -1,0 +1,494 @@
+"""Forged releases: each is found out or refused in one line, and the untouched one is consistent."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import stat
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+from safetensors.torch import load_file, save_file
+
+from idpgan.errors import InputError
+from idpgan.models.checkpoint import load_generator
+from idpgan.privacy.event import Event
+from idpgan.privacy.ledger import Ledger
+from idpgan.report.card import CardFacts, render_card
+from idpgan.report.received import read_privacy
+from idpgan.report.release import FILES
+from idpgan.report.verify import verify_release
+from tests.report.conftest import BUDGET, train
+
+
+def verdict(folder):
+    """All that is said of a release, as one text; empty = consistent."""
+    try:
+        found = verify_release(folder)
+    except InputError as error:
+        text = str(error)
+    else:
+        assert found.consistent == (not found.problems) == found.to_json()["consistent"]
+        text = " ".join(found.problems)
+    assert "\n" not in text
+    text.encode()  # can be printed
+    return text
+
+
+# A forger ------------------------------------------------------------------------------------------------------
+
+
+def document_of(folder):
+    return json.loads((folder / "privacy.json").read_text())
+
+
+def put(folder, document):
+    """Write privacy.json with the hashes of what lies there."""
+    for name in FILES:
+        if (folder / name).is_file():
+            document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def put_file(folder, name, content):
+    """Replace a file and mend its hash."""
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    put(folder, document_of(folder))
+
+
+def edit(folder, change):
+    """Change privacy.json as a forger would: the card is rendered again, hashes are mended."""
+    document = document_of(folder)
+    change(document)
+    put(folder, document)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        report = read_privacy(folder / "privacy.json").report
+        facts = CardFacts(
+            data=config["run"]["data"]["name"],
+            method=config["run"]["method"]["name"],
+            image_shape=tuple(config["generator"]["image_shape"]),
+            classes=tuple(config["generator"]["classes"]),
+            num_private=document["num_private"],
+            num_public=document["num_public"],
+            delta=document["delta"],
+            version=document["idpgan"],
+        )
+        put_file(folder, "MODEL_CARD.md", render_card(report, facts))
+    except (InputError, KeyError, UnicodeEncodeError):
+        pass  # no card can be rendered of that
+
+
+def said(**changes):
+    """Edit the report's proven entry."""
+    return lambda folder: edit(folder, lambda document: document["report"]["proven"].update(changes))
+
+
+def stated(**changes):
+    return lambda folder: edit(folder, lambda document: document.update(changes))
+
+
+def report(**changes):
+    return lambda folder: edit(folder, lambda document: document["report"].update(changes))
+
+
+def charged(*events):
+    """Replace the charges and state what they cost, so that the numbers agree with each other."""
+
+    def change(document):
+        ledger = Ledger(events[0].unit, events[0].relation)
+        for event in events:
+            ledger.charge(event)
+        document["events"] = [event.to_json() for event in events]
+        document["report"]["proven"] = ledger.proven(document["delta"]).to_json()
+
+    return lambda folder: edit(folder, change)
+
+
+def other_event(**changes):
+    """Change the first charge, with all numbers that follow."""
+
+    def apply(folder):
+        first = Event.from_json(document_of(folder)["events"][0])
+        charged(dataclasses.replace(first, **changes))(folder)
+
+    return apply
+
+
+def config(change):
+    """Change config.json, mend hash and card."""
+
+    def apply(folder):
+        content = json.loads((folder / "config.json").read_text())
+        change(content)
+        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+        edit(folder, lambda document: None)
+
+    return apply
+
+
+def setting(section, **changes):
+    return config(lambda content: content["run"][section].update(changes))
+
+
+def described(**changes):
+    return config(lambda content: content["generator"].update(changes))
+
+
+def first_class(name):
+    return config(lambda content: content["generator"]["classes"].__setitem__(0, name))
+
+
+def raw(name, content):
+    """Replace a file and mend nothing."""
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def with_hash(name, make):
+    return lambda folder: put_file(folder, name, make((folder / name).read_bytes()))
+
+
+def audited(epsilon, **changes):
+    def change(document):
+        proven = document["report"]["proven"]
+        document["report"]["audited"] = {**proven, "epsilon": epsilon, "basis": "lower bound", **changes}
+
+    return lambda folder: edit(folder, change)
+
+
+def replaced_text(name, old, new):
+    return lambda folder: raw(name, (folder / name).read_text().replace(old, new, 1))(folder)
+
+
+def linked(name, mend=False):
+    def apply(folder):
+        shutil.move(folder / name, folder.parent / "elsewhere")
+        (folder / name).symlink_to(folder.parent / "elsewhere")
+
+    return apply
+
+
+def pipe(name):
+    def apply(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return apply
+
+
+def png(make_picture, **options):
+    buffer = io.BytesIO()
+    make_picture.save(buffer, format=options.pop("form", "PNG"), **options)
+    return buffer.getvalue()
+
+
+def somebody(content):
+    """A picture of the same size that the generator did not draw."""
+    shape = np.asarray(Image.open(io.BytesIO(content))).shape
+    return png(Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)))
+
+
+def with_text(content):
+    note = PngImagePlugin.PngInfo()
+    note.add_text("members", "0, 7, 19")
+    return png(Image.open(io.BytesIO(content)), pnginfo=note)
+
+
+def weights(change):
+    def apply(folder):
+        tensors = load_file(folder / "generator.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "generator.safetensors")
+        put(folder, document_of(folder))
+
+    return apply
+
+
+def first_float(change):
+    def apply(tensors):
+        name = next(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim > 1)
+        tensors[name] = change(tensors[name])
+
+    return weights(apply)
+
+
+DEEP = "[" * 100_000
+FORGED = {
+    # what the first review got past it
+    "card 0.01 for 10": (
+        lambda f: put_file(
+            f, "MODEL_CARD.md", (f / "MODEL_CARD.md").read_text().replace("epsilon = 10", "epsilon = 0.01")
+        ),
+        "is not the card",
+    ),
+    "epsilon 0.01 in the config": (setting("privacy", epsilon=0.01), "not those of the settings"),
+    "milder law in the config": (setting("method", law="laplace"), "not those of the settings"),
+    "event with more noise": (other_event(noise_multiplier=50.0), "gaussian 50 stands for"),
+    "event with little more noise": (
+        lambda f: other_event(noise_multiplier=document_of(f)["events"][0]["noise_multiplier"] * 1.001)(f),
+        "not those of the settings",
+    ),
+    "delta 0.999": (stated(delta=0.999), "the settings state epsilon at"),
+    "N = 0": (stated(num_private=0), "num_private = 0"),
+    "N = -5": (stated(num_private=-5), "num_private = -5"),
+    "N = true": (stated(num_private=True), "num_private = True"),
+    "N = 1295.0": (stated(num_private=1295.0), "num_private = 1295.0"),
+    "audited above proven": (audited(10.5), "exceeds proven"),
+    "audited infinite": (audited("inf"), "audited value is infinite"),
+    "audited of another unit": (audited(1.0, unit="pixel"), "another unit"),
+    "audited at a larger delta": (audited(1.0, delta=0.5), "above 1e-05"),
+    "audited edited": (
+        lambda f: (audited(5.0)(f), replaced_text("privacy.json", '"epsilon": 5.0', '"epsilon": 0.1')(f)),
+        "is not the card",
+    ),
+    # numbers
+    "N too large for delta": (stated(num_private=200_000), "below 1/N"),
+    "N of 5,000 digits": (lambda f: replaced_text("privacy.json", "1295", "9" * 5000)(f), "is damaged"),
+    "N of 4,000 digits": (lambda f: replaced_text("privacy.json", "1295", "9" * 4000)(f), "num_private"),
+    "proven 1": (said(epsilon=1.0), "the events cost"),
+    "proven a little lower": (said(epsilon=9.99), "the events cost"),
+    "proven higher": (said(epsilon=11.0), "the events cost"),
+    "proven infinite": (said(epsilon="inf"), "cannot be marked private"),
+    "proven of another unit": (said(unit="pixel"), "'proven' is not"),
+    "proven of another relation": (said(relation="replace-one"), "'proven' is not"),
+    "proven at a smaller delta": (said(delta=0.0), "'proven' is not"),
+    "basis edited": (said(basis="proved by hand"), "'proven' is not"),
+    "claimed edited": (
+        lambda f: edit(f, lambda d: d["report"]["claimed"].update(epsilon=1.0)),
+        "'claimed' is not",
+    ),
+    "claimed removed": (report(claimed=None), "'claimed' is not"),
+    "private flag": (report(private=False), "'private' is not"),
+    "reason edited": (report(reason="no noise is needed here"), "'reason' is not"),
+    "assumption dropped": (report(public_assumptions=[]), "'public_assumptions' is not"),
+    "assumption added": (report(public_assumptions=["all"] * 2), "'public_assumptions' is not"),
+    "fixed seed passed off": (
+        lambda f: edit(
+            f,
+            lambda d: d["report"].update(
+                reason=d["report"]["reason"].replace("256 bits from the operating system", "FIXED SEED")
+            ),
+        ),
+        "is not what follows",
+    ),
+    "public images invented": (stated(num_public=100), "'public_assumptions' is not"),
+    "class fewer": (stated(num_classes=9), "has 10 classes, not 9"),
+    "unit of the document": (stated(unit="person"), "the events are not all of unit person"),
+    "relation of the document": (stated(relation="replace-one"), "the events are not all of"),
+    "unknown unit": (stated(unit="planet"), "unknown unit"),
+    "old relation": (stated(relation="add-or-remove-one"), "unknown relation"),
+    # charges
+    "no charge": (stated(events=[]), "there is none"),
+    "charge twice": (lambda f: edit(f, lambda d: d["events"].append(d["events"][0])), "1 are planned"),
+    "count 2": (other_event(count=2), "exceed the target"),
+    "kind magic": (lambda f: edit(f, lambda d: d["events"][0].update(kind="magic")), "unknown event kind"),
+    "kind laplace": (other_event(kind="laplace"), "laplace 0.4998"),
+    "count true": (lambda f: edit(f, lambda d: d["events"][0].update(count=True)), "count = True"),
+    "count as text": (lambda f: edit(f, lambda d: d["events"][0].update(count="1")), "count = '1'"),
+    "multiplier zero": (
+        lambda f: edit(f, lambda d: d["events"][0].update(noise_multiplier=0.0)),
+        "positive and finite",
+    ),
+    "multiplier huge": (
+        lambda f: edit(f, lambda d: d["events"][0].update(noise_multiplier=10**400)),
+        "noise_multiplier",
+    ),
+    "charge with a foreign key": (lambda f: edit(f, lambda d: d["events"][0].update(hidden=1)), "hidden"),
+    "charge of another unit": (
+        lambda f: edit(f, lambda d: d["events"][0].update(unit="pixel")),
+        "not all of unit image",
+    ),
+    "1,000 charges": (
+        lambda f: edit(f, lambda d: d.update(events=d["events"] * 1000)),
+        "no run of these settings",
+    ),
+    "charges as a table": (stated(events={}), "events"),
+    # privacy.json
+    "format 1": (stated(format="idpgan release 1"), "train and release again"),
+    "format of tomorrow": (stated(format="idpgan release 3"), "not of the format"),
+    "format as a list": (stated(format=[]), "not of the format"),
+    "foreign key": (stated(note="trust me"), "Unknown key 'note'"),
+    "key missing": (lambda f: edit(f, lambda d: d.pop("delta")), "Missing key 'delta'"),
+    "report missing": (stated(report=None), "report"),
+    "delta as text": (stated(delta="1e-5"), "delta = '1e-5'"),
+    "delta = 1": (stated(delta=1), "delta = 1"),
+    "delta negative": (stated(delta=-1e-5), "delta"),
+    "empty": (raw("privacy.json", b""), "is damaged"),
+    "a list": (raw("privacy.json", "[]"), "not of the format"),
+    "not UTF-8": (raw("privacy.json", b'{"format": "\xff\xfe"}'), "is damaged"),
+    "NaN": (replaced_text("privacy.json", "1295", "NaN"), "NaN is no JSON number"),
+    "Infinity": (replaced_text("privacy.json", "1295", "-Infinity"), "Infinity is no JSON number"),
+    "1e999": (replaced_text("privacy.json", "1295", "1e999"), "too large"),
+    "deep": (raw("privacy.json", DEEP), "is damaged"),
+    "deep in a key": (replaced_text("privacy.json", "1295", DEEP + "]" * 100_000), "is damaged"),
+    "key twice": (replaced_text("privacy.json", '"delta"', '"delta": 0.5, "delta"'), "a key stands twice"),
+    "written otherwise": (lambda f: raw("privacy.json", json.dumps(document_of(f)))(f), "not written as"),
+    "control characters": (report(reason="fine\u001b[2J"), "control characters"),
+    "turned-around text": (report(reason="\u202eetavirp"), "control characters"),
+    "hash of another file": (
+        lambda f: edit(f, lambda d: d["files"].update({"../x": "0" * 64})),
+        "speaks of other files",
+    ),
+    "hashes as a list": (lambda f: raw("privacy.json", json.dumps({**document_of(f), "files": []}))(f), "files"),
+    # config.json
+    "config with more": (config(lambda c: c.update(note="x")), "holds more, less or other"),
+    "generator with more": (described(note="x"), "holds more, less or other"),
+    "config without a run": (config(lambda c: c.pop("run")), "no settings of a run"),
+    "unknown setting": (setting("training", stesp=3), "stesp"),
+    "steps true": (setting("training", steps=True), "config.json"),
+    "steps as text": (setting("training", steps="2"), "config.json"),
+    "a folder of the curator": (setting("data", root="/home/x"), "names folders"),
+    "unknown data": (setting("data", name="facts"), "no known data set"),
+    "data of no text": (setting("data", name="faces\ud800"), "no text that can be written"),
+    "another method": (
+        config(lambda c: c["run"].update(method={"name": "wgan-gp"}, privacy={})),
+        "not those of the settings",
+    ),
+    "unsound method": (
+        config(
+            lambda c: c["run"].update(
+                method={"name": "idp-gan-published"}, privacy={"epsilon1": 1, "epsilon2": 1, "noise": "once"}
+            )
+        ),
+        "is unsound",
+    ),
+    "another model": (config(lambda c: c["run"]["model"].update(warp=0.5)), "not of the run's [model]"),
+    "config of 4,000 digits": (setting("method", moments=10**3999), "config.json"),
+    "config deep": (raw("config.json", DEEP), "config.json does not describe"),
+    "config not UTF-8": (raw("config.json", b"\xff"), "config.json does not describe"),
+    "config NaN": (setting("training", diverged_above=float("nan")), "NaN is no JSON number"),
+    "class with NUL": (first_class("a\0b"), "printable"),
+    "class with a line break": (first_class("a\n# PRIVATE"), "printable"),
+    "class of 5,000 characters": (first_class("x" * 5000), "(5000 characters)"),
+    "class half a sign": (first_class("\ud800"), "printable"),
+    "class without a name": (first_class(""), "printable"),
+    "class twice": (first_class("9"), "stands twice"),
+    "another shape": (described(image_shape=[3, 8, 8]), "does not hold the generator"),
+    "shape of 4,000 digits": (described(image_shape=[1, 10**3999, 8]), "No network"),
+    # weights
+    "weights cut off": (with_hash("generator.safetensors", lambda content: content[:-10]), "is damaged"),
+    "weights a pickle": (with_hash("generator.safetensors", lambda content: pickle.dumps({})), "is damaged"),
+    "weights with a huge header": (
+        with_hash("generator.safetensors", lambda content: (1 << 62).to_bytes(8, "little") + content[8:]),
+        "is damaged",
+    ),
+    "weights much larger": (with_hash("generator.safetensors", lambda content: content + bytes(1 << 21)), "at most"),
+    "weights NaN": (first_float(lambda tensor: tensor * float("nan")), "not finite"),
+    "other weights": (first_float(lambda tensor: -tensor), "not the grid"),
+    "weights with a stranger": (
+        weights(lambda tensors: tensors.update(records=next(iter(tensors.values())).clone())),
+        "does not hold",
+    ),
+    # picture
+    "another picture": (with_hash("samples.png", somebody), "not the grid"),
+    "picture with text": (with_hash("samples.png", with_text), "more than pixels"),
+    "picture and more": (with_hash("samples.png", lambda content: content + b"secret"), "more than pixels"),
+    "no picture": (with_hash("samples.png", lambda content: b"x"), "samples.png is damaged"),
+    "picture cut off": (with_hash("samples.png", lambda content: content[:60]), "samples.png is damaged"),
+    "picture as JPEG": (
+        with_hash("samples.png", lambda content: png(Image.open(io.BytesIO(content)), form="JPEG")),
+        "samples.png is damaged",
+    ),
+    "picture changed": (raw("samples.png", b"x"), "samples.png was changed"),
+    # files
+    "card missing": (lambda f: (f / "MODEL_CARD.md").unlink(), "MODEL_CARD.md is missing"),
+    "config missing": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    "privacy missing": (lambda f: (f / "privacy.json").unlink(), "is no release"),
+    "card not UTF-8": (with_hash("MODEL_CARD.md", lambda content: content + b"\xff"), "is not the card"),
+    "curator's file": (raw("stats.jsonl", "loss"), "stats.jsonl does not belong"),
+    "hidden file": (raw(".note", "x"), ".note does not belong"),
+    "left-over part": (raw(".privacy.json.0.part", "x"), "does not belong"),
+    "folder": (lambda f: (f / "more").mkdir(), "more does not belong"),
+    "stranger's name": (lambda f: (f / "a\nb\udcff").write_text(""), "does not belong"),
+    "card a link": (linked("MODEL_CARD.md"), "MODEL_CARD.md is a link"),
+    "picture a link": (linked("samples.png"), "samples.png is a link"),
+    "weights a link": (linked("generator.safetensors"), "generator.safetensors is a link"),
+    "privacy a link": (linked("privacy.json"), "is a symbolic link"),
+    "card a pipe": (pipe("MODEL_CARD.md"), "MODEL_CARD.md is a link, a folder, a pipe"),
+    "weights a pipe": (pipe("generator.safetensors"), "a pipe"),
+    "privacy a pipe": (pipe("privacy.json"), "not a plain file"),
+    "config a folder": (lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir()), "a folder"),
+}
+
+
+def test_the_untouched_folder_is_consistent(release):
+    assert verdict(release) == ""
+    assert verify_release(release).to_json()["recomputed_epsilon"] == pytest.approx(10, abs=1e-3)
+    edit(release, lambda document: None)  # negative control: the forger's own tools change nothing by themselves
+    config(lambda content: None)(release)
+    weights(lambda tensors: None)(release)
+    audited(5.0)(release)
+    assert verdict(release) == ""
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_folder_is_found_out(release, name):
+    forge, word = FORGED[name]
+    forge(release)
+    assert word in verdict(release)
+
+
+def test_nothing_is_changed_by_verifying(release):
+    target = release.parent / "elsewhere"
+    linked("MODEL_CARD.md")(release)
+    target.chmod(0o600)
+    before = target.read_bytes()
+    verify_release(release)
+    assert (stat.S_IMODE(target.stat().st_mode), target.read_bytes()) == (0o600, before)
+
+
+def test_a_folder_above_it_is_no_excuse_for_class_names(release):
+    first_class("../x")(release)
+    assert "samples.png" not in verdict(release)
+    assert load_generator(release).classes[0] == "../x"  # a name; whoever writes folders of it refuses it
+
+
+# Steps ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def budget_run(tmp_path_factory):
+    """A run that its target ended before its steps were done."""
+    return train(tmp_path_factory.mktemp("report") / "budget", BUDGET[1:], {"method": {"name": "dp-gan"}})
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (0, ""),
+        (-1, "the target allows more"),
+        (1, "exceed the target"),
+        (20, "exceed the target"),
+    ],
+)
+def test_a_run_ends_with_its_steps_or_its_target(budget_run, tmp_path, change, word):
+    folder = shutil.copytree(budget_run / "release", tmp_path / "release")
+    event = Event.from_json(document_of(folder)["events"][0])
+    assert event.count == 3  # of 10
+    charged(event.repeated(event.count + change))(folder)
+    said = verdict(folder)
+    assert (said == "") if not word else (word in said)
+
+
+def test_more_noise_in_the_config_of_dp_gan_is_found_out(budget_run, tmp_path):
+    folder = shutil.copytree(budget_run / "release", tmp_path / "release")
+    setting("privacy", noise_multiplier=50.0)(folder)
+    assert "poisson-gaussian 2 1 stands for poisson-gaussian 50 1" in verdict(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-local", "idp-gan-published", "hybrid"])
+def test_the_release_of_every_method_is_consistent(tmp_path, name):
+    from pathlib import Path
+
+    from idpgan.config import load_table
+
+    configs = Path(__file__).parents[2] / "configs"
+    table = load_table(configs / f"digits-{name}.toml")
+    settings = ["training.steps=6", "training.tick_steps=10"] + ["method.aggregate_steps=3"] * (name == "hybrid")
+    path = train(tmp_path / "run", settings, table)
+    assert verdict(path) == ""
