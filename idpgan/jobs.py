@@ -17,7 +17,6 @@ from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
 from idpgan.gan.config import RunConfig
-from idpgan.models.checkpoint import check_class_names
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -127,8 +126,6 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
     plan(config, out)
     device = resolve_device(config.training.device)
     split = load(config.data)
-    if config.model.conditional:
-        check_class_names(split.classes)  # before hours of training for a release that cannot be written
     delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
     method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder

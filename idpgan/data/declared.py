@@ -41,7 +41,7 @@ def declared_shape(
     shapes, first_error = _probed(paths, header)
     found = {**counted, **_looks(shapes)}
     if missing:
-        check_class_names(found.get("classes", ()), config.name)
+        check_class_names(found.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
             f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "

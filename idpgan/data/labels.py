@@ -10,6 +10,9 @@ import torch
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import DataError
+from idpgan.files import printable
+
+LONGEST_CLASS_NAME = 200  # characters
 
 
 def attribute_classes(label: Sequence[str]) -> tuple[str, ...]:
@@ -37,14 +40,23 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
             raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
 
 
-def check_class_names(classes: Sequence[str], source: str) -> None:
-    """Raise a `DataError` if a class name is not printable text: it is released, and becomes the name of a folder."""
+def check_class_names(classes: Sequence[str]) -> None:
+    """Refuse class names that cannot stand in a card: they are released, and shown to whoever opens it.
+
+    Raises:
+        DataError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
+            or bytes that are no UTF-8.
+    """
     for name in classes:
-        if not name.isprintable():
+        if not 0 < len(name) <= LONGEST_CLASS_NAME or not printable(name):
+            shown = ascii(name) if len(name) <= 40 else f"{name[:40]!a}..."
             raise DataError(
-                f"'{source}' has a class whose name is no printable text: {ascii(name)[:80]}. Rename its folder; class "
-                "names are released."
+                f"the class name {shown} ({len(name)} characters) cannot be released: a class name has 1 to "
+                f"{LONGEST_CLASS_NAME} characters, all of them printable. Rename the class."
             )
+    if len(set(classes)) < len(classes):
+        twice = next(name for index, name in enumerate(classes) if name in classes[:index])
+        raise DataError(f"the class name {twice!r} stands twice. Name each class once.")
 
 
 def labelled_by(images: Images, label: Sequence[str], source: str) -> Images:

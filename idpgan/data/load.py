@@ -140,7 +140,7 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
     if public is not None and images.labels is None and not config.label:
         public = Images(public.images)  # class folders of an unlabelled set mean nothing
     images = labelled_by(_declared(images, config), config.label, config.name)
-    check_class_names(images.classes, config.name)
+    check_class_names(images.classes)
     test = None if test is None else labelled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
@@ -237,7 +237,7 @@ def describe(config: DataConfig) -> DataShape | None:
 
 def _check_shape(shape: DataShape, config: DataConfig) -> None:
     """Refuse more images than the memory holds, and class names that cannot be written down."""
-    check_class_names(shape.classes, config.name)
+    check_class_names(shape.classes)
     num = sum(shape.sizes)
     check_memory(
         2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out

@@ -183,24 +183,26 @@ def clipped_sum(
         physical_batch: Records whose gradients are in memory at once.
         null: bool (B,), which records are null; None = none.
     """
-    sums = {
-        name: torch.zeros_like(weight, requires_grad=False, dtype=torch.float64) for name, weight in weights.items()
-    }
-    counts = torch.ones(len(records[0]), dtype=torch.bool, device=records[0].device) if null is None else ~null
+    num, device = len(records[0]), records[0].device
+    sizes = [weight.numel() for weight in weights.values()]
+    rows = torch.empty(min(num, physical_batch), sum(sizes), dtype=torch.float64, device=device)  # of all chunks
+    total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+    counts = torch.ones(num, dtype=torch.bool, device=device) if null is None else ~null
     losses, norms = [], []
     for *chunk, counted in zip(*(part.split(physical_batch) for part in (*records, counts)), strict=True):
         gradients, values = per_example_gradients(loss, weights, chunk)
-        flat = {name: gradient.flatten(1).double() for name, gradient in gradients.items()}  # (B, numbers) each
-        norm = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in flat.values()]).norm(dim=0)  # (B,)
-        norm = norm.masked_fill(~counted, torch.nan)
+        row = rows[: len(counted)]
+        for part, gradient in zip(row.split(sizes, 1), gradients.values(), strict=True):
+            part.copy_(gradient.flatten(1))
+        norm = torch.linalg.vector_norm(row, dim=1).masked_fill(~counted, torch.nan)  # (B,)
         finite = norm.isfinite()
         if not bool(finite.all()):
-            flat = {name: torch.where(finite[:, None], part, 0.0) for name, part in flat.items()}
+            row.masked_fill_(~finite[:, None], 0.0)
         factor = torch.where(finite, (clip_norm * (1 - _SLACK) / norm).clamp(max=1.0), 0.0)
-        for name, part in flat.items():
-            sums[name] += (factor @ part).view_as(sums[name])
+        total += factor @ row
         losses.append(values)
         norms.append(norm)
+    sums = {name: part.view_as(weights[name]) for name, part in zip(weights, total.split(sizes), strict=True)}
     return ClippedSum(sums, torch.cat(losses), torch.cat(norms))
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.config import build
+from idpgan.data.labels import check_class_names
 from idpgan.errors import ConfigError, InputError
-from idpgan.files import parse_json, printable, read_plain
+from idpgan.files import parse_json, read_plain
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
@@ -25,7 +26,6 @@ from idpgan.run import write_bytes_atomic, write_text_atomic
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
 MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
-LONGEST_CLASS_NAME = 200  # characters
 _MOST_HEADER_BYTES = 1 << 20  # of the weights, beside the numbers
 _AGAIN = "Copy the release folder again, or release the generator again"
 
@@ -73,25 +73,6 @@ def config_text(generator: Generator, classes: Sequence[str], extra: Mapping[str
         "classes": list(classes),
     }
     return json.dumps({"generator": shapes, **extra}, indent=2, allow_nan=False) + "\n"
-
-
-def check_class_names(names: Sequence[str]) -> None:
-    """Refuse class names that cannot stand in a card: they are released, and shown to whoever opens it.
-
-    Raises:
-        InputError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
-            or bytes that are no UTF-8.
-    """
-    for name in names:
-        if not 0 < len(name) <= LONGEST_CLASS_NAME or not printable(name):
-            shown = ascii(name) if len(name) <= 40 else f"{name[:40]!a}..."
-            raise InputError(
-                f"the class name {shown} ({len(name)} characters) cannot be released: a class name has 1 to "
-                f"{LONGEST_CLASS_NAME} characters, all of them printable. Rename the class."
-            )
-    if len(set(names)) < len(names):
-        twice = next(name for index, name in enumerate(names) if name in names[:index])
-        raise InputError(f"the class name {twice!r} stands twice. Name each class once.")
 
 
 @typed

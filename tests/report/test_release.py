@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from idpgan import jobs
+from idpgan.data.labels import check_class_names
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.gan.idp_terms import Config as PublishedConfig
-from idpgan.models.checkpoint import CONFIG, check_class_names, load_generator, save_generator
+from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
 from idpgan.privacy.guarantee import FLOATING_POINT, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.report.audit_run import check_release, write_into_release

@@ -1,0 +1,159 @@
+"""Small runs of every method on the digits, in processes of their own that may be frozen, killed or starved of disk.
+
+A fork server imports this module once, so that a child starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan import jobs
+from idpgan.errors import InputError
+from idpgan.gan import METHODS, build_config, load_method
+from idpgan.gan.config import RunConfig
+
+torch.set_num_threads(1)
+torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler
+for name in METHODS:
+    load_method(name)
+
+STEPS = 6
+_MODEL = {"width": 4, "latent_dim": 4}
+_WARP = {**_MODEL, "generator": "warp", "codes": 5}
+_AGGREGATE = {"moments": 6, "fourier": 20, "metric_steps": [2]}
+_TABLES: dict[str, dict[str, Any]] = {
+    "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
+    "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
+    "idp-gan-local": {
+        "model": _MODEL,
+        "method": {"projection": "dct", "coefficients": 6},
+        "privacy": {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
+        "training": {"batch_size": 8},
+    },
+    "idp-gan-published": {
+        "model": _MODEL,
+        "privacy": {"epsilon1": 0.5, "epsilon2": 0.5, "noise": "once", "delta": 1e-5, "accept_unsound": True},
+        "training": {"batch_size": 8},
+    },
+    "dp-gan": {
+        "model": _MODEL,
+        "method": {"critic_steps_per_generator_step": 2},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
+        "training": {"batch_size": 26},
+    },
+    "hybrid": {
+        "model": _WARP,
+        "method": {"aggregate_steps": 2, "aggregate_batch_size": 20, "share": 0.5, "aggregate": _AGGREGATE},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
+        "training": {"batch_size": 26},
+    },
+}
+
+
+def config_of(name: str) -> RunConfig:
+    """Return a run of `STEPS` steps that is saved after every second one."""
+    table = {section: dict(keys) for section, keys in _TABLES[name].items()}
+    table.setdefault("method", {})["name"] = name
+    training = {"batch_size": 20} | table.get("training", {})
+    table["training"] = {**training, "steps": STEPS, "tick_steps": 2, "device": "cpu"}
+    return build_config(table, "a small run")
+
+
+def start_or_resume(name: str, out: Path) -> None:
+    """Begin the run, or continue it where there is one: what a user does after a crash."""
+    if (out / "config.toml").is_file():
+        jobs.resume(out)
+    else:
+        jobs.start(config_of(name), out)
+
+
+# Disturbances --------------------------------------------------------------------------------------------------------
+
+_WRITES = ("replace", "rename", "fsync", "mkdir", "unlink")  # of `os`: everything that changes a folder durably
+
+
+class Freezer:
+    """Does something at the n-th call that changes the disk.
+
+    Args:
+        number: Of the call, from 1; 0 only counts.
+        act: What happens there, before the call.
+        within: Calls on paths outside of this folder do not count; `fsync` has no path and always counts.
+    """
+
+    def __init__(self, number: int, act: Callable[[], None], within: Path) -> None:
+        self.calls, self.number, self.act, self.within = 0, number, act, str(within)
+        for name in _WRITES:
+            setattr(os, name, self._watched(getattr(os, name)))
+        self._open, os.open = os.open, self._opened  # type: ignore[assignment]
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if isinstance(arguments[0], int) or str(arguments[0]).startswith(self.within):
+                self._count()
+            return call(*arguments, **options)
+
+        return watched
+
+    def _opened(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_CREAT and str(path).startswith(self.within):
+            self._count()
+        return self._open(path, flags, *arguments, **options)
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.number:
+            self.act()
+
+
+def die() -> None:
+    """End the process as SIGKILL does: nothing is cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill_the_disk() -> None:
+    """Fail as a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def press_ctrl_c() -> None:
+    """Interrupt as a second Ctrl-C does, which nothing holds back."""
+    raise KeyboardInterrupt
+
+
+def child(name: str, out: Path, number: int, act: Callable[[], None] | None, report: Path | None = None) -> None:
+    """Run in a process of its own; writes what happened to `report`."""
+    freezer = Freezer(number, act, out.parent) if act else None
+    started, problem = time.monotonic(), None
+    try:
+        start_or_resume(name, out)
+    except InputError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = f"OSError {error.errno}"
+    except KeyboardInterrupt:
+        problem = "interrupted"
+    if report is not None:
+        calls = freezer.calls if freezer else 0
+        report.write_text(json.dumps({"problem": problem, "calls": calls, "seconds": time.monotonic() - started}))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def fork_server() -> ForkServerContext:
+    """Return the context in which children start in milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.redteam.small_runs"])
+    return context
