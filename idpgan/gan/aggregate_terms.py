@@ -15,7 +15,7 @@ from idpgan.models.features import PublicFeatures, RandomFeatures
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.privacy.sums import NORMS, CellSums
+from idpgan.privacy.sums import CellSums
 
 
 class AggregateConfig(MethodConfig):
@@ -183,9 +183,10 @@ class Config(RunConfig):
                 'method.law = "laplace".'
             )
         classes = classes_of(self.model, len(shape.classes))
-        settings = {"norm": NORMS[method.law], "fourier": method.fourier}
         if method.features == "random":
-            dimensions = RandomFeatures(shape.image_shape, dimensions=method.moments, **settings).dimensions
+            dimensions = RandomFeatures.count_dimensions(
+                shape.image_shape, dimensions=method.moments, fourier=method.fourier
+            )
         else:
             dimensions = PublicFeatures.count_dimensions(
                 shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier

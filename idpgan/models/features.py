@@ -22,6 +22,7 @@ from idpgan.models.initialise import seeded_init, torch_seed
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's
 _LEAST_NORM = 1e-6
 _HIDDEN = 64
+_MODULI = 16 * 16  # of a channel: 16 filters, pooled to 4 x 4
 _COPIES = 5  # of the public images, the first as it is and the others moved
 _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
 
@@ -231,8 +232,7 @@ class PublicFeatures(FeatureMap):
             last, hidden = EmbeddingNet(image_shape, 1).activations(torch.zeros(1, *image_shape))
         embedding = hidden.shape[1] + 1  # and a constant
         pixels = min(components, _COPIES * num_public, math.prod(image_shape)) + 1
-        triangles = (embedding * (embedding + 1) + pixels * (pixels + 1)) // 2
-        return triangles + last.shape[1] + fourier + num_classes * embedding + 1
+        return _moments(embedding, pixels) + last.shape[1] + fourier + num_classes * embedding + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """See `FeatureMap.blocks`."""
@@ -283,13 +283,20 @@ class RandomFeatures(FeatureMap):
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
         self.register_buffer("dct", _dct(self.side, dimensions))  # (H W, q)
         self.register_buffer("gabor", _gabor())  # (32, 1, 9, 9)
-        moduli, frequencies = self.channels * 16 * 16, self.channels * dimensions
+        moduli, frequencies = self.channels * _MODULI, self.dct.shape[1] * self.channels
         self.register_buffer("projection", torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
         self.register_buffer("dct_directions", torch.randn(frequencies, fourier, generator=rng) / 0.35)
         self.register_buffer("moduli_directions", torch.randn(moduli, fourier, generator=rng) / 0.3)
         self.register_buffer("dct_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
         self.register_buffer("moduli_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
         self._finish(image_shape, 0)
+
+    @staticmethod
+    def count_dimensions(image_shape: Sequence[int], *, dimensions: int, fourier: int) -> int:
+        """Return `dimensions` of such a map, without making it."""
+        channels, side = image_shape[0], image_shape[1]
+        spectrum = channels * min(dimensions, side * side)
+        return _moments(spectrum + 1, dimensions + 1) + channels * _MODULI + 2 * fourier + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """See `FeatureMap.blocks`; labels are not used."""
@@ -313,7 +320,12 @@ class RandomFeatures(FeatureMap):
 
     def _lift(self) -> float:
         """Undo that vectors of L1 norm 1 are shorter than those of L2 norm 1."""
-        return 1.0 if self.norm == 2 else math.sqrt(self.channels * 16 * 16)
+        return 1.0 if self.norm == 2 else math.sqrt(self.channels * _MODULI)
+
+
+def _moments(*sizes: int) -> int:
+    """Return how many numbers the second moments of vectors of these sizes have."""
+    return sum(size * (size + 1) // 2 for size in sizes)
 
 
 def _principal_axes(vectors: Tensor, count: int) -> Tensor:

@@ -98,6 +98,8 @@ def test_dimensions_are_known_before_a_public_image_is_read(shape, components, n
     features = PublicFeatures(network, public, num_classes, components=components, fourier=30)
     known = PublicFeatures.count_dimensions(shape, 12, num_classes, components=components, fourier=30)
     assert features.dimensions == known
+    drawn = RandomFeatures(shape, dimensions=components, fourier=30)
+    assert drawn.dimensions == RandomFeatures.count_dimensions(shape, dimensions=components, fourier=30)
 
 
 def test_features_are_restored_from_their_state():
