@@ -101,15 +101,15 @@ def whole_folder(target: Path) -> Iterator[Path]:
     try:
         yield part
         old = part.with_suffix(".old")
-        if target.exists():
-            target.rename(old)
         try:
+            if target.exists():
+                target.rename(old)
             part.rename(target)
-        except OSError:
-            if old.exists():
+        finally:  # whatever failed, a signal too: the old folder goes back where no new one stands
+            if not target.exists() and old.exists():
                 old.rename(target)
-            raise
         flush_folder(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
+        if target.exists():
+            shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from idpgan.data.load import DataShape, Split
+from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, save_generator
@@ -58,6 +59,12 @@ def write_release(
     remove_leftovers(run.release)
     if (run.release / PRIVACY).is_file() and not run.release.is_symlink():
         return
+    foreign = [item.name for item in run.release.iterdir()] if run.release.is_dir() else []
+    foreign = sorted(set(foreign) - {*FILES, PRIVACY})
+    if foreign:
+        raise InputError(
+            f"{run.release} holds {foreign[0]!a}, which is no part of a release. Move it away, and resume."
+        )
     generator, shape = cast(Generator, method.generator), split.shape
     public = public_settings(config)
     with whole_folder(run.release) as folder:

@@ -168,7 +168,9 @@ def train_on_digits(
         ledger = Ledger(*terms, run.ledger, config.identity())
         ledger.flush()
     method = kind(config, digits(), ledger=ledger, device=CPU)
-    fingerprint = run_fingerprint(config=config.identity(), private_data=digits().digest, device=CPU)
+    fingerprint = run_fingerprint(
+        config=config.identity(), private_data=digits().digest, public_data=digits().public.digest(), device=CPU
+    )
     fingerprint["code"] = "as it is"  # a file that is edited while the tests run is no matter here
     outcome = train(
         method, config=config.training, ledger=ledger, run=run, fingerprint=fingerprint, delta=DELTA, **options
