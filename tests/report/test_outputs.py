@@ -69,17 +69,3 @@ def test_neither_images_nor_a_run_go_into_a_release_or_a_state(aggregate_run, tm
             export_samples(aggregate_run, 2, out)
     jobs.plan(jobs.load_config(None), copy / "elsewhere")  # negative control
     assert not os.path.lexists(out)
-
-
-@pytest.mark.parametrize("place", ["release", "release/images", "release/deep/run", "state/images"])
-def test_neither_images_nor_a_run_go_into_a_release_or_a_state(aggregate_run, tmp_path, place):
-    copy = shutil.copytree(aggregate_run, tmp_path / "run")
-    shutil.rmtree(copy / "release") if place == "release" else None
-    out = copy / place
-    with pytest.raises(InputError, match=r"of a run|in a release"):
-        jobs.plan(jobs.load_config(None), out)
-    if out.parent.is_dir():
-        with pytest.raises(InputError, match=r"of a run|in a release"):
-            export_samples(aggregate_run, 2, out)
-    jobs.plan(jobs.load_config(None), copy / "elsewhere")  # negative control
-    assert not os.path.lexists(out)
