@@ -52,10 +52,10 @@ def refuse_closed(path: Path, where: str) -> None:
     """
     real = path.parent.resolve() / path.name
     for folder in (real, *real.parents):
+        if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
+            raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
         if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
             raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
-        if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
-            raise InputError(f"{where} is in a release, which is given away as it is. Choose another place.")
 
 
 def _is_of(path: Path, form: str) -> bool:
