@@ -224,7 +224,7 @@ def test_a_statistic_without_noise_never_ends_a_run(tmp_path):
     class Unnoised(FakeMethod):
         UNNOISED = ("loss",)
 
-        def critic_step(self, step):
+        def step(self, step):
             return {"loss": torch.tensor(1.1e8)}
 
     run = new_run(tmp_path / "run")
