@@ -76,11 +76,14 @@ class DpGan:
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: The critic; covered by the guarantee, but not released.
         pace: Critic steps per generator step.
+        UNNOISED: See `idpgan.training.method.Method`.
         extra_loss: What the generator minimises besides, of itself; it must read nothing private. None = nothing.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
+
+    UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
 
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
@@ -331,7 +334,7 @@ def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
         return {}
     norms = result.norms[counted]
     return {
-        "critic_loss": result.losses[counted].mean(),
+        "critic_loss": result.losses[counted].double().mean(),
         "gradient_norm": norms.mean(),
         "clipped_share": (norms > clip_norm).float().mean(),
     }

@@ -169,6 +169,8 @@ class Hybrid:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
+    UNNOISED = DpGan.UNNOISED
+
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:

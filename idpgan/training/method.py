@@ -23,7 +23,9 @@ class Method(Protocol):
     """A private (or not) GAN as the loop sees it. Steps are counted from 1.
 
     The method owns its networks, its optimisers, its `torch.Generator` objects (seeded from ``training.seed``), its
-    noise source and the ledger that `prepare` charges. It uses no global random numbers.
+    noise source and the ledger that `prepare` charges. It uses no global random numbers. Names of statistics that are
+    taken from private images without noise stand in a class attribute UNNOISED, if there are any: these are written
+    down for the curator, finite, and never end a run.
     """
 
     @property

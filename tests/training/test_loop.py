@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 
 from idpgan.errors import ConfigError
+from idpgan.gan.dp_gan import DpGan
+from idpgan.gan.hybrid import Hybrid
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
@@ -214,6 +216,21 @@ def test_a_huge_statistic_counts_as_diverged(tmp_path, value, ends):
     else:
         with pytest.raises(DivergedError, match="loss is"):
             fake_train(method, run)
+
+
+def test_a_statistic_without_noise_never_ends_a_run(tmp_path):
+    """Was a DivergedError: whether there is a release followed an unprotected mean over private images."""
+
+    class Unnoised(FakeMethod):
+        UNNOISED = ("loss",)
+
+        def step(self, step):
+            return {"loss": torch.tensor(1.1e8)}
+
+    run = new_run(tmp_path / "run")
+    assert fake_train(Unnoised(fake_ledger(run), gaussian()), run).ended == "finished"
+    assert read_stats(run.stats)[0]["loss"] == pytest.approx(1.1e8)
+    assert set(DpGan.UNNOISED) == set(Hybrid.UNNOISED) == {"critic_loss", "gradient_norm", "clipped_share"}
 
 
 @pytest.mark.parametrize("where", ["state", "generator"])
