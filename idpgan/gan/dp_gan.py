@@ -146,6 +146,13 @@ class DpGan:
         """Every step pays for itself."""
         return ()
 
+    def step(self, step: int) -> Stats:
+        """See `Method.step`; after the warm-up a generator's step follows every `pace` critic steps."""
+        stats = self.critic_step(step)
+        if step > self.config.critic_warmup and self._since >= self.pace:
+            stats |= self.generator_step(step)
+        return stats
+
     # The critic: the only lines that read private images ---------------------------------------------------------
 
     def critic_step(self, step: int) -> Stats:
@@ -216,10 +223,6 @@ class DpGan:
         return self.noise.normal(shape).float().to(self.device)
 
     # What follows is post-processing of the critic ---------------------------------------------------------------
-
-    def wants_generator_step(self, step: int) -> bool:
-        """After the warm-up, whenever `pace` critic steps were done since the last one."""
-        return step > self.config.critic_warmup and self._since >= self.pace
 
     def generator_step(self, step: int) -> Stats:
         """Raise the scores of fakes by one Adam step, move the average, and set the pace."""

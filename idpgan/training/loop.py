@@ -88,19 +88,15 @@ def train(
     try:
         with StopSignals() as signals:
             while step < config.steps and signals.received is None:
-                # Critic: the only lines that may read private images.
+                # The only lines that may read private images.
                 event = method.step_event()
                 if event is not None:
                     if not _affordable(ledger, event, step):
                         break
                     ledger.charge(event)  # before the step: a failure over-counts, never under-counts
                 step += 1
-                upkeep.recorder.add(method.critic_step(step))
+                upkeep.recorder.add(method.step(step))
                 upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
-
-                # Generator: post-processing of the critic, costs nothing.
-                if method.wants_generator_step(step):
-                    upkeep.recorder.add(method.generator_step(step))
                 progress.update(step)
 
                 # Maintenance: once per tick, and below at the end.

@@ -51,9 +51,7 @@ def channel(bound="clamp", coefficients=6, projection="dct", epsilon=4.0, clip_n
 
 def steps(method, count):
     for step in range(1, count + 1):
-        method.critic_step(step)
-        if method.wants_generator_step(step):
-            method.generator_step(step)
+        method.step(step)
 
 
 # Proven = requested ------------------------------------------------------------------------------------------------
