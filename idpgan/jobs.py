@@ -16,6 +16,7 @@ from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
+from idpgan.files import append_line, check_writable
 from idpgan.gan.config import RunConfig
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
@@ -24,7 +25,7 @@ from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.report.outputs import refuse_closed
 from idpgan.report.release import PRIVACY, write_release
-from idpgan.run import RunFolder, append_line, check_writable, describe_environment, refuse_used
+from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress

@@ -18,13 +18,13 @@ from typing import Any, Self
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, file_lock, write_text_atomic
 from idpgan.privacy.accounting import affordable, compose_epsilon
 from idpgan.privacy.books import Books, Budget, BudgetError, Planned, Terms, append, count, refusal
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.prepared import Committed, PreparedFile, serialize
-from idpgan.run import PRIVATE_FILE, file_lock, write_text_atomic
 
 __all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.files import read_plain, whole_folder
+from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.gan import METHODS
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.hybrid import Config as HybridRun
@@ -34,7 +34,7 @@ from idpgan.report.received import read_privacy, release_config
 from idpgan.report.release import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
 from idpgan.report.step_audits import STEP_CASES, Steps, hybrid_case, steps_case
 from idpgan.report.verify import Verification, verify_release
-from idpgan.run import PRIVATE_FILE, RunFolder, write_bytes_atomic, write_text_atomic
+from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from idpgan.data.load import DataShape, Split
 from idpgan.errors import InputError
-from idpgan.files import whole_folder
+from idpgan.files import whole_folder, write_text_atomic
 from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, save_generator
 from idpgan.models.generator import Generator
@@ -24,7 +24,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.report.card import CardFacts, render_card
-from idpgan.run import RunFolder, write_text_atomic
+from idpgan.run import RunFolder
 from idpgan.training.method import Method
 from idpgan.training.samples import write_samples
 

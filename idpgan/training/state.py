@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
 from idpgan.privacy.ledger import Ledger
-from idpgan.run import PRIVATE_FILE, RunFolder, move_durably, write_bytes_atomic
+from idpgan.run import RunFolder
 
 FORMAT = 2  # of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})

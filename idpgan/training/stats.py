@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.run import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
 from idpgan.training.method import Stats, Tick
 
 if TYPE_CHECKING:
