@@ -192,7 +192,7 @@ def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
     """Return epsilon by the composed privacy loss distribution; infinite where it cannot help."""
     if not others or sum(event.count for event in others) * losses.LEAST_ERROR >= delta:
         return math.inf
-    if 0 < mu < 1e-100 or mu > 1e100:
+    if 0 < mu < 1e-100 or mu > 1e100 or any(event.pure < 1e-100 for event in others):  # squares and shares underflow
         return math.inf
     events = others
     if mu > 0:

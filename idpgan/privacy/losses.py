@@ -157,6 +157,9 @@ def _compose(parts: list[tuple[Losses, int]], delta: float) -> Losses | None:
     exponents = log_total - order * np.arange(first, first + len(masses))
     relative += (abs(log_total) + order * max(abs(first), abs(first + len(masses)))) * 2 * _ROUND_OFF
     masses = np.minimum(np.maximum(masses, 0.0) * np.exp(np.minimum(exponents + relative, 700.0)), 1.0)
+    log_wrong = log_total + relative + math.log(wrong)
+    if not (math.isfinite(order) and math.isfinite(log_wrong) and bool(np.isfinite(masses).all())):
+        return None  # a bound that is no number bounds nothing
     return Losses(
         interval,
         first,
@@ -164,7 +167,7 @@ def _compose(parts: list[tuple[Losses, int]], delta: float) -> Losses | None:
         beyond=math.fsum(count * part.beyond for part, count in parts),
         error=math.fsum(count * part.error for part, count in parts) + 128 * _ROUND_OFF,
         tilt=order / interval,
-        log_wrong=log_total + relative + math.log(wrong),
+        log_wrong=log_wrong,
     )
 
 
@@ -230,6 +233,8 @@ def _chernoff(parts: list[_Masses], sign: int, chance: float) -> tuple[int, floa
         tried *= 2
         for factor in factors:
             np.square(factor, out=factor)
+    if not math.isfinite(best):  # no order gave a bound: nothing is cut off
+        return 1 << 62, order
     return math.ceil(best * (1 + 1e-9)) + 1, order
 
 

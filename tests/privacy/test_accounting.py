@@ -242,6 +242,12 @@ def test_a_release_and_steps_can_be_calibrated_at_any_epsilon(epsilon):
     assert 0.99 * epsilon <= compose_epsilon([spent, dp_sgd(14_000, multiplier, 0.00474)], 1e-5) <= epsilon
 
 
+def test_losses_too_small_for_any_order_are_priced_by_their_sum():
+    """Was an OverflowError."""
+    hardly = Event("discrete-laplace", *ADD, 1.7e308, 2, sensitivity=2**62)
+    assert 0 <= compose_epsilon([hardly], 1e-5) <= 2 / 1.7e308
+
+
 def test_a_clamped_image_and_its_label_have_a_price():
     """784 discrete Laplace coefficients and one randomized response: was a traceback (negative mass at infinity)."""
     events = [
