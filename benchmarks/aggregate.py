@@ -73,8 +73,7 @@ def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
     method.prepare()
     at_start = utility(method.generator, split, arguments)
     for step in range(1, config.training.steps + 1):
-        method.critic_step(step)
-        method.generator_step(step)
+        method.step(step)
     row = {f"before_matching_{name}": value for name, value in at_start.items()}
     return row | utility(method.generator, split, arguments) | {"seconds": round(time.perf_counter() - started, 1)}
 

@@ -89,9 +89,7 @@ def tuned(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     method.prepare()
     for step in range(1, config.training.steps + 1):
-        method.critic_step(step)
-        if method.wants_generator_step(step):
-            method.generator_step(step)
+        method.step(step)
     row = {"steps": config.training.steps, "train_seconds": round(time.perf_counter() - started, 1)}
     row |= utility(method.generator, split, arguments)
     path.write_text(json.dumps(row) + "\n")

@@ -23,12 +23,13 @@ from sweep import finish
 from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import known_shape, load
+from idpgan.files import write_text_atomic
 from idpgan.gan import idp_terms
 from idpgan.gan.config import RunConfig
 from idpgan.metrics import Cache, evaluate_images
 from idpgan.privacy import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
-from idpgan.run import describe_environment, write_text_atomic
+from idpgan.run import describe_environment
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EPSILONS = (0.3, 1.0, 3.0, 11.0)  # split evenly between first layer and loss

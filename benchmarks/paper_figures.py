@@ -33,9 +33,9 @@ from sweep import finish
 from idpgan import gan
 from idpgan.config import load_table
 from idpgan.data.load import describe
+from idpgan.files import write_bytes_atomic, write_text_atomic
 from idpgan.gan.config import RunConfig
 from idpgan.report.attack_run import Options, attack_run, write_attack
-from idpgan.run import write_bytes_atomic, write_text_atomic
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.publish.svd import METHODS, batched_svd, choose_method, decompose
+from idpgan.numerics.svd import METHODS, batched_svd, choose_method, decompose
 
 SIZES = {  # N, m, n, truncated rank; --quick takes a tenth of N
     "orl": (400, 112, 92, 20),

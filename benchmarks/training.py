@@ -41,9 +41,7 @@ def main() -> None:
         started = time.perf_counter()
         for _ in range(STEPS if repeat else BURN_IN):
             step += 1
-            method.critic_step(step)
-            if method.wants_generator_step(step):
-                method.generator_step(step)
+            method.step(step)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import pydantic
+import tomli_w
 from pydantic_core import ErrorDetails
 
 from idpgan.errors import ConfigError
@@ -271,9 +272,8 @@ def dump_toml(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> s
         ConfigError: If the text does not read back to the same section, as with a None against the default.
     """
     if isinstance(model, Mapping):
-        tables: dict[str, Any] = {name: _table(section) for name, section in model.items()}
-        return "\n".join(_toml_lines(tables, prefix="")).strip() + "\n"
-    return "\n".join(_toml_lines(_table(model), prefix="")).strip() + "\n"
+        return tomli_w.dumps({name: _table(section) for name, section in model.items()})
+    return tomli_w.dumps(_table(model))
 
 
 def digest(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:
@@ -289,32 +289,3 @@ def _table(section: pydantic.BaseModel) -> dict[str, Any]:
     if build(type(section), table, type(section).__name__) != section:
         raise ConfigError(f"TOML cannot say None, so this section cannot be written: {_shown(section)}.")
     return table
-
-
-def _toml_lines(table: Mapping[str, Any], prefix: str) -> list[str]:
-    """Write one table: its own keys first, then the tables inside it under their full names."""
-    values = [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    lines = [f"[{prefix}]", *values] if prefix else values
-    for key, value in table.items():
-        if isinstance(value, dict):
-            name = f"{prefix}.{_toml_key(key)}" if prefix else _toml_key(key)
-            lines += ["", *_toml_lines(value, name)]
-    return lines
-
-
-def _toml_key(key: str) -> str:
-    """Write a key, quoted where it has to be."""
-    return key if _BARE_KEY.fullmatch(key) else _toml_value(key)
-
-
-def _toml_value(value: Any) -> str:
-    """Write one value; dictionaries inside lists become inline tables."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, str):  # JSON's escapes are TOML's too, but TOML also wants DEL escaped
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value)

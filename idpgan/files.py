@@ -1,22 +1,185 @@
-"""Folders written whole, and files that somebody else made: plain, of a bounded size, and JSON without tricks."""
+"""Files and folders that are written whole or not at all, their locks and hashes; and files that somebody else made.
+
+The latter are read as plain files of a bounded size, and as JSON without tricks. Importing this does not import torch.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
+import tempfile
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from idpgan.errors import InputError
-from idpgan.run import flush_folder
 
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # of all that is not release/: the curator's alone
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # turn the rest of a line around
+
+
+@contextmanager
+def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when the block ends without an exception.
+
+    The bytes go to a hidden file in the same folder, are flushed to the disk, and replace the old file in one step;
+    then the folder itself is flushed. After an exception or a power cut the old content is there.
+
+    Args:
+        path: Where the file is to appear.
+        mode: Permissions before the umask; 0o600 for a secret.
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        move_durably(part, target)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
+            error.filename = os.fspath(target)
+        raise
+    finally:
+        part.unlink(missing_ok=True)  # gone already if it was moved
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file whole or not at all, durably; see ``open_atomic``."""
+    with open_atomic(path, mode=mode) as file:
+        file.write(content)
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
+    """Write UTF-8 text whole or not at all, durably, with line ends as they are; see ``open_atomic``."""
+    write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file of the curator's, durably."""
+    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Give a whole file its name, in place of what had it; durable when it returns."""
+    os.replace(source, target)
+    flush_folder(target.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make a rename durable; Windows neither needs nor allows it."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
+
+    Until then ``target`` is as it was. Where it is replaced, a kill between the two renames leaves it absent, but never
+    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it.
+
+    Raises:
+        InputError: If a file or a link lies there.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    part.mkdir()
+    try:
+        yield part
+        old = part.with_suffix(".old")
+        try:
+            if target.exists():
+                target.rename(old)
+            part.rename(target)
+        finally:  # whatever failed, a signal too: the old folder goes back where no new one stands
+            if not target.exists() and old.exists():
+                old.rename(target)
+        flush_folder(target.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
+        if target.exists():
+            shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
+
+
+@contextmanager
+def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
+    """Hold the exclusive lock of a file (made if it is missing) or of a folder; it goes with the process.
+
+    Args:
+        path: What is locked. Locks of two handles in one process exclude each other too.
+        busy: What to say where another holds it; None = wait for it.
+
+    Raises:
+        InputError: With ``busy``, where another holds it.
+        OSError: If the file cannot be opened.
+    """
+    import fcntl
+
+    flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(path, flags, PRIVATE_FILE)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise InputError(str(busy)) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
+    """Refuse a place where a file could not be written, before anything is computed for it.
+
+    Args:
+        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
+        num_bytes: What has to fit on the disk.
+
+    Raises:
+        InputError: If less is free.
+        OSError: As the system says, if a file cannot be made there.
+    """
+    folder = Path(path).absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+        pass
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes:
+        raise InputError(
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            "Make room there, or write to another disk."
+        )
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's content as 64 hexadecimal digits.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{os.fspath(path)} cannot be read ({error.strerror}). Check the path.") from error
 
 
 def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
@@ -82,34 +245,3 @@ def _finite(text: str) -> float:
 def printable(text: str) -> bool:
     """Whether a text is one line that shows what it holds: no control character, line break or turned-around text."""
     return not any(unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI for sign in text)
-
-
-@contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
-
-    Until then ``target`` is as it was. Where it is replaced, a kill between the two renames leaves it absent, but never
-    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it.
-
-    Raises:
-        InputError: If a file or a link lies there.
-    """
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    part.mkdir()
-    try:
-        yield part
-        old = part.with_suffix(".old")
-        if target.exists():
-            target.rename(old)
-        try:
-            part.rename(target)
-        except OSError:
-            if old.exists():
-                old.rename(target)
-            raise
-        flush_folder(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved

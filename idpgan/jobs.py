@@ -16,14 +16,16 @@ from idpgan import gan
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
+from idpgan.files import append_line, check_writable
 from idpgan.gan.config import RunConfig
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.report.outputs import refuse_closed
 from idpgan.report.release import PRIVACY, write_release
-from idpgan.run import RunFolder, append_line, check_writable, describe_environment, refuse_used
+from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.progress import Progress
@@ -93,6 +95,7 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
     resolve_device(config.training.device)
     if out is not None:
         refuse_used(RunFolder(out))
+        refuse_closed(out, f"--out {out}")
     check_writable(Path("runs", "new") if out is None else out)
     shape = known_shape(config.data)
     config.check(shape)
@@ -202,7 +205,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress | None = None) 
             config=config.training,
             ledger=ledger,
             run=run,
-            fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
+            fingerprint=_fingerprint(config, split, device),
             delta=config.stated_delta(split.num_private),
             progress=progress,
         )
@@ -214,6 +217,13 @@ def train_on(config: RunConfig, split: Split, progress: Progress | None = None) 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
     method: Method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     return method
+
+
+def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[str, str]:
+    """Return what must be equal in every continuation of a run."""
+    return run_fingerprint(
+        config=config.identity(), private_data=split.digest, public_data=split.public.digest(), device=device
+    )
 
 
 def _train(
@@ -232,7 +242,7 @@ def _train(
             config=config.training,
             ledger=ledger,
             run=run,
-            fingerprint=run_fingerprint(config=config.identity(), private_data=split.digest, device=device),
+            fingerprint=_fingerprint(config, split, device),
             delta=delta,
             on_tick=[SampleGrid(run.samples, num=config.release.samples), tensorboard],
             progress=progress,

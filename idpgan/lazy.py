@@ -12,12 +12,13 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     Args:
         package: Its ``__name__``.
-        modules: Public name -> the module of the package that defines it.
+        modules: Public name -> the module that defines it: of the package, or of another room by its full name.
     """
 
     def import_name(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        module = modules[name]
+        return getattr(importlib.import_module(module if "." in module else f"{package}.{module}"), name)
 
     return import_name

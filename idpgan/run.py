@@ -1,30 +1,27 @@
-"""The run folder, and files that are written whole or not at all. Importing this module does not import torch."""
+"""The run folder, and the environment that a run records. Importing this module does not import torch."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import itertools
 import json
 import os
 import platform
 import re
-import secrets
 import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_text_atomic
 
-PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # of all that is not release/: the curator's alone
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 
@@ -267,133 +264,6 @@ def _clear_unborn(run: RunFolder) -> None:
     if _is_unborn(run):
         for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
             entry.rmdir() if entry.is_dir() else entry.unlink()
-
-
-@contextmanager
-def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
-    """Hold the exclusive lock of a file (made if it is missing) or of a folder; it goes with the process.
-
-    Args:
-        path: What is locked. Locks of two handles in one process exclude each other too.
-        busy: What to say where another holds it; None = wait for it.
-
-    Raises:
-        InputError: With ``busy``, where another holds it.
-        OSError: If the file cannot be opened.
-    """
-    import fcntl
-
-    flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
-    descriptor = os.open(path, flags, PRIVATE_FILE)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise InputError(str(busy)) from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
-    """Refuse a place where a file could not be written, before anything is computed for it.
-
-    Args:
-        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
-        num_bytes: What has to fit on the disk.
-
-    Raises:
-        InputError: If less is free.
-        OSError: As the system says, if a file cannot be made there.
-    """
-    folder = Path(path).absolute().parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
-        pass
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes:
-        raise InputError(
-            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
-            "Make room there, or write to another disk."
-        )
-
-
-@contextmanager
-def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name only when the block ends without an exception.
-
-    The bytes go to a hidden file in the same folder, are flushed to the disk, and replace the old file in one step;
-    then the folder itself is flushed. After an exception or a power cut the old content is there.
-
-    Args:
-        path: Where the file is to appear.
-        mode: Permissions before the umask; 0o600 for a secret.
-    """
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        move_durably(part, target)
-    except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
-            error.filename = os.fspath(target)
-        raise
-    finally:
-        part.unlink(missing_ok=True)  # gone already if it was moved
-
-
-def move_durably(source: Path, target: Path) -> None:
-    """Give a whole file its name, in place of what had it; durable when it returns."""
-    os.replace(source, target)
-    flush_folder(target.parent)
-
-
-def append_line(path: Path, line: str) -> None:
-    """Append a line to a file of the curator's, durably."""
-    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
-        file.write(line + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Make a rename durable; Windows neither needs nor allows it."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file whole or not at all, durably; see ``open_atomic``."""
-    with open_atomic(path, mode=mode) as file:
-        file.write(content)
-
-
-def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
-    """Write UTF-8 text whole or not at all, durably, with line ends as they are; see ``open_atomic``."""
-    write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
-
-
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's content as 64 hexadecimal digits.
-
-    Raises:
-        InputError: If the file cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{os.fspath(path)} cannot be read ({error.strerror}). Check the path.") from error
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:

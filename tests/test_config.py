@@ -164,8 +164,23 @@ def test_toml_of_a_none_against_the_default_is_refused():
 
 
 def test_toml_is_fit_to_read():
-    expected = '[model]\nwidth = 8\nnames = ["a"]\n'
+    expected = '[model]\nwidth = 8\nnames = [\n    "a",\n]\n'
     assert dump_toml({"model": Inner(names=("a",))}) == expected
+    nested = tomllib.loads(expected)["model"]
+    assert dump_toml({"run": Example(inner=Inner(**nested))}).endswith(expected.replace("[model]", "\n[run.inner]"))
+
+
+def test_tables_in_lists_read_back():
+    class Row(Section):
+        name: str
+        sizes: tuple[int, ...] = ()
+
+    class Rows(Section):
+        rows: tuple[Row, ...] = ()
+
+    for name in ("a", "long " * 40):  # in one line, and as tables of their own
+        rows = Rows(rows=(Row(name=name, sizes=(1, 2)), Row(name="b")))
+        assert build(Rows, tomllib.loads(dump_toml(rows)), "[rows]") == rows
 
 
 def test_digest_depends_on_values_only():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import shutil
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from idpgan import jobs
+from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.gan import build_config, load_method
@@ -239,3 +241,15 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
     planned = config.planned_events(split.shape)
     assert not config.plans_exactly or ledger.events == planned[: len(ledger.events)]
     assert len(ledger.events) == 1 or "hybrid" not in table["method"]["name"]
+
+
+def test_a_run_goes_on_only_with_the_public_images_that_it_began_with(tmp_path, monkeypatch):
+    """What is trained on them first decides over the sums of hybrid's private steps, which would get the same noise."""
+    config = aggregate().model_copy(update={"data": DataConfig(public_share=0.2, confirm_public=True)})
+    path = jobs.start(config, tmp_path / "run").run.path
+    jobs.resume(path)  # negative control
+    split = load(config.data)
+    other = dataclasses.replace(split.public, images=255 - split.public.images)
+    monkeypatch.setattr(jobs, "load", lambda _: dataclasses.replace(split, public=other))
+    with pytest.raises(InputError, match="public data"):
+        jobs.resume(path)

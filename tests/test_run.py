@@ -1,5 +1,4 @@
 import getpass
-import hashlib
 import json
 import os
 import platform
@@ -9,20 +8,10 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from idpgan.errors import InputError
-from idpgan.run import (
-    RunFolder,
-    append_line,
-    describe_environment,
-    file_lock,
-    open_atomic,
-    sha256_file,
-    write_bytes_atomic,
-    write_text_atomic,
-)
+from idpgan.files import file_lock
+from idpgan.run import RunFolder, describe_environment
 from tests.training.toy import Stopped, stopping_at
 
 CONFIG = "[training]\nsteps = 3\n"
@@ -31,84 +20,6 @@ ENVIRONMENT = {"python": "3"}
 
 def mode(path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-# Files
-
-
-@given(content=st.binary(max_size=2000))
-def test_written_bytes_are_read_back_and_hashed(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "any.bin"
-    write_bytes_atomic(path, b"old")
-    write_bytes_atomic(path, content)
-    assert path.read_bytes() == content
-    assert sha256_file(path) == hashlib.sha256(content).hexdigest()
-
-
-def test_text_is_utf8_with_its_own_line_ends(tmp_path):
-    write_text_atomic(tmp_path / "text", "naïve\nε\r\n")
-    assert (tmp_path / "text").read_bytes() == "naïve\nε\r\n".encode()
-
-
-@pytest.mark.parametrize("exception", [OSError, KeyboardInterrupt])
-def test_an_interrupted_write_keeps_the_old_content(tmp_path, exception):
-    path = tmp_path / "state.pt"
-    write_bytes_atomic(path, b"old")
-
-    def fail(file) -> None:
-        file.write(b"half of the n")
-        file.flush()
-        seen.append(path.read_bytes())
-        raise exception
-
-    seen = []
-    with pytest.raises(exception), open_atomic(path) as file:
-        fail(file)
-    assert seen == [b"old"]
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["state.pt"]
-    with pytest.raises(exception), path.open("wb") as file:  # negative control: a plain write loses it
-        fail(file)
-    assert path.read_bytes() != b"old"
-
-
-def test_a_write_that_cannot_be_moved_leaves_nothing(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError("disk")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="disk"):
-        write_bytes_atomic(tmp_path / "file", b"new")
-    assert os.listdir(tmp_path) == []
-
-
-def test_content_and_folder_are_flushed_in_the_right_order(tmp_path, monkeypatch):
-    done = []
-    fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"), fsync(fd))
-    )
-    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("replace"), replace(*paths)))
-    write_bytes_atomic(tmp_path / "ledger.json", b"{}")
-    assert done == ["file", "replace", "folder"]
-
-
-def test_permissions_follow_the_umask_unless_secret(tmp_path):
-    previous = os.umask(0o027)
-    try:
-        write_bytes_atomic(tmp_path / "plain", b"")
-        write_bytes_atomic(tmp_path / "secret", b"", mode=0o600)
-    finally:
-        os.umask(previous)
-    assert mode(tmp_path / "plain") == 0o640
-    assert mode(tmp_path / "secret") == 0o600
-
-
-def test_hash_of_a_known_text_and_of_a_missing_file(tmp_path):
-    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
-    assert sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    with pytest.raises(InputError, match="missing cannot be read"):
-        sha256_file(tmp_path / "missing")
 
 
 # Run folders
@@ -296,10 +207,3 @@ def test_a_folder_that_another_process_is_making_is_refused(tmp_path):
     with file_lock(tmp_path / "run"), pytest.raises(InputError, match="Another process is making"):
         RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
     RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
-
-
-def test_an_appended_line_is_whole_and_the_curators_alone(tmp_path):
-    for line in ("one", "two"):
-        append_line(tmp_path / "log.txt", line)
-    assert (tmp_path / "log.txt").read_text() == "one\ntwo\n"
-    assert mode(tmp_path / "log.txt") == 0o600

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from idpgan import linalg
 from idpgan.checks import typed
 from idpgan.errors import InputError
+from idpgan.numerics.safe_svd import safe_svd
 
 Match = Literal["pairs", "columns", "rows"]
 _ROUNDING = 4.0  # singular values below this many eps * max(m, n) of the largest are the product's rounding errors
@@ -52,7 +52,7 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
     """
     _check(released, gallery, match, gallery_rank)
     left, right = _directions(released)  # (N, m, r), (N, n, r)
-    vectors, values, rows = linalg.svd(gallery.to(released))
+    vectors, values, rows = safe_svd(gallery.to(released))
     rank = min(gallery_rank, values.shape[1])
     values, rows = values[:, :rank], rows[:, :rank]
     columns, energy = vectors[:, :, :rank] * values[:, None], values.square().sum(1)
@@ -97,7 +97,7 @@ def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -
 
 def _directions(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return left (N, m, r) and right (N, n, r) singular vectors; those beyond an image's numerical rank are zero."""
-    left, values, right = linalg.svd(images)
+    left, values, right = safe_svd(images)
     tolerance = _ROUNDING * max(images.shape[-2:]) * torch.finfo(images.dtype).eps
     kept = values > tolerance * values[:, :1]
     most = max(1, int(kept.sum(1).max()))

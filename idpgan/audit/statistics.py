@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idpgan import linalg
 from idpgan.errors import InputError
 from idpgan.models.initialise import seeded_init
+from idpgan.numerics.safe_svd import safe_svd
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
@@ -252,7 +252,7 @@ class SubspaceDistance(Statistic):
 
     def _basis(self, matrices: Tensor) -> Tensor:
         """Return leading left singular vectors (..., m, r), those of singular value 0 set to 0."""
-        left, values, _ = linalg.svd(matrices.double())
+        left, values, _ = safe_svd(matrices.double())
         kept = values[..., : self._rank] > 1e-9 * values[..., :1]
         return left[..., : self._rank] * kept[..., None, :]
 

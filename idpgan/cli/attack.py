@@ -54,9 +54,10 @@ def attack(
     if not 0 < confidence < 1:
         raise InputError(f"--confidence {confidence} must be in (0, 1).")
 
+    from idpgan.files import check_writable
     from idpgan.report.attack_run import FORMAT, Options, attack_run, write_attack
     from idpgan.report.outputs import check_output
-    from idpgan.run import RunFolder, check_writable
+    from idpgan.run import RunFolder
     from idpgan.training.method import resolve_device
     from idpgan.training.progress import BarProgress
     from idpgan.training.progress import Progress as Silent

@@ -10,7 +10,8 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, kept, print_json
 from idpgan.errors import InputError
-from idpgan.run import RunFolder, check_writable
+from idpgan.files import check_writable
+from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
     import torch

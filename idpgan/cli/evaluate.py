@@ -57,10 +57,11 @@ def evaluate(
         raise InputError(f"--seeds {seeds} must be at least 1.")
 
     from idpgan.data.load import load
+    from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
     from idpgan.metrics import Cache, evaluate_images, read_images
     from idpgan.metrics.cache import default_folder
     from idpgan.metrics.source import kind_of
-    from idpgan.run import PRIVATE_FILE, check_writable, describe_environment, write_text_atomic
+    from idpgan.run import describe_environment
     from idpgan.training.method import resolve_device
 
     kind = kind_of(source)

@@ -9,7 +9,7 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
 from idpgan.errors import InputError
-from idpgan.run import check_writable
+from idpgan.files import check_writable
 
 
 def sample(

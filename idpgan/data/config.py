@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from idpgan.config import Section
 from idpgan.errors import ConfigError
@@ -21,7 +21,6 @@ OWN_KEYS = {  # key -> the sources that it is for
     "num_images": ("faces", "folder", "face-folder"),
     "num_people": ("faces", "face-folder"),
 }
-LATER_KEYS = ("label", "split_by", *OWN_KEYS)  # not in the first version's configs
 
 
 class DataConfig(Section):
@@ -69,13 +68,6 @@ class DataConfig(Section):
     layout: str | None = None
     num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
-
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave later keys out at their defaults: a run that is older than them keeps its digest, and so resumes."""
-        table: dict[str, Any] = handler(self)
-        defaults = {name: DataConfig.model_fields[name].default for name in LATER_KEYS}
-        return {name: value for name, value in table.items() if getattr(self, name) != defaults.get(name, ...)}
 
     @model_validator(mode="after")
     def _check_label(self) -> DataConfig:

@@ -27,6 +27,7 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import ImageShape
+from idpgan.numerics.dct import cosines
 from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, RandomisedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
 
@@ -154,9 +155,15 @@ class Channel:
         return flat.view(-1, *self.image_shape) / math.sqrt(1 + self.pixel_std**2)
 
     def release(self, images: Tensor, noise: Noise) -> Tensor:
-        """Perturb private images: noisy coefficients in grid steps, int32 (B, k), on the CPU."""
+        """Perturb private images: noisy coefficients in grid steps, (B, k) on the CPU.
+
+        Of 32 bits where the noise leaves them with a chance below e^-64 a number, else of 64: never by what was drawn,
+        since a release that fails has read private images and is not charged.
+        """
         steps = self.terms.grid.round(self._inside(self.encode(images).double()).cpu())
         released = self.mechanism(steps, noise)
+        if 64 * self.mechanism.scale + 1 / self.terms.grid.step >= 1 << 31:
+            return released
         if bool((released.abs() >= 1 << 31).any()):
             raise ValueError("a noisy coefficient leaves the range of 32 bits.")
         return released.int()
@@ -274,17 +281,9 @@ def dct_basis(image_shape: ImageShape, count: int) -> Tensor:
     Ordered by u + v, then u, then channel.
     """
     channels, height, width = image_shape
-    rows, columns = _dct_matrix(height), _dct_matrix(width)  # (frequency, position)
-    order = sorted((u + v, u, c) for u in range(height) for v in range(width) for c in range(channels))[:count]
-    basis = torch.zeros(channels, height, width, count, dtype=torch.float64)
-    for j, (total, u, channel) in enumerate(order):
-        basis[channel, :, :, j] = torch.outer(rows[u], columns[total - u])
-    return basis.flatten(0, 2).float()
-
-
-def _dct_matrix(size: int) -> Tensor:
-    """Return the orthonormal DCT-II matrix, (size, size) float64."""
-    index = torch.arange(size, dtype=torch.float64)
-    matrix = torch.cos(math.pi / size * (index[None, :] + 0.5) * index[:, None]) * math.sqrt(2 / size)
-    matrix[0] /= math.sqrt(2)
-    return matrix
+    low = sorted((u + v, u, c) for u in range(height) for v in range(width) for c in range(channels))[:count]
+    basis = torch.zeros(channels, height * width, len(low), dtype=torch.float64)
+    of_channel = torch.tensor([channel for *_, channel in low])
+    functions = cosines(height, width, [(u, total - u) for total, u, _ in low])  # (H W, count)
+    basis[of_channel, :, torch.arange(len(low))] = functions.T
+    return basis.flatten(0, 1).float()

@@ -76,11 +76,14 @@ class DpGan:
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: The critic; covered by the guarantee, but not released.
         pace: Critic steps per generator step.
+        UNNOISED: See `idpgan.training.method.Method`.
         extra_loss: What the generator minimises besides, of itself; it must read nothing private. None = nothing.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
+
+    UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
 
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
@@ -145,6 +148,13 @@ class DpGan:
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Every step pays for itself."""
         return ()
+
+    def step(self, step: int) -> Stats:
+        """See `Method.step`; after the warm-up a generator's step follows every `pace` critic steps."""
+        stats = self.critic_step(step)
+        if step > self.config.critic_warmup and self._since >= self.pace:
+            stats |= self.generator_step(step)
+        return stats
 
     # The critic: the only lines that read private images ---------------------------------------------------------
 
@@ -216,10 +226,6 @@ class DpGan:
         return self.noise.normal(shape).float().to(self.device)
 
     # What follows is post-processing of the critic ---------------------------------------------------------------
-
-    def wants_generator_step(self, step: int) -> bool:
-        """After the warm-up, whenever `pace` critic steps were done since the last one."""
-        return step > self.config.critic_warmup and self._since >= self.pace
 
     def generator_step(self, step: int) -> Stats:
         """Raise the scores of fakes by one Adam step, move the average, and set the pace."""
@@ -328,7 +334,7 @@ def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
         return {}
     norms = result.norms[counted]
     return {
-        "critic_loss": result.losses[counted].mean(),
+        "critic_loss": result.losses[counted].double().mean(),
         "gradient_norm": norms.mean(),
         "clipped_share": (norms > clip_norm).float().mean(),
     }

@@ -169,6 +169,8 @@ class Hybrid:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
+    UNNOISED = DpGan.UNNOISED
+
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
@@ -203,29 +205,19 @@ class Hybrid:
         """Nothing for the aggregate's steps, then that of dp-gan."""
         return None if self._done < self.config.aggregate_steps else self.dp_gan.step_event()
 
-    def critic_step(self, step: int) -> Stats:
+    def step(self, step: int) -> Stats:
         """Do a step of the part whose turn it is; the first of dp-gan takes over the generator."""
         self._done = step
         own = step - self.config.aggregate_steps
         if own <= 0:
-            return self.aggregate.critic_step(step)
+            return self.aggregate.step(step)
         if own == 1:
             self.dp_gan.start_from(self.aggregate.generator)
-        return self.dp_gan.critic_step(own)
+        return self.dp_gan.step(own)
 
     def _match_loss(self, generator: Generator) -> Tensor:
         """Return the weighted loss of a generator before the critic of the released sums, 0-d."""
         return self.config.match * self.aggregate.match_loss(generator)
-
-    def wants_generator_step(self, step: int) -> bool:
-        """Ask the part whose turn it is."""
-        own = step - self.config.aggregate_steps
-        return self.aggregate.wants_generator_step(step) if own <= 0 else self.dp_gan.wants_generator_step(own)
-
-    def generator_step(self, step: int) -> Stats:
-        """Let the part whose turn it is do it."""
-        own = step - self.config.aggregate_steps
-        return self.aggregate.generator_step(step) if own <= 0 else self.dp_gan.generator_step(own)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """See `DpGan.critic_scores`."""

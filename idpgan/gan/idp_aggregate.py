@@ -98,7 +98,6 @@ class IdpAggregate:
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
         self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
-        self._fake: Tensor | None = None
         self._start_training()
 
     # The one private read --------------------------------------------------------------------------------------
@@ -192,25 +191,19 @@ class IdpAggregate:
         """No step reads anything private."""
         return ()
 
-    def critic_step(self, step: int) -> Stats:
-        """Generate, embed, and move the critic; the embedding is kept for the generator's step."""
+    def step(self, step: int) -> Stats:
+        """See `Method.step`: generate and embed, move the critic, then the generator by the same embedding."""
         if isinstance(self.critic, LinearCritic):
             if step == 1 and self.config.metric == "public":
                 self._set_metric(*self._public_images())
             if self.config.metric == "fakes" and step in self.config.metric_steps:
                 self._set_metric(*self._fake_images())
-        self._fake = self._embedded(self.newest)
-        return self.critic.learn(self._fake.detach())
+        fake = self._embedded(self.newest)
+        return self.critic.learn(fake.detach()) | self._generator_step(fake, step)
 
-    def wants_generator_step(self, step: int) -> bool:
-        """After every critic step."""
-        return True
-
-    def generator_step(self, step: int) -> Stats:
-        """Raise the critic's score of the embedding by one Adam step, and move the average."""
-        if self._fake is None:
-            raise RuntimeError("generator_step follows critic_step.")
-        score, self._fake = self.critic.score(self._fake), None
+    def _generator_step(self, fake: Tensor, step: int) -> Stats:
+        """Raise the critic's score of an embedding by one Adam step, and move the average."""
+        score = self.critic.score(fake)
         for group in self._optimiser.param_groups:
             group["lr"] = self.config.learning_rate * _schedule(step / self.training.steps)
         self._optimiser.zero_grad()

@@ -236,6 +236,13 @@ class IdpPublished:
 
     # Steps -----------------------------------------------------------------------------------------------------
 
+    def step(self, step: int) -> Stats:
+        """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
+        stats = self.critic_step(step)
+        if step % self.config.critic_steps_per_generator_step == 0:
+            stats |= self.generator_step(step)
+        return stats
+
     def critic_step(self, step: int) -> Stats:
         """Minimise noisy Taylor cross-entropy / |L| + 10 x gradient penalty by one Adam step (lines 3-10)."""
         first, pixels = self.critic.first, self.critic.first.pixel_noise
@@ -330,10 +337,6 @@ class IdpPublished:
         share = (taylor_curvature(second, self.config.l2) < 0).float().mean()
         self._unbounded = torch.maximum(self._unbounded, share)
         return share
-
-    def wants_generator_step(self, step: int) -> bool:
-        """After every ``critic_steps_per_generator_step`` critic steps."""
-        return step % self.config.critic_steps_per_generator_step == 0
 
     def generator_step(self, step: int) -> Stats:
         """Minimise minus the mean output of perturbed fakes by one Adam step (line 11), and move the average."""

@@ -135,6 +135,13 @@ class WganGp:
         """Every step pays for itself."""
         return ()
 
+    def step(self, step: int) -> Stats:
+        """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
+        stats = self.critic_step(step)
+        if step % self.config.critic_steps_per_generator_step == 0:
+            stats |= self.generator_step(step)
+        return stats
+
     def critic_step(self, step: int) -> Stats:
         """Minimise ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` (seed 004, eq. 5) by one Adam step."""
         real, labels = self._real_batch()
@@ -149,10 +156,6 @@ class WganGp:
         loss.backward(inputs=list(self.critic.parameters()))  # not the interpolates, which are leaves too
         self._critic_optimizer.step()
         return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
-
-    def wants_generator_step(self, step: int) -> bool:
-        """After every ``critic_steps_per_generator_step`` critic steps."""
-        return step % self.config.critic_steps_per_generator_step == 0
 
     def generator_step(self, step: int) -> Stats:
         """Minimise ``-E[D(G(z))]`` by one Adam step, and move the average."""

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.run import check_writable, write_bytes_atomic
+from idpgan.files import check_writable, write_bytes_atomic
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,11 +17,10 @@ from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.data.labels import check_class_names
 from idpgan.errors import ConfigError, InputError
-from idpgan.files import parse_json, read_plain
+from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
-from idpgan.run import write_bytes_atomic, write_text_atomic
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"

@@ -18,6 +18,7 @@ from torch.nn import functional
 from idpgan.data.images import to_float
 from idpgan.models.augment import augment
 from idpgan.models.initialise import seeded_init, torch_seed
+from idpgan.numerics.dct import cosines
 
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's
 _LEAST_NORM = 1e-6
@@ -281,7 +282,7 @@ class RandomFeatures(FeatureMap):
         super().__init__(norm)
         self.channels, self.side = image_shape[0], image_shape[1]
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
-        self.register_buffer("dct", _dct(self.side, dimensions))  # (H W, q)
+        self.register_buffer("dct", _low_cosines(self.side, dimensions))  # (H W, q)
         self.register_buffer("gabor", _gabor())  # (32, 1, 9, 9)
         moduli, frequencies = self.channels * _MODULI, self.dct.shape[1] * self.channels
         self.register_buffer("projection", torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
@@ -337,13 +338,10 @@ def _principal_axes(vectors: Tensor, count: int) -> Tensor:
     return torch.from_numpy(fitted.components_).to(vectors.dtype)
 
 
-def _dct(side: int, count: int) -> Tensor:
-    """Return the ``count`` lowest orthonormal 2-D cosine functions, (side * side, count)."""
-    k = torch.arange(side, dtype=torch.float64)
-    basis = torch.cos(math.pi * (k[:, None] + 0.5) * k[None] / side) * math.sqrt(2 / side)
-    basis[:, 0] /= math.sqrt(2)
-    low = sorted((i * i + j * j, i, j) for i in range(side) for j in range(side))[:count]
-    return torch.stack([torch.outer(basis[:, i], basis[:, j]).flatten() for _, i, j in low], dim=1).float()
+def _low_cosines(side: int, count: int) -> Tensor:
+    """Return the ``count`` cosine functions of lowest ``u^2 + v^2``, (side * side, count) float32."""
+    low = sorted((u * u + v * v, u, v) for u in range(side) for v in range(side))[:count]
+    return cosines(side, side, [(u, v) for _, u, v in low]).float()
 
 
 def _gabor(side: int = 9) -> Tensor:

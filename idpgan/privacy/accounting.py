@@ -66,14 +66,13 @@ def _check_delta(delta: float) -> None:
 def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
     """Return the mu of all Gaussian reads, and the others, one entry per distinct event: order does not matter."""
     counts: dict[Event, int] = {}
-    squares = 0.0
+    mu = 0.0
     for event in events:
         if event.kind == "gaussian" or event.sample_rate == 1:  # a record that is in every step is not sampled
-            mu = _mu(event)
-            squares += event.count * (mu * mu)
+            mu = math.hypot(mu, math.sqrt(event.count) * _mu(event))  # its square may underflow, it must not be 0
         else:
             counts[event.single] = counts.get(event.single, 0) + event.count
-    return math.sqrt(squares), tuple(event.repeated(count) for event, count in counts.items())
+    return mu, tuple(event.repeated(count) for event, count in counts.items())
 
 
 def _mu(event: Event) -> float:

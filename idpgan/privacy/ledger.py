@@ -7,6 +7,7 @@ what really stands there, so no handle and no process loses the charge of anothe
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
 import math
@@ -17,13 +18,13 @@ from typing import Any, Self
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, file_lock, write_text_atomic
 from idpgan.privacy.accounting import affordable, compose_epsilon
 from idpgan.privacy.books import Books, Budget, BudgetError, Planned, Terms, append, count, refusal
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.prepared import Committed, PreparedFile, serialize
-from idpgan.run import PRIVATE_FILE, file_lock, write_text_atomic
 
 __all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
 
@@ -67,6 +68,7 @@ class Ledger:
         self._unwritten: list[Event] = []  # unprotected reads that wait for a `flush`
         self._seen: bytes | None = None  # content of the file when this handle last saw it
         self._stale = False  # a write failed: memory and disk may differ
+        self._absent: Books | None = None  # what stood while there was no file yet
 
     # Reading the books -----------------------------------------------------------------------------------------
 
@@ -337,12 +339,17 @@ class Ledger:
         """
         if self.path is None:
             return
+        if self.path.is_symlink():  # a charge would take the place of the link, and never reach what it leads to
+            raise BudgetError(f"the ledger {self.path} is a symbolic link. Name the file itself.")
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             if self._seen is not None:
                 raise BudgetError(f"the ledger {self.path} is gone: what was spent is unknown. Restore it.") from None
+            if self._stale and self._absent is not None:  # the first write failed: what it was to hold is not charged
+                self._books, self._allowance, self._stale = self._absent, None, False
             self._books.committed = None  # not written yet, or not with success
+            self._absent = copy.deepcopy(self._books)
             return
         if content == self._seen and not self._stale:
             return

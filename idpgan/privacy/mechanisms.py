@@ -27,6 +27,8 @@ from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
+_COIN = 1 << 62  # equally likely values of a coin
+
 
 class Mechanism(Protocol):
     """A randomised answer with a price."""
@@ -327,7 +329,7 @@ class RandomisedResponse:
             )
         if self.epsilon > 30:
             raise InputError(
-                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: 52 bits hold no rarer lie."
+                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: above, it hides nothing."
             )
 
     @property
@@ -343,6 +345,8 @@ class RandomisedResponse:
             raise ValueError(f"labels must be int64 in 0 .. {self.categories - 1}.")
         odds = (self.categories - 1) * math.exp(-self.epsilon)
         lie_probability = odds / (1 + odds)
-        lie = (noise.uniform(answer.shape) < lie_probability).to(answer.device)
+        # Rounded up: a lie rarer than stated, were it by 1e-16, costs e^epsilon times that in delta.
+        bound = min(math.ceil(lie_probability * (1 + 2.0**-50) * _COIN), _COIN)
+        lie = (noise.integers(_COIN, answer.shape) < bound).to(answer.device)
         offset = 1 + noise.integers(self.categories - 1, answer.shape).to(answer.device)
         return torch.where(lie, (answer + offset) % self.categories, answer)

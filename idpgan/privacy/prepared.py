@@ -12,7 +12,7 @@ import safetensors.torch
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.run import PRIVATE_FILE, move_durably, sha256_file, write_bytes_atomic
+from idpgan.files import PRIVATE_FILE, move_durably, sha256_file, write_bytes_atomic
 
 
 @dataclass(frozen=True)

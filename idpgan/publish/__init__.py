@@ -13,11 +13,11 @@ from idpgan.lazy import lazy_names
 from idpgan.publish.registry import METHODS
 
 if TYPE_CHECKING:
+    from idpgan.numerics.svd import batched_svd
     from idpgan.publish.publisher import Release, release
-    from idpgan.publish.svd import batched_svd
 
 __all__ = ["METHODS", "Release", "batched_svd", "release"]
 
-_MODULES = {"Release": "publisher", "batched_svd": "svd", "release": "publisher"}
+_MODULES = {"Release": "publisher", "batched_svd": "idpgan.numerics.svd", "release": "publisher"}
 
 __getattr__ = lazy_names(__name__, _MODULES)

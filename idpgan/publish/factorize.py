@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idpgan.publish.svd import batched_svd
+from idpgan.numerics.svd import batched_svd
 
 AddNoise = Callable[[Tensor], Tensor]
 _LRM_INNER_STEPS = 5  # alternations per multiplier update

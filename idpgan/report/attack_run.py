@@ -27,11 +27,12 @@ from idpgan.attacks import Attack, AttackResult, Knowledge, evaluate_scores, roc
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
 from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, load_generator, save_generator
 from idpgan.models.generator import Generator
 from idpgan.report.critics import NoCriticError, critic_of_run, saved_state
-from idpgan.run import PRIVATE_FILE, RunFolder, describe_environment, write_bytes_atomic, write_text_atomic
+from idpgan.run import RunFolder, describe_environment
 from idpgan.training.method import resolve_device
 from idpgan.training.progress import Progress as TrainingProgress
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.files import whole_folder
+from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.gan import METHODS
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.hybrid import Config as HybridRun
@@ -24,9 +24,9 @@ from idpgan.gan.idp_local import Config as LocalRun
 from idpgan.gan.idp_terms import Config as PublishedConfig
 from idpgan.gan.idp_terms import most_accesses, pixel_noise
 from idpgan.jobs import load_config, plan
-from idpgan.models.checkpoint import CONFIG, WEIGHTS, describe_generator
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, describe_generator
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
 from idpgan.report.publisher_audits import PUBLISHER_CASES
@@ -34,7 +34,7 @@ from idpgan.report.received import read_privacy, release_config
 from idpgan.report.release import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
 from idpgan.report.step_audits import STEP_CASES, Steps, hybrid_case, steps_case
 from idpgan.report.verify import Verification, verify_release
-from idpgan.run import PRIVATE_FILE, RunFolder, write_bytes_atomic, write_text_atomic
+from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
     from idpgan.gan.config import RunConfig
@@ -90,38 +90,32 @@ def run_case(path: Path) -> AuditCase:
     nothing = nothing_to_audit(name)
     if nothing:
         raise InputError(nothing)
-    document = _released(run)
-    if document is None:
+    if not (run.release / PRIVACY).is_file():
         shape = known_shape(config.data)
         facts = _Facts(shape.image_shape, len(shape.classes), shape.num_private, plan(config).delta)
         claimed = None
     else:
-        generator = json.loads((run.release / CONFIG).read_text(encoding="utf-8"))["generator"]
-        channels, height, width = generator["image_shape"]
-        classes = len(generator["classes"])
-        facts = _Facts((channels, height, width), classes, document["num_private"], document["delta"])
-        claimed = PrivacyReport.from_json(document["report"]).claimed
+        stated = read_privacy(run.release / PRIVACY)
+        content = read_plain(run.release / CONFIG, MOST_TEXT_BYTES)
+        generator = describe_generator(content, run.release / CONFIG)
+        private, delta = stated.document["num_private"], stated.document["delta"]
+        facts = _Facts(generator.image_shape, len(generator.classes), private, delta)
+        claimed = stated.report.claimed
     return RUN_CASES[name](run, config, facts, claimed)
-
-
-def _released(run: RunFolder) -> dict[str, Any] | None:
-    """Return privacy.json of a finished run."""
-    path = run.release / PRIVACY
-    if not path.is_file():
-        return None
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return document
 
 
 def _prepared(run: RunFolder) -> Any:
     """Open what `prepare` released, for shapes and allocation."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not run.prepared.is_file():
         raise InputError(
             f"{run.path} has released nothing yet ({run.prepared.name} is missing). Let it start training."
         )
-    return safe_open(run.prepared, framework="pt")
+    try:
+        return safe_open(run.prepared, framework="pt")
+    except SafetensorError as error:
+        raise InputError(f"{run.prepared} is damaged ({error}). Restore it from a copy.") from error
 
 
 def _aggregate_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:

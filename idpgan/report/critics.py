@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from idpgan import gan
@@ -17,7 +18,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 from idpgan.training.method import Method
 
-_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError)
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 
 
 class NoCriticError(InputError):
@@ -40,7 +41,8 @@ def saved_state(run: RunFolder) -> dict[str, Any] | None:
 
             state["prepared"] = load_file(run.prepared)
     except _UNREADABLE as error:
-        raise InputError(f"{run.state} cannot be read ({error}). Restore it from a copy, or remove state/.") from error
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{run.state_dir} cannot be read ({reason}). Restore it from a copy, or remove it.") from error
     return {"method": state, "fingerprint": fingerprint}
 
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from idpgan.data.images import to_uint8
 from idpgan.errors import InputError
-from idpgan.files import read_plain, whole_folder
+from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.report.card import render_card
+from idpgan.report.outputs import refuse_closed
 from idpgan.report.received import read_privacy, release_config
 from idpgan.report.release import CARD, PRIVACY, card_facts
-from idpgan.run import write_bytes_atomic
 from idpgan.training.samples import png_bytes
 
 MANIFEST = "manifest.json"
@@ -108,6 +108,7 @@ def _refuse_place(out: Path) -> None:
             raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    refuse_closed(out, f"--out {out}")
     if out.suffix.lower() in _FILE_SUFFIXES:
         raise InputError(
             f"--out {out} looks like a {out.suffix} file, but images are written as an .npz file or as a folder of "

@@ -35,17 +35,27 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
     for source in (item.resolve() for item in inputs):
         if real == source:
             raise InputError(f"{where} is what is to be read. Choose another name.")
-    for folder in real.parents:
-        if (folder / WEIGHTS).exists() or (folder / PRIVACY).exists():
-            raise InputError(f"{where} is in a release, but numbers on private images must not be given away.")
-        if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
-            raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
+    refuse_closed(path, where)
     try:
         status = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode) or not _is_of(path, form):
         raise InputError(f"{where} exists and is no earlier result of this command. Choose another name or move it.")
+
+
+def refuse_closed(path: Path, where: str) -> None:
+    """Refuse a file or folder to be in a release or in what only training writes of a run.
+
+    Raises:
+        InputError: Beginning with ``where``.
+    """
+    real = path.parent.resolve() / path.name
+    for folder in (real, *real.parents):
+        if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
+            raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
+        if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
+            raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
 
 
 def _is_of(path: Path, form: str) -> bool:

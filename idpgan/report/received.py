@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,11 +21,19 @@ from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relati
 from idpgan.report.release import FORMAT
 
 _PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
+_LONGEST_VERSION = 40  # it stands in the card, where a longer text could say anything
 
 
 def _one_line(text: str) -> str:
     if not printable(text):
         raise ValueError("it holds control characters or line breaks")
+    return text
+
+
+def _version(text: str) -> str:
+    if len(text) > _LONGEST_VERSION or not _VERSION.fullmatch(text):
+        raise ValueError("it is no version number")
     return text
 
 
@@ -73,7 +82,7 @@ class _Document(_Strict):
     """privacy.json: types and ranges; what the values have to be is for `verify` to derive."""
 
     format: _Text
-    idpgan: _Text
+    idpgan: Annotated[str, AfterValidator(_version)]
     report: _Report
     num_private: _Count
     num_public: Annotated[int, Field(ge=0, le=1 << 40)]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from idpgan.data.load import DataShape, Split
-from idpgan.files import whole_folder
+from idpgan.errors import InputError
+from idpgan.files import whole_folder, write_text_atomic
 from idpgan.gan.config import RunConfig
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, save_generator
 from idpgan.models.generator import Generator
@@ -23,7 +24,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.report.card import CardFacts, render_card
-from idpgan.run import RunFolder, write_text_atomic
+from idpgan.run import RunFolder
 from idpgan.training.method import Method
 from idpgan.training.samples import write_samples
 
@@ -58,6 +59,12 @@ def write_release(
     remove_leftovers(run.release)
     if (run.release / PRIVACY).is_file() and not run.release.is_symlink():
         return
+    foreign = [item.name for item in run.release.iterdir()] if run.release.is_dir() else []
+    foreign = sorted(set(foreign) - {*FILES, PRIVACY})
+    if foreign:
+        raise InputError(
+            f"{run.release} holds {foreign[0]!a}, which is no part of a release. Move it away, and resume."
+        )
     generator, shape = cast(Generator, method.generator), split.shape
     public = public_settings(config)
     with whole_folder(run.release) as folder:

@@ -184,16 +184,20 @@ def _check_charges(config: RunConfig, shape: DataShape, stated: Stated) -> list[
     most = math.prod(shape.image_shape) + len(shape.classes) + 1  # where every pixel has a price of its own
     if len(stated.events) > most:
         return [f"{len(stated.events):,} charges are listed, and no run of these settings has more than {most:,}."]
-    return _check_events(stated.events, config.planned_events(shape), config, delta)
+    return _check_events(stated.events, config.planned_events(shape), config, delta, math.prod(shape.image_shape))
 
 
-def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], config: RunConfig, delta: float) -> list[str]:
+def _check_events(
+    listed: tuple[Event, ...], planned: tuple[Event, ...], config: RunConfig, delta: float, num_pixels: int
+) -> list[str]:
     """Compare the charges with those that the settings plan."""
     if not config.plans_exactly:
         if compose_epsilon(listed, delta) > compose_epsilon(planned, delta) * (1 + _TOLERANCE):
             return ["the events cost more than the settings can."]
         if [event.kind for event in listed if event.pure_epsilon] != [e.kind for e in planned[1:] if e.pure_epsilon]:
             return ["the events are not those of the settings."]
+        return _check_divided(listed, planned, num_pixels)
+    if config.ledger_terms()[2] is None and _repeats(listed, planned):
         return []
     if len(listed) != len(planned) or not all(map(_alike, listed, planned)):
         wrong = next((pair for pair in zip(listed, planned, strict=False) if not _alike(*pair)), None)
@@ -202,6 +206,30 @@ def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], config:
     if any(event.count != plan.count for event, plan in zip(listed[:-1], planned[:-1], strict=True)):
         return ["an event that happens once or a planned number of times has another count."]
     return _check_steps(listed, planned[-1].count, config)
+
+
+def _check_divided(listed: tuple[Event, ...], planned: tuple[Event, ...], num_pixels: int) -> list[str]:
+    """Check charges that public images divide among the pixels: their number is known, and the least sum of them."""
+    private = [event for event in listed if event.is_private]
+    number = sum(event.count for event in private)
+    expected = [(e, e.count * (num_pixels if e.kind == "exponential" else 1)) for e in planned if e.is_private]
+    if number != sum(count for _, count in expected):
+        return ["the events are not as many as the settings plan."]
+    least = math.fsum(event.pure * event.count for event, _ in expected)
+    if math.fsum(event.pure * event.count for event in private) < least * (1 - _TOLERANCE):
+        return ["the events cost less than the settings can."]
+    return []
+
+
+def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
+    """Whether a run without a target charged all that was planned and some of it again: it went on with fresh noise."""
+
+    def charged(events: tuple[Event, ...], plan: Event) -> int:
+        return sum(event.count for event in events if _alike(event, plan))
+
+    return all(any(_alike(event, plan) for plan in planned) for event in listed) and all(
+        charged(listed, plan) >= charged(planned, plan) for plan in planned
+    )
 
 
 def _check_steps(listed: tuple[Event, ...], planned: int, config: RunConfig) -> list[str]:

@@ -88,19 +88,15 @@ def train(
     try:
         with StopSignals() as signals:
             while step < config.steps and signals.received is None:
-                # Critic: the only lines that may read private images.
+                # The only lines that may read private images.
                 event = method.step_event()
                 if event is not None:
                     if not _affordable(ledger, event, step):
                         break
                     ledger.charge(event)  # before the step: a failure over-counts, never under-counts
                 step += 1
-                upkeep.recorder.add(method.critic_step(step))
+                upkeep.recorder.add(method.step(step))
                 upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
-
-                # Generator: post-processing of the critic, costs nothing.
-                if method.wants_generator_step(step):
-                    upkeep.recorder.add(method.generator_step(step))
                 progress.update(step)
 
                 # Maintenance: once per tick, and below at the end.
@@ -179,8 +175,10 @@ class _Upkeep:
         epsilon = self.ledger.epsilon(self.delta)
         first = self.recorder.tick_step + 1
         tick = self.recorder.tick(step, epsilon=epsilon, delta=self.delta, generator=self.method.generator)
+        unnoised = getattr(self.method, "UNNOISED", ())  # whether a run ends is seen by all: they must not decide it
         for name, value in tick.stats.items():
-            if not abs(value) <= self.config.diverged_above:  # also where it is NaN
+            decides = name not in unnoised or not math.isfinite(value)
+            if decides and not abs(value) <= self.config.diverged_above:  # also where it is NaN
                 limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
                 raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
         state = self._good_state(step)

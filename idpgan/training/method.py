@@ -23,7 +23,9 @@ class Method(Protocol):
     """A private (or not) GAN as the loop sees it. Steps are counted from 1.
 
     The method owns its networks, its optimisers, its `torch.Generator` objects (seeded from ``training.seed``), its
-    noise source and the ledger that `prepare` charges. It uses no global random numbers.
+    noise source and the ledger that `prepare` charges. It uses no global random numbers. Names of statistics that are
+    taken from private images without noise stand in a class attribute UNNOISED, if there are any: these are written
+    down for the curator, finite, and never end a run.
     """
 
     @property
@@ -48,16 +50,13 @@ class Method(Protocol):
         """
 
     def step_event(self) -> Event | None:
-        """Return the price of the next critic step; None if it reads nothing private."""
+        """Return the price of the next step; None if it reads nothing private."""
 
-    def critic_step(self, step: int) -> Stats:
-        """Do critic step number `step`; the loop has charged `step_event` before."""
+    def step(self, step: int) -> Stats:
+        """Do step number `step`: one of the critic, and one of the generator where it is due.
 
-    def wants_generator_step(self, step: int) -> bool:
-        """Say whether a generator step follows critic step number `step`."""
-
-    def generator_step(self, step: int) -> Stats:
-        """Do a generator step: post-processing of the critic, reads nothing private."""
+        The loop has charged `step_event` before.
+        """
 
     def privacy(self) -> PrivacyReport:
         """Report what is claimed and what is proven for the run so far."""

@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from idpgan.data.images import to_uint8
+from idpgan.files import PRIVATE_FILE, write_bytes_atomic
 from idpgan.models.generator import Generator
-from idpgan.run import PRIVATE_FILE, write_bytes_atomic
 from idpgan.training.method import Tick
 
 GAP_PX = 2

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
 from idpgan.privacy.ledger import Ledger
-from idpgan.run import PRIVATE_FILE, RunFolder, move_durably, write_bytes_atomic
+from idpgan.run import RunFolder
 
 FORMAT = 2  # of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
@@ -152,15 +153,22 @@ class StateStore:
             )
 
 
-def run_fingerprint(*, config: str, private_data: str, device: torch.device) -> dict[str, str]:
+def run_fingerprint(*, config: str, private_data: str, public_data: str, device: torch.device) -> dict[str, str]:
     """Return what must be equal for a resume, by name.
 
     Args:
         config: Digest of the resolved config.
         private_data: Digest of the private images and labels.
+        public_data: Digest of the public ones: what is learned from them decides over the sums that get the noise.
         device: Where the run computes; random states do not carry over between kinds of device.
     """
-    return {"config": config, "private data": private_data, "code": code_digest(), "device": device.type}
+    return {
+        "config": config,
+        "private data": private_data,
+        "public data": public_data,
+        "code": code_digest(),
+        "device": device.type,
+    }
 
 
 def machine_fingerprint() -> dict[str, str]:

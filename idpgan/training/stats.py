@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.run import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
 from idpgan.training.method import Stats, Tick
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: If another line is no JSON object with a step.
     """
-    *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last line break is not whole
+    text = path.read_text(encoding="utf-8", errors="backslashreplace")  # a damaged byte is named below, in its line
+    *lines, _ = text.split("\n")  # what follows the last line break is not whole
     rows = []
     for number, line in enumerate(lines, start=1):
         try:

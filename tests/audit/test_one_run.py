@@ -219,9 +219,7 @@ def wgan_gp(steps):
     def train(split):
         method = WganGp(config, split, ledger=Ledger(*config.ledger_terms()), device=CPU)
         for step in range(1, steps + 1):
-            method.critic_step(step)
-            if method.wants_generator_step(step):
-                method.generator_step(step)
+            method.step(step)
         return method
 
     return train

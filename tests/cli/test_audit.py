@@ -184,3 +184,27 @@ def test_published_and_local_runs_are_audited_too(run, tmp_path, config):
     code, out, _ = run("audit", path, "--runs", 1000, "--json", "--seed", 1)
     assert code == 0
     assert json.loads(out)["method"] in config
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("release/privacy.json", b"{"),
+        ("release/privacy.json", b"{}"),
+        ("release/config.json", b"{}"),
+        ("state/prepared.safetensors", b"x"),
+    ],
+)
+def test_a_damaged_run_is_one_line(run, aggregate_run, tmp_path, file, content):
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    (copy / file).write_bytes(content)
+    code, _, err = run("audit", copy, "--runs", 1000)
+    assert (code, err.count("\n"), file.split("/")[1] in err) == (2, 1, True)
+
+
+@pytest.mark.parametrize(("command", "file"), [("train", "stats.jsonl"), ("attack", "state/prepared.safetensors")])
+def test_damaged_bytes_in_a_run_are_one_line(run, aggregate_run, tmp_path, command, file):
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    (copy / file).write_bytes(b"\xff\n")
+    code, _, err = run(command, *["--resume"] * (command == "train"), copy)
+    assert (code, err.count("\n"), file.split("/")[0] in err) == (2, 1, True)

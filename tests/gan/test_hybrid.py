@@ -89,20 +89,15 @@ def test_the_first_part_is_free_and_the_second_goes_on_from_its_generator():
     method.prepare()
     for step in range(1, AGGREGATE_STEPS + 1):
         assert method.step_event() is None
-        method.critic_step(step)
-        assert method.wants_generator_step(step)
-        method.generator_step(step)
+        assert "score" in method.step(step)
     assert method.generator is method.aggregate.generator
     trained = weights(method.generator)
     assert method.step_event() == method.dp_gan.step_event()
-    method.critic_step(5)
-    assert not method.wants_generator_step(5)  # the critic warms up
+    assert "generator_loss" not in method.step(5)  # the critic warms up
     assert method.generator is method.dp_gan.generator
     assert torch.equal(trained, weights(method.generator))
-    method.critic_step(6)
-    assert method.wants_generator_step(6)
     statistics = [buffer.clone() for buffer in method.dp_gan.newest.buffers()]
-    method.generator_step(6)
+    assert "generator_loss" in method.step(6)
     assert not torch.equal(trained, weights(method.generator))
     assert all(map(torch.equal, statistics, method.dp_gan.newest.buffers()))  # no batch carries into them
     scores = method.critic_scores(digits().holdout.images[:5], digits().holdout.labels[:5])
@@ -119,9 +114,7 @@ def distance_after(steps, match):
     method = method_of(config_of(match=match, privacy={"epsilon": 50.0}, training={"steps": steps}))
     method.prepare()
     for step in range(1, steps + 1):
-        method.critic_step(step)
-        if method.wants_generator_step(step):
-            method.generator_step(step)
+        method.step(step)
     aggregate = method.aggregate
     fake = aggregate._embedded(method.dp_gan.newest).detach()
     return float((aggregate.critic.target - fake).square().sum())
@@ -137,13 +130,12 @@ def test_the_first_part_reads_private_images_in_prepare_only():
         if poison:
             copy.images.zero_()
         for step in range(1, AGGREGATE_STEPS + 1):
-            method.critic_step(step)
-            method.generator_step(step)
+            method.step(step)
         results.append(method)
     assert torch.equal(*(weights(method.generator) for method in results))
     for method in results:  # negative control: the second part reads
         copy.images.copy_(private.images if method is results[0] else torch.zeros_like(copy.images))
-        method.critic_step(5)
+        method.step(5)
     assert not torch.equal(*(weights(method.dp_gan.critic) for method in results))
 
 
@@ -157,10 +149,10 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("killed_at", [2, 5, 9])  # in the first part, at the handover, in the second part
 def test_a_resumed_run_equals_the_uninterrupted_one_and_costs_the_same(killed_at, whole, tmp_path):
     class Killed(Hybrid):
-        def critic_step(self, step):
+        def step(self, step):
             if step == killed_at:
                 raise KeyboardInterrupt
-            return super().critic_step(step)
+            return super().step(step)
 
     path, uninterrupted = whole
     with pytest.raises(KeyboardInterrupt):

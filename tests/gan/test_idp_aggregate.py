@@ -54,7 +54,7 @@ def method_of(config, split, seed=1):
 def run(method, first, last):
     stats = {}
     for step in range(first, last + 1):
-        stats = {**method.critic_step(step), **method.generator_step(step)}
+        stats = method.step(step)
     return {name: value.item() for name, value in stats.items()}
 
 

@@ -51,9 +51,7 @@ def channel(bound="clamp", coefficients=6, projection="dct", epsilon=4.0, clip_n
 
 def steps(method, count):
     for step in range(1, count + 1):
-        method.critic_step(step)
-        if method.wants_generator_step(step):
-            method.generator_step(step)
+        method.step(step)
 
 
 # Proven = requested ------------------------------------------------------------------------------------------------
@@ -148,6 +146,19 @@ def test_noise_on_private_and_on_generated_images_has_one_law(bound):
     assert (made.decode(private.float()).std() / made.pixel_std * math.sqrt(1 + made.pixel_std**2)).item() == (
         pytest.approx(1, rel=0.1)
     )
+
+
+@pytest.mark.parametrize(("epsilon", "dtype"), [(1.0, torch.int32), (1e-4, torch.int64)])
+def test_much_noise_is_released_too(epsilon, dtype):
+    """Was a ValueError for wide noise, after the images were read and without a charge: 32 bits did not hold it."""
+    terms = Terms(64, "l1", epsilon, 0.0)
+    wide = build_channel(terms, "pixels", SHAPE, digits().public, None)
+    images = to_float(digits().private.images[:20])
+    released = wide.release(images, Noise.fixed(5))
+    assert released.dtype == dtype
+    assert (released.long().abs().max() >= 1 << 31) == (dtype is torch.int64)
+    noise = wide.decode_steps(released) * math.sqrt(1 + wide.pixel_std**2)
+    assert noise.abs().mean().item() == pytest.approx(wide.noise_scale[0].item(), rel=0.1)
 
 
 def test_gradients_flow_through_the_channel():

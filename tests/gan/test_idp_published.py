@@ -59,12 +59,7 @@ def small(count=24, side=8, classes=("a", "b", "c"), seed=0):
 
 
 def steps(method, count):
-    stats = []
-    for step in range(1, count + 1):
-        stats.append(method.critic_step(step))
-        if method.wants_generator_step(step):
-            stats[-1].update(method.generator_step(step))
-    return stats
+    return [method.step(step) for step in range(1, count + 1)]
 
 
 # Claimed and proven ------------------------------------------------------------------------------------------------

@@ -201,8 +201,7 @@ def test_hybrid(folders, tmp_path, monkeypatch):
     assert 0 < distance(left.aggregate, right.aggregate, left.aggregate) <= left.aggregate.sums.mechanism.sensitivity
     right.aggregate.load_state(left.aggregate.state())  # from here on both know the same release
     for method in (left, right):
-        method.critic_step(1)
-        method.generator_step(1)
+        method.step(1)
         method.dp_gan.start_from(left.aggregate.generator)
     moved = moved_sums(left.dp_gan, right.dp_gan, 4)
     assert 0 < max(moved) <= CLIP

@@ -56,6 +56,18 @@ def test_golden_mixed_composition():
     assert compose_epsilon(events, 0.0) == pytest.approx(1 + math.log(11))
 
 
+@pytest.mark.parametrize("multiplier", [1e155, 1e162, 1e308])
+def test_gaussian_noise_is_never_pure_however_large(multiplier):
+    """Was epsilon = 0 at delta = 0: the square of 1 / multiplier underflowed, and the read was forgotten."""
+    read = Event("gaussian", *ADD, multiplier)
+    assert compose_epsilon([read], 0.0) == math.inf
+    assert compose_epsilon([read, Event("laplace", *ADD, 1.0)], 0.0) == math.inf
+    assert affordable([], read, 1.0, 0.0) == 0
+    apart = math.erf(2.0**31 / multiplier / math.sqrt(8))  # total variation of 2^62 reads
+    assert compose_epsilon([read.repeated(1 << 62)], apart * (1 + 1e-9)) == 0
+    assert multiplier > 1e300 or compose_epsilon([read.repeated(1 << 62)], apart * (1 - 1e-9)) > 0
+
+
 def test_delta_zero_is_answered_by_the_pure_sum():
     """10,304 x Laplace at scale 10,304: 1.0, where dp_accounting's own accountant says 0.067 at delta = 0."""
     event = Event("laplace", *REPLACE, 10304.0, 10304)

@@ -404,3 +404,34 @@ def test_a_release_stopped_at_any_write_is_paid_exactly_once(tmp_path, monkeypat
     assert outcomes == sorted(outcomes)
     assert len(outcomes) == (4 if call == "replace" else 6)
     assert False in outcomes
+
+
+@pytest.mark.parametrize("how", ["charge", "release"])
+def test_a_first_charge_that_could_not_be_written_is_not_paid_twice(tmp_path, monkeypatch, how):
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, path=tmp_path / "ledger.json")
+    event = Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, 4.0)
+
+    def spend():
+        if how == "charge":
+            ledger.charge(event)
+        else:
+            ledger.release([event], lambda: {"x": torch.ones(1)}, noise=Noise.system())
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("idpgan.privacy.ledger.write_text_atomic", full)
+        with pytest.raises(OSError, match="No space"):
+            spend()
+    spend()
+    assert ledger.events == Ledger.open(ledger.path, "").events == (event,)
+
+
+def test_a_link_to_a_ledger_is_refused_since_charges_would_not_reach_the_ledger(tmp_path):
+    event = Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, 4.0)
+    Ledger(Unit.IMAGE, Relation.ZERO_OUT, path=tmp_path / "ledger.json").charge(event)
+    (tmp_path / "link.json").symlink_to(tmp_path / "ledger.json")
+    with pytest.raises(BudgetError, match="symbolic link"):
+        Ledger.open(tmp_path / "link.json", "").charge(event)
+    assert (tmp_path / "link.json").is_symlink()

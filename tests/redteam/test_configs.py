@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 from idpgan import gan
 from idpgan.cli import main
-from idpgan.config import _toml_key, _toml_value
 
 CASES, SLICE = 2000, 60
 SECONDS = 60  # a case that takes longer hangs; most of it would be the accountant's
@@ -60,20 +60,6 @@ KEYS = [
     "\0",
     "0",
 ]
-
-
-def written(table):
-    """Write a table as TOML, whatever is in it."""
-    lines = [f"{_toml_key(key)} = {value_of(item)}" for key, item in table.items() if not isinstance(item, dict)]
-    for key, item in table.items():
-        if isinstance(item, dict):
-            lines.append(f"[{_toml_key(key)}]")
-            lines += [f"{_toml_key(inner)} = {value_of(value)}" for inner, value in item.items()]
-    return "\n".join(lines) + "\n"
-
-
-def value_of(value):
-    return value.isoformat() if isinstance(value, datetime.date | datetime.time) else _toml_value(value)
 
 
 def known_keys(name):
@@ -146,7 +132,7 @@ def case(number, configs):
             text = pick(rng, [str(value) for value in VALUES if not isinstance(value, str) or "\0" not in value])
             settings.append(f"{section}.{key}={text}")
         return base.encode(), settings
-    return written(mutate_table(table, rng)).encode("utf-8", "surrogatepass"), settings
+    return tomli_w.dumps(mutate_table(table, rng)).encode("utf-8", "surrogatepass"), settings
 
 
 def outcome(arguments):

@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
+from idpgan import jobs
 from idpgan.errors import InputError
+from idpgan.report.export import export_samples
 from idpgan.report.outputs import check_output
 
 FORM = "idpgan evaluation 1"
@@ -52,3 +55,17 @@ def test_state_and_release_of_a_run_are_closed(aggregate_run, place):
     if "deeper" in place:
         (aggregate_run / "release" / "deeper").rmdir()
     check_output(aggregate_run / "evaluation.json", FORM)  # negative control
+
+
+@pytest.mark.parametrize("place", ["release", "release/images", "release/deep/run", "state/images"])
+def test_neither_images_nor_a_run_go_into_a_release_or_a_state(aggregate_run, tmp_path, place):
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    shutil.rmtree(copy / "release") if place == "release" else None
+    out = copy / place
+    with pytest.raises(InputError, match=r"of a run|in a release"):
+        jobs.plan(jobs.load_config(None), out)
+    if out.parent.is_dir():
+        with pytest.raises(InputError, match=r"of a run|in a release"):
+            export_samples(aggregate_run, 2, out)
+    jobs.plan(jobs.load_config(None), copy / "elsewhere")  # negative control
+    assert not os.path.lexists(out)

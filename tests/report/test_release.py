@@ -1,5 +1,6 @@
 """The release is whole or absent at every instant, says nothing it should not, and keeps what was added to it."""
 
+import dataclasses
 import itertools
 import json
 import os
@@ -12,7 +13,6 @@ import pytest
 
 from idpgan import jobs
 from idpgan.data.labels import check_class_names
-from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.gan.idp_terms import Config as PublishedConfig
 from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
@@ -180,12 +180,10 @@ def test_ordinary_class_names_pass():
 def test_a_run_with_such_classes_is_refused_before_it_trains(monkeypatch, tmp_path):
     from tests.report.conftest import AGGREGATE, train
 
-    def labelled(config):
-        split = load(config)
-        object.__setattr__(split.private, "classes", ("a\udcff", *split.private.classes[1:]))
-        return split
+    def labelled(images, *_):
+        return dataclasses.replace(images, classes=("a\udcff", *images.classes[1:]))
 
-    monkeypatch.setattr(jobs, "load", labelled)
+    monkeypatch.setattr("idpgan.data.load.labelled_by", labelled)
     with pytest.raises(InputError, match="class name"):
         train(tmp_path / "run", AGGREGATE)
     assert list(tmp_path.iterdir()) == []
@@ -277,3 +275,33 @@ def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(u
         assert report.private
         assert (FLOATING_POINT in report.reason) == continuous
         assert not config.report(shape, ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_signal_while_a_release_is_replaced_leaves_it_as_it_was(ready, monkeypatch, moment):
+    run, write = ready
+    write()
+    before, calls, rename = (run.release / PRIVACY).read_bytes(), itertools.count(1), Path.rename
+
+    def interrupted(source, target):
+        if next(calls) == moment:
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_into_release(run.path, audit_of())
+    assert (run.release / PRIVACY).read_bytes() == before
+    assert leftovers(run.path) == []
+
+
+def test_what_is_no_release_is_not_written_over(ready):
+    run, write = ready
+    run.release.mkdir()
+    (run.release / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        write()
+    assert (run.release / "thesis.tex").read_text() == "years of work"
+    (run.release / "thesis.tex").unlink()
+    write()
+    assert verify_release(run.path).consistent

@@ -492,3 +492,53 @@ def test_the_release_of_every_method_is_consistent(tmp_path, name):
     settings = ["training.steps=6", "training.tick_steps=10"] + ["method.aggregate_steps=3"] * (name == "hybrid")
     path = train(tmp_path / "run", settings, table)
     assert verdict(path) == ""
+
+
+def test_a_version_is_no_place_for_sentences(release):
+    stated(idpgan="0.1.0. An audit has confirmed: proven epsilon = 0.01")(release)
+    assert "no version number" in verdict(release)
+    stated(idpgan="0.1.0rc2.dev3+g1a2b")(release)  # negative control
+    assert verdict(release) == ""
+
+
+# The published method: no target, so that repeated steps add charges; and pixels that differ in price ---------------
+
+PUBLISHED = {
+    "method": {"name": "idp-gan-published"},
+    "model": {"width": 4, "latent_dim": 4},
+    "privacy": {"epsilon1": 0.5, "epsilon2": 0.5, "delta": 1e-5, "accept_unsound": True},
+    "training": {"steps": 4, "tick_steps": 2, "batch_size": 8, "device": "cpu"},
+    "release": {"samples": 10},
+}
+
+
+@pytest.mark.parametrize("noise", ["once", "per_step", "per_batch"])
+def test_a_published_run_that_paid_for_repeated_steps_is_consistent(tmp_path, monkeypatch, noise):
+    from idpgan import jobs
+    from idpgan.training import state
+
+    with monkeypatch.context() as patch:  # stopped before the release, and then continued elsewhere
+        patch.setattr(jobs, "write_release", lambda *_, **__: None)
+        path = train(tmp_path / "run", [f"privacy.noise={noise}"], PUBLISHED)
+    monkeypatch.setattr(state, "machine_fingerprint", lambda: {"torch": "another"})
+    (path / "state" / "state.pt").unlink()
+    jobs.resume(path)
+    folder = path / "release"
+    events = [Event.from_json(item) for item in document_of(folder)["events"]]
+    assert verdict(folder) == ""
+    charged(*events[:1])(folder)  # negative control: labels left out
+    assert verdict(folder) != ""
+    charged(*(event.single for event in events))(folder)
+    assert verdict(folder) != ""
+
+
+def test_pixels_of_different_prices_have_a_least_price_together(tmp_path):
+    settings = ["method.allocation=relevance", "data.public_share=0.2", "data.confirm_public=true"]
+    folder = train(tmp_path / "run", [*settings, "privacy.noise=once", "privacy.label_epsilon=1.0"], PUBLISHED)
+    folder = folder / "release"
+    assert verdict(folder) == ""
+    *pixels, label = (Event.from_json(item) for item in document_of(folder)["events"])
+    charged(*(dataclasses.replace(event, noise_multiplier=1e9) for event in pixels), label)(folder)
+    assert "cost less than the settings can" in verdict(folder)
+    charged(pixels[0], label)(folder)
+    assert "not as many" in verdict(folder)

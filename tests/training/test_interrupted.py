@@ -193,7 +193,7 @@ def test_repeated_steps_are_paid_again_and_the_run_ends_with_its_budget(tmp_path
     method = FakeMethod(Ledger.open(run.ledger, "test"), gaussian())
     outcome = fake_train(method, run)
     assert (outcome.step, outcome.ended) == (6, "budget")
-    assert method.calls[0] == "critic 5, charged 8"
+    assert method.calls[0] == "step 5, charged 8"
     assert Ledger.open(run.ledger, "test").events == (gaussian().repeated(9),)
 
 

@@ -10,6 +10,8 @@ import torch
 from rich.console import Console
 
 from idpgan.errors import ConfigError
+from idpgan.gan.dp_gan import DpGan
+from idpgan.gan.hybrid import Hybrid
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
@@ -28,8 +30,7 @@ def test_every_critic_step_is_charged_before_it_reads(tmp_path):
     assert outcome.step == 4
     assert outcome.ended == "finished"
     assert method.calls == [
-        "prepare", "critic 1, charged 1", "critic 2, charged 2", "generator 2",
-        "critic 3, charged 3", "critic 4, charged 4", "generator 4",
+        "prepare", "step 1, charged 1", "step 2, charged 2", "step 3, charged 3", "step 4, charged 4",
     ]  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def test_the_charge_is_on_the_disk_before_the_step(tmp_path):
     run = new_run(tmp_path / "run")
     method = FakeMethod(fake_ledger(run), gaussian())
     seen = []
-    method.wants_generator_step = lambda step: bool(seen.append(Ledger.open(run.ledger, "test").position))
+    method.step = lambda step: {"position": torch.tensor(seen.append(Ledger.open(run.ledger, "test").position) or 0)}
     fake_train(method, run, steps=3)
     assert seen == [1, 2, 3]
 
@@ -98,7 +99,7 @@ def test_steps_replayed_after_a_kill_are_charged_once(tmp_path):
         fake_train(method, run)
     resumed = FakeMethod(Ledger.open(run.ledger, "test"), gaussian())
     fake_train(resumed, run)
-    assert resumed.calls[0] == "critic 5, charged 5"  # no prepare
+    assert resumed.calls[0] == "step 5, charged 5"  # no prepare
     assert resumed.weight == 10
     assert Ledger.open(run.ledger, "test").events == (gaussian().repeated(10),)
     assert [row["loss"] for row in read_stats(run.stats)] == [2.5, 6.5, 9.5]
@@ -158,10 +159,10 @@ def test_a_kill_before_the_first_state_prepares_and_charges_again(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, number):
     class Interrupted(FakeMethod):
-        def critic_step(self, step):
+        def step(self, step):
             if step == 6:
                 signal.raise_signal(number)
-            return super().critic_step(step)
+            return super().step(step)
 
     run = new_run(tmp_path / "run")
     before = signal.getsignal(number)
@@ -172,17 +173,17 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, number
     assert f"--resume {run.path}" in outcome.message
     resumed = FakeMethod(Ledger.open(run.ledger, "test"), gaussian())
     assert fake_train(resumed, run).ended == "finished"
-    assert resumed.calls[0] == "critic 7, charged 7"
+    assert resumed.calls[0] == "step 7, charged 7"
     assert resumed.weight == 10
     assert [row["loss"] for row in read_stats(run.stats)] == [2.5, 6.5, 9.5]  # 5 and 6 count in the second mean
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     class Impatient(FakeMethod):
-        def critic_step(self, step):
+        def step(self, step):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
-            return super().critic_step(step)
+            return super().step(step)
 
     run, before = new_run(tmp_path / "run"), signal.getsignal(signal.SIGINT)  # ignored where tests run under nohup
     with pytest.raises(KeyboardInterrupt):
@@ -205,7 +206,7 @@ def test_a_nan_statistic_stops_with_step_quantity_and_the_last_good_state(tmp_pa
 @pytest.mark.parametrize(("value", "ends"), [(9.9e7, "finished"), (1.1e8, "diverged"), (-float("inf"), "diverged")])
 def test_a_huge_statistic_counts_as_diverged(tmp_path, value, ends):
     class Huge(FakeMethod):
-        def critic_step(self, step):
+        def step(self, step):
             return {"loss": torch.tensor(value)}
 
     run = new_run(tmp_path / "run")
@@ -217,10 +218,25 @@ def test_a_huge_statistic_counts_as_diverged(tmp_path, value, ends):
             fake_train(method, run)
 
 
+def test_a_statistic_without_noise_never_ends_a_run(tmp_path):
+    """Was a DivergedError: whether there is a release followed an unprotected mean over private images."""
+
+    class Unnoised(FakeMethod):
+        UNNOISED = ("loss",)
+
+        def step(self, step):
+            return {"loss": torch.tensor(1.1e8)}
+
+    run = new_run(tmp_path / "run")
+    assert fake_train(Unnoised(fake_ledger(run), gaussian()), run).ended == "finished"
+    assert read_stats(run.stats)[0]["loss"] == pytest.approx(1.1e8)
+    assert set(DpGan.UNNOISED) == set(Hybrid.UNNOISED) == {"critic_loss", "gradient_norm", "clipped_share"}
+
+
 @pytest.mark.parametrize("where", ["state", "generator"])
 def test_a_nan_weight_is_found_although_no_statistic_shows_it(tmp_path, where):
     class Broken(FakeMethod):
-        def critic_step(self, step):
+        def step(self, step):
             if step == 7 and where == "state":
                 self.weight = torch.tensor([1.0, float("inf")])
             elif step == 7:
@@ -246,9 +262,9 @@ def test_callbacks_see_a_tick_whose_state_is_saved(tmp_path):
 
     fake_train(method, run, on_tick=[callback])
     assert seen == [
-        (4, 4, {"loss": 2.5, "generator_loss": 1.0}, True),
-        (8, 8, {"loss": 6.5, "generator_loss": 1.0}, True),
-        (10, 10, {"loss": 9.5, "generator_loss": 1.0}, True),
+        (4, 4, {"loss": 2.5}, True),
+        (8, 8, {"loss": 6.5}, True),
+        (10, 10, {"loss": 9.5}, True),
     ]
 
 

@@ -283,8 +283,9 @@ def test_nonfinite_names_the_tensors():
 
 
 def test_the_fingerprints_name_what_must_be_equal_and_what_decides_over_bits():
-    fingerprint = run_fingerprint(config="c", private_data="d", device=torch.device("cpu"))
-    assert fingerprint == {"config": "c", "private data": "d", "code": code_digest(), "device": "cpu"}
+    fingerprint = run_fingerprint(config="c", private_data="d", public_data="p", device=torch.device("cpu"))
+    data = {"private data": "d", "public data": "p"}
+    assert fingerprint == {"config": "c", **data, "code": code_digest(), "device": "cpu"}
     machine = machine_fingerprint()
     assert machine == machine_fingerprint()
     assert machine["torch"] == torch.__version__

@@ -54,19 +54,12 @@ class FakeMethod:
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         return ()
 
-    def critic_step(self, step: int) -> dict[str, torch.Tensor]:
-        self.calls.append(f"critic {step}, charged {self.ledger.position}")
+    def step(self, step: int) -> dict[str, torch.Tensor]:
+        self.calls.append(f"step {step}, charged {self.ledger.position}")
         if step == self.fail_at:
             raise RuntimeError("out of memory")
         self.weight = self.weight + 1
         return {"loss": torch.tensor(float("nan") if step == self.nan_at else float(step))}
-
-    def wants_generator_step(self, step: int) -> bool:
-        return step % 2 == 0
-
-    def generator_step(self, step: int) -> dict[str, torch.Tensor]:
-        self.calls.append(f"generator {step}")
-        return {"generator_loss": torch.tensor(1.0)}
 
     def state(self) -> dict[str, Any]:
         return {"weight": self.weight}
@@ -168,7 +161,9 @@ def train_on_digits(
         ledger = Ledger(*terms, run.ledger, config.identity())
         ledger.flush()
     method = kind(config, digits(), ledger=ledger, device=CPU)
-    fingerprint = run_fingerprint(config=config.identity(), private_data=digits().digest, device=CPU)
+    fingerprint = run_fingerprint(
+        config=config.identity(), private_data=digits().digest, public_data=digits().public.digest(), device=CPU
+    )
     fingerprint["code"] = "as it is"  # a file that is edited while the tests run is no matter here
     outcome = train(
         method, config=config.training, ledger=ledger, run=run, fingerprint=fingerprint, delta=DELTA, **options
@@ -185,13 +180,14 @@ def run_in_child(path: Path, config: Config, kind: str, step_done: Any) -> None:
 
     def watched(*args: Any, **options: Any) -> WganGp:
         method = KINDS[kind](*args, **options)
-        wants = method.wants_generator_step
+        do_step = method.step
 
-        def wants_generator_step(step: int) -> bool:
+        def counted_step(step: int) -> dict[str, torch.Tensor]:
+            stats = do_step(step)
             step_done.value = step
-            return wants(step)
+            return stats
 
-        method.wants_generator_step = wants_generator_step  # type: ignore[method-assign]
+        method.step = counted_step  # type: ignore[method-assign]
         return method
 
     train_on_digits(path, config, kind=watched)

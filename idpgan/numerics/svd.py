@@ -1,6 +1,6 @@
 r"""Singular value decomposition of a batch of matrices in one call, on the CPU and on CUDA.
 
-``A = U diag(S) V^T`` per matrix. The methods and the accuracy of each are in `idpgan.publish.svd_methods`; this module
+``A = U diag(S) V^T`` per matrix. The methods and the accuracy of each are in `idpgan.numerics.svd_methods`; this module
 checks the input, chooses the method by device, dtype, shape and rank (``choose_method``), cuts the batch into chunks by
 memory, and on the CPU spreads the chunks over threads. Nothing here is a release and nothing here adds noise.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.errors import InputError
-from idpgan.publish import svd_methods
+from idpgan.numerics import svd_methods
 
 METHODS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
     "lapack": svd_methods.lapack,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.publish import svd, svd_methods
-from idpgan.publish.svd import METHODS, SUBSPACE, batched_svd, choose_method, decompose
+from idpgan.numerics import svd, svd_methods
+from idpgan.numerics.svd import METHODS, SUBSPACE, batched_svd, choose_method, decompose
 
 LIMITS = {"values": 20, "left": 30, "right": 30, "product": 60}  # in eps; LAPACK itself reaches 13, 20, 15, 45 here
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Decompose ``A = U diag(S) Vh`` by ``torch.linalg.svd``, and where that gives up, by QR iteration.
 
     Divide and conquer (LAPACK gesdd) fails on rare matrices: "The algorithm failed to converge because the input matrix

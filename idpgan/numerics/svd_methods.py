@@ -1,4 +1,4 @@
-r"""Ways to decompose a batch of matrices ``A = U diag(S) V^T``; `idpgan.publish.svd` chooses among them.
+r"""Ways to decompose a batch of matrices ``A = U diag(S) V^T``; `idpgan.numerics.svd` chooses among them.
 
 Every function takes ``A`` of shape (B, m, n), m >= n, scaled so that the largest entry of a matrix is in [0.5, 1) or
 the matrix is 0, and returns U (B, m, n), S (B, n) non-increasing and V (B, n, n), or as many columns
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from idpgan import linalg
+from idpgan.numerics.safe_svd import safe_svd
 
 Factors = tuple[Tensor, Tensor, Tensor]
 Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -32,7 +32,7 @@ def lapack(A: Tensor) -> Factors:
     Singular values, reconstruction: a few eps. The reference for the other methods, and what they fall back to.
     """
     # A row-major matrix is LAPACK's transposed matrix: this way round nothing is copied.
-    V, S, Uh = linalg.svd(A.mT)
+    V, S, Uh = safe_svd(A.mT)
     return Uh.mT, S, V
 
 
