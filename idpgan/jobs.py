@@ -140,6 +140,8 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
         run = RunFolder.create(out, toml, environment, ledger=books)
     ledger.path = run.ledger  # from the first charge on it is kept on the disk
     with run.locked():
+        for file in split.refused:  # once: a run that is resumed has them in its log
+            append_line(run.log, f"null record: {file.reason}")
         return _train(config, split, method, run, ledger, delta, progress)
 
 
@@ -235,8 +237,6 @@ def _train(
 ) -> Finished:
     device = resolve_device(config.training.device)
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
-        for file in split.refused:
-            append_line(run.log, f"null record: {file.reason}")
         outcome = train(
             method,
             config=config.training,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets its number
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    root = logging.getLogger()
+    if (
+        not root.handlers and logging.lastResort is not None
+    ):  # else the import of Opacus gives every warning a time stamp
+        root.addHandler(logging.lastResort)
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         _refuse_undecodable(given)

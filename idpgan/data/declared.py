@@ -50,22 +50,34 @@ def declared_shape(
     for key, value in counted.items():
         declared = getattr(config, key)
         if key != "classes" and declared != value:
-            raise DataError(
-                f"data.{key} = {declared}, but {root} holds {value}. If a file was lost, put it back, or an empty file "
-                f"of its name, which keeps its position as a null record; if {value} is right, set data.{key} to it."
-            )
+            raise DataError(f"data.{key} = {declared}, but {root} holds {value}. {_way_out(key, declared, value)}")
     if config.sides is None or config.channels is None:
         raise RuntimeError("missing keys were refused above.")
     wrong = [shape for shape in shapes if shape is None or shape[1:] != config.sides]
     if first_error is not None and not any(shapes):
         raise first_error
     if 2 * len(wrong) > len(shapes):
+        most = found["image_size"]
         raise DataError(
             f"data.image_size = {shown(config.image_size)}, but {len(wrong)} of {len(shapes)} images looked at in "
-            f"{root} are of another size or cannot be read, and images are not resized. Resize the files, or set "
-            f"data.image_size = {shown(found['image_size'])}, the size that most of them have."
+            f"{root} are of another size or cannot be read, and images are not resized. "
+            + (
+                "Replace the files, or name the right folder."
+                if most == _written(*config.sides)
+                else f"Resize the files, or set data.image_size = {shown(most)}, the size that most of them have."
+            )
         )
     return config.channels, *config.sides
+
+
+def _way_out(key: str, declared: int, found: int) -> str:
+    """Say what to do about a number that is not the declared one."""
+    if found > declared:
+        return f"If files were added, take them out again; if {found} is right, set data.{key} to it."
+    return (
+        "If files were lost, put them back, or empty files of their names, which keep their positions as null records. "
+        f"Set data.{key} = {found} only if there never were more: a file less moves all files behind it."
+    )
 
 
 def shown(value: Any) -> str:
@@ -93,4 +105,9 @@ def _looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     if not known:
         return {}
     channels, height, width = known.most_common(1)[0][0]
-    return {"image_size": height if height == width else [height, width], "channels": channels}
+    return {"image_size": _written(height, width), "channels": channels}
+
+
+def _written(height: int, width: int) -> int | list[int]:
+    """Return a size as the config writes it."""
+    return height if height == width else [height, width]

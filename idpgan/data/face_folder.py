@@ -210,7 +210,7 @@ def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
             if path.suffix.lower() not in (*folder.EXTENSIONS, ".gif"):
                 raise DataError(f"{path} is no image (known: {' '.join(folder.EXTENSIONS)} .gif). Move it away.")
         if not files:
-            raise DataError(f"{place} holds no images of this person. Put them there, or move the folder away.")
+            raise DataError(f"{place} holds no images of this person. Put them there, or empty files of their names.")
         people[place.name] = files
     return people
 
@@ -267,8 +267,9 @@ def _without_gaps(root: Path, numbers: Sequence[int], name: str) -> None:
     if missing:
         raise DataError(
             f"{root} has {name.format(min(numbers))} to {name.format(max(numbers))}, but no "
-            f"{', '.join(name.format(number) for number in missing[:5])}. Put that person's images back, or move those "
-            "of the people after the gap into folders of other names."
+            f"{', '.join(name.format(number) for number in missing[:5])}. Put that person's images back, or empty "
+            "files of their names, which keep the positions. Only where the set never had that person, give the people "
+            "after the gap folders of other names."
         )
 
 

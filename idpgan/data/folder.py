@@ -97,8 +97,7 @@ def read_all(root: Path, channels: int | None, progress: Progress | None = None)
     Raises:
         DataError: If there are no images, or for the first file that is damaged or not like the first one.
     """
-    train, test = scan(root)
-    files = train if test is None else _joined(train, test)
+    files = scanned(root)
     shape = decode(files.paths[0], channels).shape
 
     def decoder(path: Path) -> np.ndarray:
@@ -116,9 +115,10 @@ def read_all(root: Path, channels: int | None, progress: Progress | None = None)
     return images
 
 
-def count(root: Path) -> int | None:
-    """Count the images of a folder without opening one; None where it is not there."""
-    return sum(len(files.paths) for files in scan(root) if files is not None) if root.is_dir() else None
+def scanned(root: Path) -> Files:
+    """List what `read_all` reads, without opening an image; raises like `scan`."""
+    train, test = scan(root)
+    return train if test is None else _joined(train, test)
 
 
 def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
@@ -322,7 +322,7 @@ def open_image(
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
-            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Move it away.")
+            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Replace it.")
         with Image.open(path) as image:
             # The second picture of an MPO photograph is a preview of the first.
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
@@ -332,7 +332,7 @@ def open_image(
     except DataError:
         raise
     except DAMAGE as error:
-        raise DataError(f"Cannot read the image {path}: {error}. Replace it, or move it away.") from error
+        raise DataError(f"Cannot read the image {path}: {error}. Replace it.") from error
     if size not in (None, (image.height, image.width)):
         raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
     if frames > 1:

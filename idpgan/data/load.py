@@ -163,7 +163,12 @@ def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfi
     if 2 * len(refused) > num_files:
         raise DataError(f"{message}; the first: {refused[0].reason} Name the right folder, or declare what it holds.")
     first = " ".join(file.reason for file in refused[:3])
-    _LOG.warning("%s and stand as null records: they count in N and add nothing. The first: %s", message, first)
+    _LOG.warning(
+        "%s and stand as null records: they keep their positions and count in N. Replace such a file, or leave it "
+        "where it is: without it all files behind it would move. The first: %s",
+        message,
+        first,
+    )
 
 
 def _part(images: Images, index: Tensor) -> Images:
@@ -223,13 +228,16 @@ def describe(config: DataConfig) -> DataShape | None:
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
         found = source.describe(config)
-        public = None if root is None else folder.count(root)
-    if found is None or (root is not None and public is None):
+        public = None if root is None else folder.scanned(root)
+    if found is None:
         return None
     check_label(config.label, found.attribute_names, config.name)
     sizes = _sizes(found, config)
-    sizes = sizes if public is None else sizes._replace(public=public)
     classes = attribute_classes(config.label) if config.label else found.classes
+    if public is not None:
+        if classes and not (public.classes and set(public.classes) <= set(classes)):
+            raise _unlike(config, "the classes", classes, "public_root", public.classes)
+        sizes = sizes._replace(public=len(public.paths))
     shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
     _check_shape(shape, config)
     return shape
@@ -320,8 +328,8 @@ def _coloured(images: Images, channels: int) -> Images:
 
 
 def _relabelled(part: Images, classes: tuple[str, ...]) -> Images:
-    """Number labels as the other parts do where a part lacks some of their classes."""
-    if part.labels is None or not set(part.classes) < set(classes):
+    """Number labels as the other parts do where a part lacks some of their classes, or counts them in another order."""
+    if part.labels is None or not set(part.classes) <= set(classes):
         return part
     number = torch.tensor([classes.index(name) for name in part.classes])
     return dataclasses.replace(part, labels=number[part.labels], classes=classes)
@@ -335,5 +343,9 @@ def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Image
         ("the classes", part.classes, images.classes),
     ):
         if found != expected:
-            raise DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")
+            raise _unlike(config, name, expected, what, found)
     return part
+
+
+def _unlike(config: DataConfig, name: str, expected: object, what: str, found: object) -> DataError:
+    return DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")

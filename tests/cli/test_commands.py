@@ -1,6 +1,7 @@
 """The commands as a user meets them: exit codes, one line on bad input, nothing half-written."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -246,3 +247,25 @@ def test_attack_writes_over_its_own_result_only(run, finished_run, tmp_path):
     assert code == 2
     assert "no earlier result" in err
     assert (copy / "attack.json").read_text() == "mine"
+
+
+def test_the_log_names_null_records_once(run, tiny, tmp_path):
+    for index in range(20):
+        place = tmp_path / "photos" / "ab"[index % 2] / f"{index}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), index).save(place)
+    place.write_bytes(b"")
+    folder = ["data.name=folder", f"data.root={tmp_path / 'photos'}", "data.image_size=8", "data.channels=1"]
+    folder += ["data.num_images=20", 'data.classes=["a", "b"]', "training.batch_size=4", "training.steps=1"]
+    out = tmp_path / "run"
+    assert run("train", *tiny, *folder, "--out", out)[0] == 0
+    assert run("train", "--resume", out)[0] == 0
+    assert (out / "log.txt").read_text().count("null record: ") == 1
+
+
+def test_warnings_are_plain_lines_whatever_an_import_configures(run, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    run("methods", "--json")
+    logging.basicConfig(format="%(asctime)s:%(levelname)s:%(message)s")  # as Opacus does
+    logging.getLogger("idpgan").warning("a file stands as a null record")
+    assert capsys.readouterr().err == "a file stands as a null record\n"

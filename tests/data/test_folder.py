@@ -145,6 +145,7 @@ def test_a_file_that_cannot_be_used_keeps_its_position_as_a_null_record(tmp_path
     split = load(config)
     assert split.refused == refused
     assert [record.getMessage().count("stand as null records") for record in caplog.records] == [1]
+    assert "away" not in caplog.text  # a private file that is moved away moves the positions of others
     assert (
         sum(int(part.null.sum()) for part in (split.private, split.holdout, split.test) if part.null is not None) == 1
     )
@@ -154,10 +155,13 @@ BAD_FOLDERS = {
     "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is no image"),
     "file beside classes": (lambda root: save(root / "x.png", picture(0)), r"x\.png lies beside"),
     "train without test": (lambda root: (root / "train").mkdir(), "train"),
-    "one file more": (lambda root: save(root / "a/x.png", picture(0)), r"data.num_images = 12, but .* holds 13"),
+    "one file more": (
+        lambda root: save(root / "a/x.png", picture(0)),
+        r"data.num_images = 12, but .* holds 13\. If files were added, take",
+    ),
     "one file less": (
         lambda root: (root / "a/00.png").unlink(),
-        r"data.num_images = 12, but .* holds 11\. .* put it back, or an empty file of its name",
+        r"data.num_images = 12, but .* holds 11\. .* or empty files of their names.* moves all files behind it",
     ),
     "most damaged": (
         lambda root: [path.write_bytes(path.read_bytes()[:-30]) for path in sorted(root.rglob("*.png"))[:7]],
@@ -203,6 +207,15 @@ def test_what_contradicts_the_folder_is_refused_before_a_pixel_is_read(tmp_path)
                 wrong = wrong.model_copy(update={"num_images": 13})
             with pytest.raises(DataError, match=message):
                 ask(wrong)
+
+
+def test_a_folder_of_mostly_empty_files_is_not_told_to_declare_what_it_declares(tmp_path):
+    right = fill(tmp_path)
+    for path in sorted(tmp_path.rglob("*.*"))[:8]:
+        path.write_bytes(b"")
+    for ask in (load, describe):
+        with pytest.raises(DataError, match=r"8 of 12 images .* Replace the files, or name the right folder\.$"):
+            ask(right)
 
 
 def test_classes_are_the_declared_ones_and_may_have_no_folder(tmp_path):

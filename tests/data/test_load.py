@@ -85,9 +85,19 @@ def test_public_root_must_be_like_the_private_images(tmp_path):
         public_root = fill(tmp_path / name, **keys)
         with pytest.raises(DataError, match=r"public_root has .*must be the same"):
             load(config.model_copy(update={"public_root": public_root}))
-    with pytest.raises(DataError, match=r"no folder .*nowhere"):
-        load(config.model_copy(update={"public_root": tmp_path / "nowhere"}))
-    assert describe(config.model_copy(update={"public_root": tmp_path / "nowhere"})) is None
+        if name == "classes":  # seen in the names: before an image is read
+            with pytest.raises(DataError, match=r"public_root has .*must be the same"):
+                describe(config.model_copy(update={"public_root": public_root}))
+    for ask in (load, describe):
+        with pytest.raises(DataError, match=r"no folder .*nowhere"):
+            ask(config.model_copy(update={"public_root": tmp_path / "nowhere"}))
+
+
+def test_public_classes_may_be_declared_in_another_order(tmp_path):
+    config = declared(root=fill(tmp_path / "private"), classes=("b", "a"))
+    config = config.model_copy(update={"public_root": fill(tmp_path / "public", num=3)})
+    assert describe(config).sizes.public == 6
+    assert load(config).public.labels.tolist() == [1, 1, 1, 0, 0, 0]
 
 
 def test_public_root_must_not_hold_the_private_images(tmp_path):
