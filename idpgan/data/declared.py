@@ -7,7 +7,9 @@ found, for the user to confirm and copy.
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.labels import check_class_names
 from idpgan.errors import DataError
 
+_LOG = logging.getLogger(__name__)
 _PROBES = 100  # headers that are read, spread over the folder
 Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lies there; a `DataError` if it has none
 
@@ -47,6 +50,8 @@ def declared_shape(
             f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "
             f"{', '.join(f'data.{key} = {shown(found.get(key))}' for key in missing)}. Set these if you mean them."
         )
+    if "classes" in counted:
+        _warn_of_classes(config.classes or (), tuple(counted["classes"]), root)
     for key, value in counted.items():
         declared = getattr(config, key)
         if key != "classes" and declared != value:
@@ -78,6 +83,17 @@ def _way_out(key: str, declared: int, found: int) -> str:
         "If files were lost, put them back, or empty files of their names, which keep their positions as null records. "
         f"Set data.{key} = {found} only if there never were more: a file less moves all files behind it."
     )
+
+
+@functools.cache  # once a folder, although it is described by several rooms
+def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Path) -> None:
+    """Say which names do not meet: a misspelled class would make null records of all its files."""
+    empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
+    if declared and found and (empty or unwanted):  # without classes all folders are alike
+        _LOG.warning(
+            "data.classes and the folders of %s do not meet: no folder for %s; not declared, so that all files in them "
+            "stand as null records: %s.", root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
+        )  # fmt: skip
 
 
 def shown(value: Any) -> str:

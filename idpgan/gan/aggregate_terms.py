@@ -79,7 +79,7 @@ class AggregatePrivacy(PrivacyConfig):
     delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
     unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
     relation: Relation = Relation.ZERO_OUT
-    most_per_person: int = Field(20, ge=1)
+    most_per_person: int = Field(20, ge=1, le=1_000_000)
 
 
 class Config(RunConfig):

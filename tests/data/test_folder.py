@@ -229,6 +229,14 @@ def test_classes_are_the_declared_ones_and_may_have_no_folder(tmp_path):
         declared(tmp_path / "flat", classes=("a",))
 
 
+def test_a_misspelled_class_is_said_before_anything_is_read(tmp_path, caplog):
+    right = fill(tmp_path, num=20)
+    describe(right)
+    assert caplog.text == ""
+    describe(right.model_copy(update={"classes": ("a", "B")}))
+    assert "no folder for B; not declared, so that all files in them stand as null records: b" in caplog.text
+
+
 def test_positions_are_a_function_of_the_names_alone(tmp_path):
     """Other contents, dates and an order of writing change nothing; an emptied file keeps everybody's position."""
     config = fill(tmp_path, num=5)

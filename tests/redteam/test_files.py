@@ -333,7 +333,7 @@ def try_idx(number, place):
             packed = damaged(packed, rng)
         (root / f"{name}.gz").write_bytes(packed)
     try:
-        train, test = mnist.read(DataConfig(name="mnist", root=root))
+        train, test, _ = mnist.read(DataConfig(name="mnist", root=root))
     except InputError as error:
         return (f"idx {number}: {error}" if "\n" in str(error) or str(root) not in str(error) else None), None
     for part, file in ((train, mnist.TRAIN), (test, mnist.TEST)):
