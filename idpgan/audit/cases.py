@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.audit.bounds import AuditResult
+from idpgan.audit import neighbours, statistics
+from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
 from idpgan.audit.distinguish import Progress, audit, check_runs
 from idpgan.audit.neighbours import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
@@ -186,7 +189,8 @@ class Audited:
         """The lower bound, in the form of the two numbers that it stands beside."""
         result, proven = self.result, self.case.proven
         basis = (
-            f"lower bound at {result.confidence:.4g} confidence, cap {result.cap:.2f}, {result.runs} runs per side, "
+            f"lower bound at {result.confidence} confidence, cap {result.cap:.2f}, {result.runs} runs per side, right "
+            f"{result.true_positives} and wrong {result.false_positives} times of {result.held_out}, "
             f"{result.statistic}, {self.case.pair.name}"
         )
         return Guarantee(result.epsilon_lower, result.delta, proven.unit, proven.relation, basis)
@@ -248,6 +252,34 @@ class Audited:
             "notes": list(case.notes),
             "result": result.to_json(),
         }
+
+
+_BASIS = re.compile(
+    r"lower bound at (0\.\d{1,20}) confidence, cap (\d+\.\d\d), (\d{1,12}) runs per side, "
+    r"right (\d{1,12}) and wrong (\d{1,12}) times of (\d{1,12}), (.+)"
+)
+
+
+def audited_again(stated: Guarantee) -> str | None:
+    """Compute the bound that `Audited.guarantee` states again, from the counts in its own words.
+
+    Returns:
+        Why it cannot be what an audit of a run has written; None = it can.
+    """
+    found = _BASIS.fullmatch(stated.basis)
+    known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbours.OF_RUNS}
+    if found is None or found[7] not in known:
+        return "the audited value does not rest on what an audit of a run writes."
+    runs, right, wrong, held_out = (int(found[place]) for place in (3, 4, 5, 6))
+    if held_out != runs // 2 or held_out < 1 or max(right, wrong) > held_out:
+        return "the audited value rests on impossible counts."
+    confidence, delta = float(found[1]), stated.delta
+    epsilon = max(float(epsilon_bound(np.array(right), np.array(wrong), held_out, delta, confidence)), 0.0)
+    if f"{cap(held_out, confidence, delta):.2f}" != found[2]:
+        return "the audited value states another cap than its number of runs has."
+    if not math.isclose(epsilon, stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
+        return f"the counts of the audit prove epsilon >= {epsilon:.6g}, not {stated.epsilon:.6g}."
+    return None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,17 @@ from torch import Tensor
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Unit
 
+# Names of the neighbours that runs are audited with: a release may say these, and `verify` refuses others.
+ABSENT = "one record absent against present"
+MOVED = "one record moved to another cell"
+OPPOSITE = "one record against its opposite"
+NEGATIVE = "an image against its negative"
+NEGATIVE_AND_LABEL = "an image against its negative, label 0 against 1"
+BLACK = "a black against a white image"
+BLACK_IN_BATCH = "a black against a white image, beside a black one in the batch"
+CANARY = "one record absent (a null record) against present, its gradient above the clip norm"
+OF_RUNS = (ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_IN_BATCH, CANARY)
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -32,6 +32,11 @@ _MOST_OUTCOMES = 4096  # different ones
 _MOST_FITTED = 5000  # outputs per side that the classifier learns from
 
 
+# Names of the statistics that runs are audited by: a release may say these, and `verify` refuses others.
+EXACT, WITHIN_BATCH, RANGE = "exact log-likelihood ratio", "difference within the batch", "range over the steps"
+OF_RUNS = (EXACT, WITHIN_BATCH, RANGE)
+
+
 class Statistic:
     """A score of outputs; higher should mean neighbour, but the game tries both directions.
 
@@ -101,7 +106,7 @@ class LogProbability(Statistic):
     """Log-likelihood ratio of a single outcome in 0 .. K - 1, from its exact probabilities."""
 
     def __init__(self, log_ratio: Tensor) -> None:
-        self.name = "exact log-likelihood ratio"
+        self.name = EXACT
         self._log_ratio = log_ratio.double()
 
     def __call__(self, outputs: Tensor) -> Tensor:
@@ -125,7 +130,7 @@ def likelihood_ratio(mechanism: object) -> Maker:
                 scale = float(mechanism.scale)
             unit = 2 * scale**2 if gaussian else scale
             statistic: Statistic = Nearness(data, neighbour, order=2 if gaussian else 1, unit=unit)
-            statistic.name = "exact log-likelihood ratio"
+            statistic.name = EXACT
             return statistic
         if isinstance(mechanism, Exponential):
             rate = mechanism.epsilon / (2 * mechanism.sensitivity)
@@ -299,7 +304,7 @@ class WithinBatch(Statistic):
     def __init__(self, data: Tensor, neighbour: Tensor) -> None:
         if data.ndim < 1 or len(data) < 2:
             raise InputError("the within-batch test needs at least two records.")
-        self.name = "difference within the batch"
+        self.name = WITHIN_BATCH
         self._nearness = Nearness(data[0] - data[1], neighbour[0] - neighbour[1])
 
     def __call__(self, outputs: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from idpgan.audit import neighbours
 from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbours import Pair
-from idpgan.audit.statistics import Maker, Nearness, Statistic, WithinBatch
+from idpgan.audit.statistics import EXACT, Maker, Nearness, Statistic, WithinBatch
 from idpgan.data.images import Images
 from idpgan.gan.channel import Channel, Projection, Terms, build_channel
 from idpgan.models.config import ModelConfig
@@ -55,7 +56,7 @@ def aggregate_case(sums: CellSums, request: Request, claimed: Guarantee | None =
     def exact(data: Tensor, neighbour: Tensor) -> Statistic:
         unit = scale if laplace else 2 * scale**2
         statistic = Nearness(grid.value(data), grid.value(neighbour), order=1 if laplace else 2, unit=unit)
-        statistic.name = "exact log-likelihood ratio"
+        statistic.name = EXACT
         return statistic
 
     asked, proven = guarantees(request, sums.event)
@@ -81,11 +82,11 @@ def _pair(sums: CellSums) -> Pair:
     axis = torch.zeros(sums.dimensions, dtype=torch.float64)
     axis[0] = 3.0
     if sums.relation is Relation.ZERO_OUT:
-        name, absent, present = "one record absent against present", None, (axis, 0)
+        name, absent, present = neighbours.ABSENT, None, (axis, 0)
     elif sums.nonnegative:
-        name, absent, present = "one record moved to another cell", (axis, sums.num_cells - 1), (axis, 0)
+        name, absent, present = neighbours.MOVED, (axis, sums.num_cells - 1), (axis, 0)
     else:
-        name, absent, present = "one record against its opposite", (-axis, 0), (axis, 0)
+        name, absent, present = neighbours.OPPOSITE, (-axis, 0), (axis, 0)
     return Pair(name, _totals(sums, absent), _totals(sums, present))
 
 
@@ -126,7 +127,7 @@ class _ImageAndLabel(Statistic):
     """Exact log-likelihood ratio of noisy coefficients, and of the randomised label in the last column."""
 
     def __init__(self, channel: Channel, images: Tensor, labels: Tensor | None) -> None:
-        self.name = "exact log-likelihood ratio"
+        self.name = EXACT
         steps = channel.encode(images).double() / channel.terms.grid.step  # (2, k)
         laplace, scale = isinstance(channel.mechanism, DiscreteLaplace), float(channel.mechanism.scale)
         order, unit = (1, scale) if laplace else (2, 2 * scale**2)
@@ -154,7 +155,7 @@ def local_case(channel: Channel, request: Request, claimed: Guarantee | None = N
     labels = None if terms.response is None else torch.tensor([0.0, 1.0])
     rows = torch.stack([image, -image])  # (2, n)
     data = rows if labels is None else torch.cat([rows, labels[:, None]], 1)
-    name = "an image against its negative" + ("" if labels is None else ", label 0 against 1")
+    name = neighbours.NEGATIVE if labels is None else neighbours.NEGATIVE_AND_LABEL
 
     def release(values: Tensor, noise: Noise) -> Tensor:
         steps = channel.release(values[:, : image.numel()].reshape(-1, *shape), noise).double()
@@ -227,7 +228,7 @@ def published_case(
     black, white = torch.full(shape, -1.0), torch.full(shape, 1.0)
     proven = pixels.proven(delta, accesses)
     if pixels.draw == "per_batch":
-        pair = Pair("a black against a white image, beside a black one in the batch", *_batches(black, white))
+        pair = Pair(neighbours.BLACK_IN_BATCH, *_batches(black, white))
         batched = (WithinBatch,)
         return AuditCase("idp-gan-published", pair, claimed, proven, _shared(pixels), batched, notes=notes)
     times = 1 if pixels.draw == "once" else min(accesses, _ACCESSES)
@@ -240,10 +241,10 @@ def published_case(
     def exact(data: Tensor, neighbour: Tensor) -> Statistic:
         scale = pixels.scale / torch.tensor(beta, dtype=torch.float64).repeat(times)
         statistic = Nearness(data, neighbour, unit=pixels.scale if pixels.allocation is None else scale)
-        statistic.name = "exact log-likelihood ratio"
+        statistic.name = EXACT
         return statistic
 
-    pair = Pair("a black against a white image", black.expand(times, *shape), white.expand(times, *shape))
+    pair = Pair(neighbours.BLACK, black.expand(times, *shape), white.expand(times, *shape))
     return AuditCase("idp-gan-published", pair, claimed, proven, release, (exact,), notes=notes)
 
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
-from idpgan.audit.neighbours import Pair
-from idpgan.audit.statistics import Column, Maker, Nearness
+from idpgan.audit.neighbours import CANARY, Pair
+from idpgan.audit.statistics import RANGE, Column, Maker, Nearness
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.gan.dp_gan import Config, DpGan, DpGanConfig, DpGanPrivacy, least_noise
@@ -46,7 +46,7 @@ _SHARE = 0.1  # of epsilon for the release of hybrid, its default
 _CELLS, _DIMENSIONS = 10, 64  # of that release
 _STATISTICS: tuple[Maker, ...] = (
     lambda one, other: Column(0, "exact log-likelihood ratio"),
-    lambda one, other: Column(1, "range over the steps"),
+    lambda one, other: Column(1, RANGE),
 )
 
 
@@ -278,7 +278,7 @@ def _case(
     asked, proven = guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)
     return AuditCase(
-        name, Pair("one record absent (a null record) against present, its gradient above the clip norm", 0 * one, one),
+        name, Pair(CANARY, 0 * one, one),
         claimed or asked, proven, release, _STATISTICS,
         notes=notes, events=tuple(events), runs=steps.runs, rows=steps.rows,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from idpgan.audit.cases import audited_again
 from idpgan.data.load import DataShape
 from idpgan.data.split import Sizes
 from idpgan.errors import InputError
@@ -297,7 +298,8 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, delta: float) -
         return [f"the audited value holds at delta = {audited.delta:g}, above {delta:g}."]
     if audited.delta == proven.delta and audited.epsilon > proven.epsilon:
         return [f"audited {audited.epsilon:.6g} exceeds proven {proven.epsilon:.6g}: the proof would be refuted."]
-    return []
+    problem = audited_again(audited)
+    return [] if problem is None else [problem]
 
 
 # Picture and texts ---------------------------------------------------------------------------------------------

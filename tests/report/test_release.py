@@ -9,9 +9,11 @@ import stat
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from idpgan import jobs
+from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.data.labels import check_class_names
 from idpgan.errors import InputError
 from idpgan.gan.idp_terms import Config as PublishedConfig
@@ -52,8 +54,17 @@ def snapshots(monkeypatch, tmp_path):
     return taken
 
 
-def audit_of(epsilon=5.0, violation=False):
-    guarantee = Guarantee(epsilon, 1e-5, Unit.IMAGE, Relation.ZERO_OUT, "lower bound")
+def bound(right=3358):
+    """What an audit of 100,000 runs per side proves by so many right guesses and 20 wrong ones."""
+    return float(epsilon_bound(np.array(right), np.array(20), 50_000, 1e-5, 0.95))
+
+
+def audit_of(right=3358, violation=False):
+    basis = (
+        f"lower bound at 0.95 confidence, cap {cap(50_000, 0.95, 1e-5):.2f}, 100000 runs per side, right {right} and "
+        "wrong 20 times of 50000, exact log-likelihood ratio, one record absent against present"
+    )
+    guarantee = Guarantee(bound(right), 1e-5, Unit.IMAGE, Relation.ZERO_OUT, basis)
     return SimpleNamespace(guarantee=guarantee, violation=violation)
 
 
@@ -82,12 +93,12 @@ def test_an_audited_value_enters_whole_or_not_at_all(ready, snapshots):
     write()
     snapshots.clear()
     write_into_release(run.path, audit_of())
-    assert verify_release(run.path).report.audited.epsilon == 5.0
+    assert verify_release(run.path).report.audited.epsilon == bound()
     for copy in snapshots:
         if (copy / "release").exists():
             found = verify_release(copy)
             assert found.consistent
-            assert found.report.audited is None or found.report.audited.epsilon == 5.0
+            assert found.report.audited is None or found.report.audited.epsilon == bound()
 
 
 def test_an_exception_leaves_nothing_behind(ready, monkeypatch):
@@ -110,8 +121,8 @@ def test_writing_again_keeps_the_audited_value(ready):
     before = (run.release / PRIVACY).read_bytes()
     write()  # a finished run that is resumed
     assert (run.release / PRIVACY).read_bytes() == before
-    write_into_release(run.path, audit_of(4.0))
-    assert verify_release(run.path).report.audited.epsilon == 4.0
+    write_into_release(run.path, audit_of(2000))
+    assert verify_release(run.path).report.audited.epsilon == bound(2000)
 
 
 def test_a_refuted_proof_enters_no_release(ready):
@@ -119,7 +130,7 @@ def test_a_refuted_proof_enters_no_release(ready):
     write()
     before = (run.release / PRIVACY).read_bytes()
     with pytest.raises(InputError, match="refutes"):
-        write_into_release(run.path, audit_of(11.0, violation=True))
+        write_into_release(run.path, audit_of(violation=True))
     assert (run.release / PRIVACY).read_bytes() == before
 
 
@@ -150,7 +161,7 @@ def test_resuming_a_finished_run_keeps_the_audited_value(aggregate_run, tmp_path
     path = shutil.copytree(aggregate_run, tmp_path / "run")
     write_into_release(path, audit_of())
     jobs.resume(path)
-    assert verify_release(path).report.audited.epsilon == 5.0
+    assert verify_release(path).report.audited.epsilon == bound()
 
 
 # Class names ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 from safetensors.torch import load_file, save_file
 
+from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.errors import InputError
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
@@ -152,10 +153,17 @@ def with_hash(name, make):
     return lambda folder: put_file(folder, name, make((folder / name).read_bytes()))
 
 
-def audited(epsilon, **changes):
+MEASURED = float(epsilon_bound(np.array(3358), np.array(20), 50_000, 1e-5, 0.95))
+WORDS = (
+    f"lower bound at 0.95 confidence, cap {cap(50_000, 0.95, 1e-5):.2f}, 100000 runs per side, right 3358 and wrong 20 "
+    "times of 50000, exact log-likelihood ratio, one record absent against present"
+)
+
+
+def audited(epsilon=MEASURED, **changes):
     def change(document):
         proven = document["report"]["proven"]
-        document["report"]["audited"] = {**proven, "epsilon": epsilon, "basis": "lower bound", **changes}
+        document["report"]["audited"] = {**proven, "epsilon": epsilon, "basis": WORDS, **changes}
 
     return lambda folder: edit(folder, change)
 
@@ -238,6 +246,10 @@ FORGED = {
     "N = true": (stated(num_private=True), "num_private = True"),
     "N = 1295.0": (stated(num_private=1295.0), "num_private = 1295.0"),
     "audited above proven": (audited(10.5), "exceeds proven"),
+    "audited lowered, card and all": (audited(0.1), "the counts of the audit prove epsilon >= 4.6"),
+    "audited in other words": (audited(basis=f"{WORDS}; the true epsilon is 0.001"), "does not rest on what an audit"),
+    "audited without counts": (audited(1.0, basis="lower bound"), "does not rest on what an audit"),
+    "audited by impossible counts": (audited(basis=WORDS.replace("wrong 20", "wrong 50001")), "impossible counts"),
     "audited infinite": (audited("inf"), "audited value is infinite"),
     "audited of another unit": (audited(1.0, unit="pixel"), "another unit"),
     "audited at a larger delta": (audited(1.0, delta=0.5), "above 1e-05"),
@@ -421,7 +433,7 @@ def test_the_untouched_folder_is_consistent(release):
     edit(release, lambda document: None)  # negative control: the forger's own tools change nothing by themselves
     config(lambda content: None)(release)
     weights(lambda tensors: None)(release)
-    audited(5.0)(release)
+    audited()(release)
     assert verdict(release) == ""
 
 
