@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.report.test_verify import put, verdict
+from tests.report.forging import put, verdict
 
 JUNK = [
     None, True, False, 0, -1, 1, 2, 0.5, 1e308, -1e308, 10**400, -(10**400), 1 << 64, "", "x", "inf", "\0", "\ud800",
