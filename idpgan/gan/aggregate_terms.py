@@ -191,13 +191,18 @@ class Config(RunConfig):
             dimensions = PublicFeatures.count_dimensions(
                 shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
             )
-        return CellSums.calibrated(
-            max(classes, 1) * method.clusters * method.groups,
-            dimensions,
-            method.law,
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            unit=terms.unit,
-            relation=terms.relation,
-            most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
-        )
+        return sums_of(method, terms, max(classes, 1) * method.clusters * method.groups, dimensions)
+
+
+def sums_of(method: AggregateConfig, terms: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
+    """Return the release of so many sums of so many numbers with the least noise that keeps to the terms."""
+    return CellSums.calibrated(
+        cells,
+        dimensions,
+        method.law,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        unit=terms.unit,
+        relation=terms.relation,
+        most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+    )

@@ -17,6 +17,7 @@ from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.gan import METHODS
+from idpgan.gan.aggregate_terms import sums_of
 from idpgan.gan.dp_gan import Config as DpGanRun
 from idpgan.gan.hybrid import Config as HybridRun
 from idpgan.gan.idp_aggregate import AggregateConfig, AggregatePrivacy
@@ -129,16 +130,7 @@ def _sums(run: RunFolder, method: AggregateConfig, terms: AggregatePrivacy) -> C
     """Return the mechanism of a release of sums that was made."""
     with _prepared(run) as tensors:
         cells, dimensions = tensors.get_slice("sums").get_shape()
-    return CellSums.calibrated(
-        cells,
-        dimensions,
-        method.law,
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        unit=terms.unit,
-        relation=terms.relation,
-        most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
-    )
+    return sums_of(method, terms, cells, dimensions)
 
 
 def _steps(config: DpGanRun) -> Steps:
