@@ -21,10 +21,10 @@ import torch
 from sweep import cell, load_config, options, utility
 
 from idpgan.data.load import load
-from idpgan.gan.idp_aggregate import Config, IdpAggregate
-from idpgan.gan.pretrain import fit_embedding
 from idpgan.models.features import EmbeddingNet
 from idpgan.privacy import Ledger
+from idpgan.synthesis.aggregate.method import Config, IdpAggregate
+from idpgan.synthesis.aggregate.pretrain import fit_embedding
 from idpgan.training.fit import predict
 
 PUBLIC, RANDOM = "mnist-aggregate.toml", "mnist-aggregate-no-public.toml"

@@ -26,15 +26,15 @@ import torch
 import idpgan
 from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
-from idpgan.gan.dp_gan import DpGanConfig, least_noise
+from idpgan.jobs.audit import AUDITABLE, method_case
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.report.audit_run import AUDITABLE, method_case
-from idpgan.report.step_audits import Steps, hybrid_case, steps_case
+from idpgan.synthesis.dp_gan.method import DpGanConfig, least_noise
+from idpgan.synthesis.step_audits import Steps, hybrid_case, steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
-SCALARS = [name for name in CASES if name not in ("lap", "randomised-response")]
+SCALARS = [name for name in CASES if name not in ("lap", "randomized-response")]
 RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
 USUAL_RUNS = 60_000
@@ -97,7 +97,7 @@ def cells() -> Iterator[Cell]:
     for epsilon, name, relation in itertools.product(EPSILONS, SCALARS, relations):
         yield Cell(name, Request(epsilon, relation=relation, unit=Unit.PERSON if relation in relations[1:] else None))
     for epsilon in EPSILONS:
-        yield Cell("randomised-response", Request(epsilon))
+        yield Cell("randomized-response", Request(epsilon))
         for draw in ("once", "per_step"):
             yield Cell("idp-gan-published", Request(epsilon, draw=draw))
         for law in ("clamp", "l1", "l2"):

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from sweep import cell, load_config, options, utility
 
-from idpgan import gan
+from idpgan import synthesis
 from idpgan.data.load import Split, load
-from idpgan.gan.config import RunConfig
 from idpgan.privacy import Ledger
+from idpgan.training.config import RunConfig
 from idpgan.training.method import resolve_device
 
 DP_GAN, HYBRID, AGGREGATE = "mnist-dp-gan.toml", "mnist-hybrid.toml", "mnist-aggregate-no-public.toml"
@@ -86,7 +86,7 @@ def tuned(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     split = without_private(load(config.data))
     started, ledger = time.perf_counter(), Ledger(*config.ledger_terms())
     device = resolve_device(config.training.device)
-    method = gan.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    method = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     method.prepare()
     for step in range(1, config.training.steps + 1):
         method.step(step)

@@ -24,12 +24,12 @@ from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import known_shape, load
 from idpgan.files import write_text_atomic
-from idpgan.gan import idp_terms
-from idpgan.gan.config import RunConfig
 from idpgan.metrics import Cache, evaluate_images
 from idpgan.privacy import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.run import describe_environment
+from idpgan.synthesis.published import config as published
+from idpgan.training.config import RunConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EPSILONS = (0.3, 1.0, 3.0, 11.0)  # split evenly between first layer and loss
@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for config in cells(arguments):
-        row = account(config) if isinstance(config, idp_terms.Config) else {"method": config.method.name}
+        row = account(config) if isinstance(config, published.Config) else {"method": config.method.name}
         if not arguments.accounting:
             row |= measured(config, arguments)
         print(json.dumps(row), flush=True)
@@ -76,12 +76,12 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
             yield jobs.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
 
 
-def account(config: idp_terms.Config) -> dict[str, Any]:
+def account(config: published.Config) -> dict[str, Any]:
     """Return what the formula gives and what is proven for it, by when noise is drawn."""
     data = known_shape(config.data)
     shape, classes, num_private = data.image_shape, len(data.classes), data.num_private
-    pixels, delta = idp_terms.pixel_noise(config, shape), config.privacy.delta or 0.0
-    accesses = idp_terms.most_accesses(config, num_private)
+    pixels, delta = published.pixel_noise(config, shape), config.privacy.delta or 0.0
+    accesses = published.most_accesses(config, num_private)
     per_step = [event.repeated(event.count * accesses) for event in pixels.events()]
     return {
         "claimed": config.privacy.epsilon1 + config.privacy.epsilon2,
@@ -95,9 +95,9 @@ def account(config: idp_terms.Config) -> dict[str, Any]:
         "accesses": accesses,
         "proven_per_step": number_to_json(round(compose_epsilon(per_step, delta), 2)),
         "proven_once_with_labels": round(
-            compose_epsilon(idp_terms.planned(config, shape, classes, num_private), delta), 2
+            compose_epsilon(published.planned(config, shape, classes, num_private), delta), 2
         ),
-        "coefficient_scale": round(idp_terms.coefficient_scale(config, classes), 3),
+        "coefficient_scale": round(published.coefficient_scale(config, classes), 3),
     }
 
 

@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 import torch
 from sweep import finish
 
-from idpgan import gan
+from idpgan import synthesis
 from idpgan.config import load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
-from idpgan.gan.config import RunConfig
-from idpgan.report.attack_run import Options, attack_run, write_attack
+from idpgan.jobs.attack import Options, attack_run, write_attack
+from idpgan.training.config import RunConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
@@ -133,12 +133,12 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
         table["privacy"] |= budget(cell, table["training"]["batch_size"])
         if "sample_rate" in table["privacy"]:
             table["training"]["batch_size"] = round(table["privacy"]["sample_rate"] * cell.size)
-    return gan.build_config(table, f"the cell {cell}")
+    return synthesis.build_config(table, f"the cell {cell}")
 
 
 def holdout_share(table: dict[str, Any], size: int) -> float:
     """Return the share that leaves ``size`` private images."""
-    found = describe(gan.build_config(table, "the data of this figure").data)
+    found = describe(synthesis.build_config(table, "the data of this figure").data)
     if found is None:
         raise SystemExit(f"{table['data']['name']} is not there. Name the folder of its files with --data-root.")
     public, private, holdout, _ = found.sizes

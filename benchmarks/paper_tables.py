@@ -42,7 +42,7 @@ from torch import Tensor
 import idpgan
 from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.data.faces import draw_people
-from idpgan.metrics import entropy, halves, histogram_distance, mse, psnr, recognise, ssim
+from idpgan.metrics import entropy, halves, histogram_distance, mse, psnr, recognize, ssim
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
@@ -183,7 +183,7 @@ def measure(cell: dict[str, Any], images: Tensor, identities: Tensor, noise_seed
     given = (released.clamp(0, 1) * 255).round().to(torch.uint8)
     train, test = halves(identities)
     components = min(COMPONENTS, len(train))
-    found = recognise(given[train], identities[train], given[test], identities[test], components)
+    found = recognize(given[train], identities[train], given[test], identities[test], components)
     row |= {name: getattr(found, name) for name in ("accuracy", "precision", "recall", "f1")}
     bits = entropy(given)
     row |= {"entropy": float(bits.mean()), "entropy_single": float(bits[single(images)])}

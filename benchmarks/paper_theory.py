@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.subspace import identified, subspace_scores
-from idpgan.metrics import halves, recognise
+from idpgan.metrics import halves, recognize
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
@@ -66,7 +66,7 @@ def lra_noise_error(sample: Tensor, sweeps: int) -> Tensor:
         lambda right: add_laplace(right, column_norm(right)[:, None, None], noise),
         sweeps=sweeps,
         learning_rate=0.01,
-        regularisation=0.1,
+        regularization=0.1,
     )
     return noise_error(*factors)
 
@@ -146,7 +146,7 @@ def theorem_4(sample: Tensor, svd: Svd) -> Row:
 
 
 def theorem_5(sample: Tensor, epsilon: float = 0.1) -> Row:
-    """Look at two neighbours, a black image and the same with one white column, at the paper's smallest epsilon."""
+    """Look at two neighbors, a black image and the same with one white column, at the paper's smallest epsilon."""
     pair = torch.zeros(2, *sample.shape[1:], dtype=sample.dtype)
     pair[1, :, 0] = 1
     choice = score_ranks(decompose(pair), epsilon)
@@ -154,7 +154,7 @@ def theorem_5(sample: Tensor, epsilon: float = 0.1) -> Row:
     stated = float(choice.sensitivity.max())
     says = "the score's sensitivity is at most D1 Q + 2 D1 D + D1 P^T"
     found = (
-        f"black image and neighbour with one white column, eps {epsilon:g}: the score moves by {change:.1f}, the "
+        f"black image and neighbor with one white column, eps {epsilon:g}: the score moves by {change:.1f}, the "
         f"larger of their bounds is {stated:.1f}; the proof drops sqrt(2) / eps and takes norms for differences"
     )
     return row("theorem 5", FAILS if change > stated else HOLDS, says, found, change=change, stated=stated)
@@ -184,7 +184,7 @@ def theorem_7(images: Tensor, identities: Tensor, epsilon: float) -> list[Row]:
             "theorem 7, LAP",
             FAILS if left == 0 else HOLDS,
             says,
-            f"a black image is released exactly (largest pixel {left:g}); its neighbours are not",
+            f"a black image is released exactly (largest pixel {left:g}); its neighbors are not",
             largest=left,
         )
     ]
@@ -202,11 +202,11 @@ def theorem_7(images: Tensor, identities: Tensor, epsilon: float) -> list[Row]:
             f"{linked:.0%} linked to their own original, by the singular vectors, which carry no noise"
         )
         rows.append(row(f"theorem 7, {method.upper()}", FAILS, says, text, identified=named, linked=linked))
-    return [*rows, neighbours(images, epsilon, says)]
+    return [*rows, neighbors(images, epsilon, says)]
 
 
-def neighbours(images: Tensor, epsilon: float, says: str) -> Row:
-    """Tell SRA's releases of an image and of a neighbour apart by their column spaces."""
+def neighbors(images: Tensor, epsilon: float, says: str) -> Row:
+    """Tell SRA's releases of an image and of a neighbor apart by their column spaces."""
     first, second = images[0].double(), images[0].double().clone()
     second[:, 0] = images[-1].double()[:, 0]  # another image's first column
     right = []
@@ -216,10 +216,10 @@ def neighbours(images: Tensor, epsilon: float, says: str) -> Row:
             found = release(truth[None], "sra", epsilon=epsilon, accept_unsound=True, noise=noise).images[0]
             right.append(outside(found, truth) < outside(found, other))
     share = sum(right) / len(right)
-    text = f"one column changed, one release: the column space names the right neighbour in {share:.0%} of {len(right)}"
+    text = f"one column changed, one release: the column space names the right neighbor in {share:.0%} of {len(right)}"
     if first.shape[0] <= first.shape[1]:
         text += " (m <= n: the column space is everything here)"
-    return row("theorem 7, SRA's neighbours", FAILS if share == 1 else "undecided here", says, text, share=share)
+    return row("theorem 7, SRA's neighbors", FAILS if share == 1 else "undecided here", says, text, share=share)
 
 
 def outside(released: Tensor, image: Tensor) -> float:
@@ -257,14 +257,14 @@ def random_values(images: Tensor, identities: Tensor) -> Row:
     def rates(values: Tensor) -> list[float]:
         rebuilt = ((svd.U * values[:, None]) @ svd.Vh).clamp(0, 1)
         return [
-            recognise(gallery[train], identities[train], rebuilt[test], identities[test], components).accuracy
+            recognize(gallery[train], identities[train], rebuilt[test], identities[test], components).accuracy
             for gallery in (rebuilt, images)
         ]
 
     both, clean = rates(laplace.abs().sort(-1, descending=True).values)
     unsorted, _ = rates(laplace)
     text = (
-        f"both halves with |Laplace| noise, sorted, for singular values: {both:.1%} recognised, against a clean "
+        f"both halves with |Laplace| noise, sorted, for singular values: {both:.1%} recognized, against a clean "
         f"gallery {clean:.1%}; with unsorted noise {unsorted:.1%}: vectors and order suffice"
     )
     return row(

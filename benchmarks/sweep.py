@@ -11,9 +11,9 @@ from typing import Any
 from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
-from idpgan.gan.config import RunConfig
 from idpgan.metrics import Cache, measure_utility
 from idpgan.models.generator import Generator
+from idpgan.training.config import RunConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

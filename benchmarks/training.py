@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from idpgan import gan, jobs
+from idpgan import jobs, synthesis
 from idpgan.data.load import load
 from idpgan.privacy import Ledger
 from idpgan.run import describe_environment
@@ -34,7 +34,7 @@ def main() -> None:
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
     config = jobs.load_config(arguments.config, [*root, *arguments.settings])
     device, ledger = resolve_device(config.training.device), Ledger(*config.ledger_terms())
-    method = gan.load_method(config.method.name).Method(config, load(config.data), ledger=ledger, device=device)
+    method = synthesis.load_method(config.method.name).Method(config, load(config.data), ledger=ledger, device=device)
     method.prepare()
     step, seconds = 0, []
     for repeat in range(REPEATS + 1):

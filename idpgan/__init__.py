@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from idpgan.models.checkpoint import load_generator
 
 __version__ = "0.1.0"
-_ROOMS = ("attacks", "audit", "continual", "data", "gan", "metrics", "models", "privacy", "publish", "training")
+_ROOMS = ("attacks", "audit", "continual", "data", "metrics", "models", "privacy", "publish", "synthesis", "training")
 
 __all__ = ["__version__", "load_generator", *_ROOMS]
 

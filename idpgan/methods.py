@@ -14,7 +14,7 @@ class MethodInfo:
         name: As written in ``method.name`` (a GAN) or passed to `idpgan.publish.release` (a publisher).
         family: "gan" or "publisher".
         units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
-        relation: How neighbours differ.
+        relation: How neighbors differ.
         sound: Whether proven <= claimed (or what was asked for) for every setting; None where nothing is promised, so
             that there is nothing to be sound or unsound.
         claimed: The epsilon that the method states, None where it states none.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan import gan
+from idpgan import synthesis
 from idpgan.config import Section, apply_overrides, build, digest, dump_toml, load_table, nearest_hint
 from idpgan.errors import ConfigError, DataError, InputError
 from idpgan.privacy.guarantee import Unit
@@ -285,4 +285,4 @@ def test_hostile_toml_is_one_line(tmp_path, text, word):
 
 def test_a_missing_key_says_what_to_choose():
     with pytest.raises(ConfigError, match=r"Missing key 'privacy.delta' in x: .* the smaller of 1e-5 and 1 / \(10 N\)"):
-        gan.build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")
+        synthesis.build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")

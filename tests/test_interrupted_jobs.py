@@ -12,15 +12,15 @@ import stat
 import pytest
 import torch
 
-from idpgan import jobs
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.gan import build_config, load_method
+from idpgan.jobs import train as jobs
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.books import checksum
 from idpgan.run import RunFolder
+from idpgan.synthesis import build_config, load_method
 from tests.training.toy import Stopped, bits, books, stopping_at
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

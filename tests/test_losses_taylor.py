@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan.losses import (
+from idpgan.models.losses import (
     taylor_coefficients,
     taylor_cross_entropy,
     taylor_curvature,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         critic_score,
         density_ratio,
         nearest_sample,
-        neighbourhood_count,
+        neighborhood_count,
     )
     from idpgan.attacks.reconstruction import latent_reconstruction
     from idpgan.attacks.registry import ATTACKS, Attack, Knowledge, select_attacks
@@ -36,7 +36,7 @@ __all__ = [
     "evaluate_scores",
     "latent_reconstruction",
     "nearest_sample",
-    "neighbourhood_count",
+    "neighborhood_count",
     "roc_curve",
     "select_attacks",
 ]
@@ -53,7 +53,7 @@ _MODULES = {
     "evaluate_scores": "evaluate",
     "latent_reconstruction": "reconstruction",
     "nearest_sample": "membership",
-    "neighbourhood_count": "membership",
+    "neighborhood_count": "membership",
     "roc_curve": "evaluate",
     "select_attacks": "registry",
 }

@@ -16,7 +16,7 @@ _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
 _GPU_SHARE = 0.2  # of the free memory
 _FIT_ROWS = 4000  # images that principal components are computed from, at most
 _WIDTH_ROWS = 500  # points whose likelihood chooses a bandwidth
-_BANDWIDTHS = 12  # tried, from a tenth to thirty times the distance between neighbours
+_BANDWIDTHS = 12  # tried, from a tenth to thirty times the distance between neighbors
 
 
 def check_comparable(images: Tensor, others: Tensor) -> None:
@@ -53,7 +53,7 @@ def check_attacked(images: Tensor, labels: Tensor | None, num_classes: int | Non
         raise InputError(f"Labels are in [{low}, {high}], but must be {limit}.")
 
 
-def nearest_neighbours(
+def nearest_neighbors(
     images: Tensor, cloud: Tensor, count: int, progress: Progress | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return mean squared differences (n, count), ascending, and positions of the nearest rows of the cloud.
@@ -153,7 +153,7 @@ def _block_rows(device: torch.device) -> int:
 def _bandwidth(cloud: Tensor) -> float:
     """Return the bandwidth under which points of the cloud are likeliest, each given all the others."""
     points = cloud[:_WIDTH_ROWS]
-    between = nearest_neighbours(points, cloud, 2)[0][:, 1].mul(cloud.shape[1]).sqrt().median()
+    between = nearest_neighbors(points, cloud, 2)[0][:, 1].mul(cloud.shape[1]).sqrt().median()
     widths = between.clamp(min=1e-3) * torch.logspace(-1, 1.5, _BANDWIDTHS, device=cloud.device)
     scores = torch.full((len(points), _BANDWIDTHS), -math.inf, device=cloud.device)
     seen = 0

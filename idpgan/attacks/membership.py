@@ -8,10 +8,10 @@ ordinary an image is: ordinary images are near to generated ones whether they we
 |---|---|---|
 | `nearest_sample` | GAN-Leaks, Chen et al. (2020), arXiv:1909.03935 | generated images |
 | `calibrate` | the same, with a reference generator | the same from a reference |
-| `neighbourhood_count` | Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4) | generated images |
+| `neighborhood_count` | Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4) | generated images |
 | `density_ratio` | DOMIAS, van Breugel et al. (2023), arXiv:2302.12580 | generated and other real images |
 | `critic_score` | LOGAN, Hayes et al. (2019), arXiv:1705.07663, white box | the critic |
-| `classifier_confidence` | Song, Shokri, Mittal (2019): what seed 004 measures | labelled generated images |
+| `classifier_confidence` | Song, Shokri, Mittal (2019): what seed 004 measures | labeled generated images |
 
 `latent_reconstruction`, the partial black box of GAN-Leaks, is in `reconstruction.py`.
 """
@@ -32,7 +32,7 @@ from idpgan.attacks.distances import (
     check_comparable,
     components,
     log_density,
-    nearest_neighbours,
+    nearest_neighbors,
     projected,
     tell,
 )
@@ -63,7 +63,7 @@ def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress | None
         InputError: If there are no images or samples, or shapes differ.
     """
     check_comparable(images, samples)
-    return -nearest_neighbours(images, samples, 1, progress)[0][:, 0]
+    return -nearest_neighbors(images, samples, 1, progress)[0][:, 0]
 
 
 @typed
@@ -83,7 +83,7 @@ def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
 
 
 @typed
-def neighbourhood_count(
+def neighborhood_count(
     images: Tensor,
     samples: Tensor,
     *,
@@ -114,7 +114,7 @@ def neighbourhood_count(
     space = components(samples.to(images.device), dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
-        radius = float(nearest_neighbours(points, cloud, 1)[0].mul(points.shape[1]).sqrt().median())
+        radius = float(nearest_neighbors(points, cloud, 1)[0].mul(points.shape[1]).sqrt().median())
     counts, seen = torch.zeros(len(points), device=points.device), 0
     for rows, distances in blocks(points, cloud):
         counts[rows] += (distances <= radius**2).sum(1)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.attacks.distances import Progress, check_attacked, nearest_neighbours
+from idpgan.attacks.distances import Progress, check_attacked, nearest_neighbors
 from idpgan.checks import typed
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.generator import Generator
-from idpgan.models.initialise import torch_seed
+from idpgan.models.initialize import torch_seed
 
 _PULL = 1e-3  # weight of the term that keeps |z|^2 near its dimension, as the paper's L_reg
 
@@ -47,7 +47,7 @@ def latent_reconstruction(
         pool: Generated images per class from which the starts are taken.
         learning_rate: Of Adam, on z.
         seed: Of the pool.
-        batch_size: Images optimised at once.
+        batch_size: Images optimized at once.
         progress: Called after every batch.
 
     Returns:
@@ -84,7 +84,7 @@ def _starts(
     rng = torch.Generator().manual_seed(torch_seed(seed, 11))
     latents = torch.randn(pool, generator.latent_dim, generator=rng).to(images.device)
     if not generator.num_classes:
-        return latents, nearest_neighbours(images, _drawn(generator, latents, None), restarts)[1], None
+        return latents, nearest_neighbors(images, _drawn(generator, latents, None), restarts)[1], None
     best = torch.full((len(images),), torch.inf, device=images.device)
     starts = torch.zeros((len(images), min(restarts, pool)), dtype=torch.int64, device=images.device)
     classes = torch.zeros(len(images), dtype=torch.int64, device=images.device)
@@ -92,7 +92,7 @@ def _starts(
         mine = torch.arange(len(images), device=images.device) if labels is None else (labels == label).nonzero()[:, 0]
         if len(mine) == 0:
             continue
-        distances, index = nearest_neighbours(images[mine], _drawn(generator, latents, label), restarts)
+        distances, index = nearest_neighbors(images[mine], _drawn(generator, latents, label), restarts)
         closer = distances[:, 0] < best[mine]
         best[mine[closer]], starts[mine[closer]], classes[mine[closer]] = distances[closer, 0], index[closer], label
     return latents, starts, classes
@@ -115,13 +115,13 @@ def _search(
     num, restarts, dimensions = starts.shape
     z = starts.reshape(-1, dimensions).clone().requires_grad_(True)
     wanted = target.repeat_interleave(restarts, 0)
-    optimiser = torch.optim.Adam([z], lr=learning_rate)
+    optimizer = torch.optim.Adam([z], lr=learning_rate)
     best = torch.full((len(z),), torch.inf, device=z.device)
     for _ in range(steps):
         difference = (generator(z, labels) - wanted).square().flatten(1).mean(1)
         pull = (z.square().sum(1) / dimensions - 1).square()
         z.grad = torch.autograd.grad((difference + _PULL * pull).sum(), z)[0]
-        optimiser.step()
+        optimizer.step()
         best = torch.minimum(best, difference.detach())
     with torch.no_grad():
         best = torch.minimum(best, (generator(z, labels) - wanted).square().flatten(1).mean(1))

@@ -16,7 +16,7 @@ from idpgan.attacks.membership import (
     critic_score,
     density_ratio,
     nearest_sample,
-    neighbourhood_count,
+    neighborhood_count,
 )
 from idpgan.attacks.reconstruction import latent_reconstruction
 from idpgan.checks import typed
@@ -65,7 +65,7 @@ _WORDS = {
     "reference": "real images that are neither members nor non-members",
     "reference_samples": "images of a reference generator",
     "reference_generator": "a reference generator",
-    "sample_labels": "labelled generated images",
+    "sample_labels": "labeled generated images",
 }
 
 
@@ -79,7 +79,7 @@ class Attack:
         needs: Attributes of `Knowledge`, or "sample_labels", without which it cannot be run.
         paper: Where it is from.
         score: Maps (knowledge, images to be judged, progress) to scores (n,), higher = member.
-        costly: Whether it optimises for each image, so that fewer images are judged.
+        costly: Whether it optimizes for each image, so that fewer images are judged.
     """
 
     name: str
@@ -112,11 +112,11 @@ def _nearest_calibrated(knowledge: Knowledge, images: Images, progress: Progress
 
 
 def _count(knowledge: Knowledge, images: Images, progress: Progress | None) -> Tensor:
-    return neighbourhood_count(images.images, knowledge.needed("samples").images, progress=progress)
+    return neighborhood_count(images.images, knowledge.needed("samples").images, progress=progress)
 
 
 def _count_calibrated(knowledge: Knowledge, images: Images, progress: Progress | None) -> Tensor:
-    reference = neighbourhood_count(images.images, knowledge.needed("reference_samples").images)
+    reference = neighborhood_count(images.images, knowledge.needed("reference_samples").images)
     return calibrate(_count(knowledge, images, progress), reference)
 
 
@@ -156,9 +156,9 @@ _MONTE_CARLO = "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)"
 _ROWS = (
     Attack("nearest-sample", "black box", ("samples",), _LEAKS, _nearest),
     Attack("nearest-sample-calibrated", "black box", ("samples", "reference_samples"), _LEAKS, _nearest_calibrated),
-    Attack("neighbourhood-count", "black box", ("samples",), _MONTE_CARLO, _count),
+    Attack("neighborhood-count", "black box", ("samples",), _MONTE_CARLO, _count),
     Attack(
-        "neighbourhood-count-calibrated",
+        "neighborhood-count-calibrated",
         "black box",
         ("samples", "reference_samples"),
         f"{_MONTE_CARLO}; calibrated as in GAN-Leaks",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
     from idpgan.audit.cases import CASES, AuditCase, Audited, Request
     from idpgan.audit.distinguish import audit
-    from idpgan.audit.neighbours import Pair
+    from idpgan.audit.neighbors import Pair
     from idpgan.audit.one_run import OneRunResult, audit_guesses, audit_one_run, insert_canaries, make_canaries
     from idpgan.audit.statistics import Statistic
 
@@ -44,7 +44,7 @@ _MODULES = {
     "AuditResult": "bounds",
     "Audited": "cases",
     "OneRunResult": "one_run",
-    "Pair": "neighbours",
+    "Pair": "neighbors",
     "Request": "cases",
     "Statistic": "statistics",
     "audit": "distinguish",

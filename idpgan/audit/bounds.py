@@ -1,8 +1,8 @@
 r"""From counts to a lower bound of epsilon: Clopper-Pearson intervals, the choice of a threshold, the cap.
 
 An (epsilon, delta) mechanism allows, for every event E, ``P'(E) <= e^epsilon P(E) + delta``, and the same with the two
-neighbours swapped or E replaced by its complement. With E = "the attacker says neighbour", TPR its probability on the
-neighbour and FPR on the data (math.md, section 6; Jagielski, Ullman, Oprea 2020):
+neighbors swapped or E replaced by its complement. With E = "the attacker says neighbor", TPR its probability on the
+neighbor and FPR on the data (math.md, section 6; Jagielski, Ullman, Oprea 2020):
 ``epsilon >= max{ log((TPR_low - delta) / FPR_high), log((TNR_low - delta) / FNR_high) }``.
 Both terms rest on the same two statements, "TPR >= TPR_low" and "FPR <= FPR_high", each one-sided at alpha / 2, since
 FNR_high = 1 - TPR_low and TNR_low = 1 - FPR_high. So the maximum holds with confidence 1 - alpha.
@@ -60,8 +60,8 @@ def epsilon_bound(
     """Return the lower bound of epsilon that held-out counts prove; see the module. Minus infinity is "nothing".
 
     Args:
-        true_positives: Runs on the neighbour that were called neighbour.
-        false_positives: Runs on the data that were called neighbour.
+        true_positives: Runs on the neighbor that were called neighbor.
+        false_positives: Runs on the data that were called neighbor.
         held_out: Runs per side.
         delta: Of the guarantee under test.
         confidence: 1 - alpha, for each entry by itself.
@@ -143,8 +143,8 @@ class AuditResult:
         cap: What `epsilon_lower` would be had every held-out run been called right.
         statistic: Which statistic the choosing half preferred.
         threshold: Of the statistic.
-        direction: 1: "neighbour" is said where the statistic is at least the threshold; -1: where it is below.
-        true_positives: Held-out runs on the neighbour of which that was said.
+        direction: 1: "neighbor" is said where the statistic is at least the threshold; -1: where it is below.
+        true_positives: Held-out runs on the neighbor of which that was said.
         false_positives: Held-out runs on the data of which that was said.
         held_out: Held-out runs per side: runs // 2.
         runs: Runs per side.
@@ -252,17 +252,17 @@ class Choice:
 
 
 def choose(
-    data_scores: np.ndarray, neighbour_scores: np.ndarray, delta: float, confidence: float
+    data_scores: np.ndarray, neighbor_scores: np.ndarray, delta: float, confidence: float
 ) -> tuple[Choice, Choice]:
     """Choose direction and threshold on the first half's scores, (n,) each, n equal: the ones with the best bound.
 
     Returns:
         The choice for epsilon, and that for the separation.
     """
-    data, neighbour = np.sort(data_scores).astype(np.float64), np.sort(neighbour_scores).astype(np.float64)
-    runs, thresholds = len(data), _candidates(data, neighbour)
+    data, neighbor = np.sort(data_scores).astype(np.float64), np.sort(neighbor_scores).astype(np.float64)
+    runs, thresholds = len(data), _candidates(data, neighbor)
     confidence = 1 - (1 - confidence) / _CAUTION
-    true, false = (runs - np.searchsorted(side, thresholds, side="left") for side in (neighbour, data))
+    true, false = (runs - np.searchsorted(side, thresholds, side="left") for side in (neighbor, data))
     ways = ((true, false), (runs - true, runs - false))  # upward and downward
     by_epsilon = [epsilon_bound(hits, alarms, runs, delta, confidence) for hits, alarms in ways]
     by_separation = [separation_bound(hits, alarms, runs, confidence) for hits, alarms in ways]
@@ -277,7 +277,7 @@ def _best(thresholds: np.ndarray, upward: np.ndarray, downward: np.ndarray) -> C
 
 
 def _candidates(*sorted_scores: np.ndarray) -> np.ndarray:
-    """Return thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbours."""
+    """Return thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbors."""
     runs = len(sorted_scores[0])
     tail = np.geomspace(1, runs, _TAIL).astype(int) - 1
     ranks = np.unique(np.concatenate([np.linspace(0, runs - 1, _MIDDLE).astype(int), tail, runs - 1 - tail]))

@@ -1,6 +1,6 @@
-"""What can be audited by name: a mechanism with its worst-case neighbours, its claim and its proof.
+"""What can be audited by name: a mechanism with its worst-case neighbors, its claim and its proof.
 
-Here are the privacy mechanisms themselves; `idpgan.report.audits` adds the releases of the GANs.
+Here are the privacy mechanisms themselves; `idpgan.synthesis.audits` adds the releases of the GANs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.audit import neighbours, statistics
+from idpgan.audit import neighbors, statistics
 from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
 from idpgan.audit.distinguish import Progress, audit, check_runs
-from idpgan.audit.neighbours import PAIRS, Pair
+from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
 from idpgan.audit.tradeoff import gaussian_epsilon, is_nearly_gaussian, proven_separation
@@ -35,7 +35,7 @@ from idpgan.privacy.mechanisms import (
     Laplace,
     Mechanism,
     NoisyMax,
-    RandomisedResponse,
+    RandomizedResponse,
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
@@ -55,9 +55,9 @@ class Request:
     Attributes:
         epsilon: What the method is asked to keep to, > 0.
         delta: In [0, 1).
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
-        pair: A name of `neighbours.PAIRS`.
+        pair: A name of `neighbors.PAIRS`.
         law: Of the noise.
         draw: When noise is drawn.
     """
@@ -77,7 +77,7 @@ class AuditCase:
 
     Attributes:
         method: What is audited.
-        pair: The neighbours.
+        pair: The neighbors.
         claimed: What is said of it: by a paper, or by whoever asked for that epsilon; None = nothing.
         proven: What the accountant proves.
         release: Maps (R, *shape) and a noise source to R independent outputs.
@@ -142,7 +142,7 @@ class AuditCase:
         result = audit(
             players,
             self.pair.data.to(device),
-            self.pair.neighbour.to(device),
+            self.pair.neighbor.to(device),
             runs=runs,
             delta=self.delta,
             confidence=confidence,
@@ -170,9 +170,9 @@ class AuditCase:
             )
         coins = toss(canaries, seed)
         source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
-        data, neighbour = self.pair.data, self.pair.neighbour
-        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbour, data), source)
-        scores = self.statistics[0](data, neighbour)(outputs)
+        data, neighbor = self.pair.data, self.pair.neighbor
+        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbor, data), source)
+        scores = self.statistics[0](data, neighbor)(outputs)
         guesses = [canaries // share for share in (4, 10, 20) if canaries >= 5 * share] or [canaries]
         return audit_guesses(scores, coins, delta=self.delta, confidence=confidence, guesses=guesses)
 
@@ -237,7 +237,7 @@ class Audited:
         case, result = self.case, self.result
         return {
             "method": case.method,
-            "neighbours": case.pair.name,
+            "neighbors": case.pair.name,
             "unit": str(case.proven.unit),
             "relation": str(case.proven.relation),
             "claimed": number_to_json(case.claimed.epsilon) if case.claimed else None,
@@ -267,7 +267,7 @@ def audited_again(stated: Guarantee) -> str | None:
         Why it cannot be what an audit of a run has written; None = it can.
     """
     found = _BASIS.fullmatch(stated.basis)
-    known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbours.OF_RUNS}
+    known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbors.OF_RUNS}
     if found is None or found[7] not in known:
         return "the audited value does not rest on what an audit of a run writes."
     runs, right, wrong, held_out = (int(found[place]) for place in (3, 4, 5, 6))
@@ -393,13 +393,13 @@ def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
     return Entry(build)
 
 
-def _randomised_response(request: Request) -> AuditCase:
+def _randomized_response(request: Request) -> AuditCase:
     """Return the case of one label of ten."""
-    mechanism = RandomisedResponse(_CATEGORIES, request.epsilon, *_terms(request))
+    mechanism = RandomizedResponse(_CATEGORIES, request.epsilon, *_terms(request))
     pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
     given = guarantees(request, mechanism.event)
     ratio = likelihood_ratio(mechanism)
-    return AuditCase("randomised-response", pair, *given, mechanism, (ratio,), events=(mechanism.event,))
+    return AuditCase("randomized-response", pair, *given, mechanism, (ratio,), events=(mechanism.event,))
 
 
 def _lap(request: Request) -> AuditCase:
@@ -430,7 +430,7 @@ def _lap(request: Request) -> AuditCase:
     pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
     event = mechanism.event.repeated(count)
     given = guarantees(request, event)
-    maker: Maker = lambda data, neighbour: Nearness(data, neighbour, unit=scale)  # noqa: E731
+    maker: Maker = lambda data, neighbor: Nearness(data, neighbor, unit=scale)  # noqa: E731
     notes = ("pixels that do not differ are independent of everything and were not simulated",)
     return AuditCase("lap", pair, *given, release, (maker,), entrywise=True, notes=notes, events=(event,))
 
@@ -442,7 +442,7 @@ CASES: dict[str, Entry] = {
     "rounded-gaussian": _scalar("rounded-gaussian", _rounded_gaussian, discrete=True),
     "exponential": _selection("exponential", Exponential),
     "noisy-max": _selection("noisy-max", NoisyMax),
-    "randomised-response": Entry(_randomised_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),
+    "randomized-response": Entry(_randomized_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),
     "lap": Entry(
         _lap,
         (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE),

@@ -1,8 +1,8 @@
-r"""The distinguishing game: which of two neighbours was released?
+r"""The distinguishing game: which of two neighbors was released?
 
-The mechanism runs R times on each neighbour. On the first half of the runs statistic, direction and threshold are
+The mechanism runs R times on each neighbor. On the first half of the runs statistic, direction and threshold are
 chosen; on the other half the guesses are counted, and the counts bound epsilon from below (`bounds`). One call plays
-both neighbours, a row each.
+both neighbors, a row each.
 
 Runs are streamed in chunks of rows: outputs are scored and dropped. What grows with R is one float32 score per
 choosing run and statistic; of the held-out half nothing is kept but two counts.
@@ -38,7 +38,7 @@ MOST_RUNS = 10**9  # per side: hours, even of one number each
 def audit(
     mechanism: Play | Sequence[Play],
     data: Tensor,
-    neighbour: Tensor,
+    neighbor: Tensor,
     *,
     runs: int,
     delta: float = 0.0,
@@ -48,13 +48,13 @@ def audit(
     rows: int | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Bound a mechanism's epsilon from below by telling two neighbours apart.
+    """Bound a mechanism's epsilon from below by telling two neighbors apart.
 
     Args:
         mechanism: Maps (R, *data.shape) to (R, *out): R *independent* releases, one per row. Where a release is one of
             a whole batch, the batch is the row. Several = equal mechanisms with independent noise, one per thread.
-        data: One neighbour, without the row dimension.
-        neighbour: The other; same shape and dtype.
+        data: One neighbor, without the row dimension.
+        neighbor: The other; same shape and dtype.
         runs: R, runs per side; half of them choose, the other half are counted.
         delta: Of the guarantee under test.
         confidence: Probability that the bound holds, over the audit's own randomness.
@@ -69,29 +69,29 @@ def audit(
         The bound with all that it rests on. It says nothing about how much larger epsilon is.
 
     Raises:
-        InputError: If an argument is out of range, the neighbours do not fit each other, or rows are not independent.
+        InputError: If an argument is out of range, the neighbors do not fit each other, or rows are not independent.
 
     Example:
         >>> zero, one = torch.zeros(1), torch.ones(1)
         >>> audit(lambda rows: rows, zero, one, runs=20_000).epsilon_lower  # no noise at all: the cap
         7.90...
     """
-    _check(data, neighbour, runs, delta, confidence)
+    _check(data, neighbor, runs, delta, confidence)
     players = [mechanism] if callable(mechanism) else list(mechanism)
     if not players or not all(map(callable, players)):
         raise InputError("mechanism must be a function, or several of them in a row.")
     if entrywise:
-        differ = (data != neighbour).flatten()
+        differ = (data != neighbor).flatten()
         if not bool(differ.any()):
-            raise InputError("the neighbours are equal, so there is nothing to tell apart.")
-        data, neighbour = data.flatten()[differ], neighbour.flatten()[differ]
+            raise InputError("the neighbors are equal, so there is nothing to tell apart.")
+        data, neighbor = data.flatten()[differ], neighbor.flatten()[differ]
     output = data if rows is not None else _probe(players[0], data)
-    candidates = [make(data, neighbour) for make in (statistics or usual(data, output))]
+    candidates = [make(data, neighbor) for make in (statistics or usual(data, output))]
 
     # First half: fit, then choose.
     size = max(data.numel(), output.numel(), 1)
     chunk = (rows or _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // size) // 2
-    game = _Game(players, (data, neighbour), max(1, chunk), runs, progress)
+    game = _Game(players, (data, neighbor), max(1, chunk), runs, progress)
     held_out = runs // 2
     to_fit = 0
     if any(candidate.learns for candidate in candidates):
@@ -129,14 +129,14 @@ def audit(
     )
 
 
-def _check(data: Tensor, neighbour: Tensor, runs: int, delta: float, confidence: float) -> None:
-    if not isinstance(data, Tensor) or not isinstance(neighbour, Tensor):
-        raise InputError(f"neighbours must be tensors, got {type(data).__name__} and {type(neighbour).__name__}.")
+def _check(data: Tensor, neighbor: Tensor, runs: int, delta: float, confidence: float) -> None:
+    if not isinstance(data, Tensor) or not isinstance(neighbor, Tensor):
+        raise InputError(f"neighbors must be tensors, got {type(data).__name__} and {type(neighbor).__name__}.")
     check_runs(runs, delta, confidence)
-    if data.shape != neighbour.shape or data.dtype != neighbour.dtype:
+    if data.shape != neighbor.shape or data.dtype != neighbor.dtype:
         raise InputError(
-            f"neighbours must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
-            f"{tuple(neighbour.shape)} {neighbour.dtype}."
+            f"neighbors must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
+            f"{tuple(neighbor.shape)} {neighbor.dtype}."
         )
 
 
@@ -200,8 +200,8 @@ class _Game:
             found = []
             for size in sizes[number::step]:  # fixed shares: with fixed noise the result does not depend on timing
                 rows = torch.cat([_rows(side, size) for side in self._sides])
-                data, neighbour = self._players[number](rows).split(size)
-                found.append((use(data), use(neighbour)))
+                data, neighbor = self._players[number](rows).split(size)
+                found.append((use(data), use(neighbor)))
                 self._tick(size)
             return found
 
@@ -211,7 +211,7 @@ class _Game:
             with ThreadPoolExecutor(step) as pool:
                 parts = list(pool.map(work, range(step)))
         pairs = [pair for part in parts for pair in part]
-        return [data for data, _ in pairs], [neighbour for _, neighbour in pairs]
+        return [data for data, _ in pairs], [neighbor for _, neighbor in pairs]
 
     def _tick(self, size: int) -> None:
         self._done += size
@@ -239,6 +239,6 @@ def _choose_statistics(scores: list[np.ndarray], delta: float, confidence: float
 
 
 def _count(statistic: Statistic, choice: Choice, outputs: Tensor) -> int:
-    """Return of how many outputs it is said that they come from the neighbour."""
+    """Return of how many outputs it is said that they come from the neighbor."""
     above = int((_score(statistic, outputs).astype(np.float64) >= choice.threshold).sum())
     return above if choice.direction == 1 else len(outputs) - above

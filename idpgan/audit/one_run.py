@@ -35,8 +35,8 @@ from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.privacy.noise import Noise
 
-CanaryKind = Literal["holdout", "mislabelled", "noise"]
-_CANARY_KINDS = ("holdout", "mislabelled", "noise")
+CanaryKind = Literal["holdout", "mislabeled", "noise"]
+_CANARY_KINDS = ("holdout", "mislabeled", "noise")
 _HALVINGS = 40  # of the bisection for epsilon: to 1e-12 of it
 _T = TypeVar("_T")
 
@@ -88,13 +88,13 @@ class OneRunResult:
 
 
 @typed
-def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, seed: int = 0) -> Images:
+def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, seed: int = 0) -> Images:
     """Make canaries: records that a model would have no reason to know unless it was trained on them.
 
     Args:
         split: Its holdout gives the images.
         num: m.
-        kind: "holdout" takes ordinary images, "mislabelled" gives them the next class, "noise" draws every pixel, with
+        kind: "holdout" takes ordinary images, "mislabeled" gives them the next class, "noise" draws every pixel, with
             the labels of ordinary ones.
         seed: Of noise. Canaries may be public; the coins must not.
 
@@ -107,9 +107,9 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabelled", *, s
     if not 1 <= num <= len(holdout):
         raise InputError(f"{num} canaries must be in 1 .. {len(holdout)}, the number of holdout images.")
     images = holdout.select(torch.arange(num))
-    if kind == "mislabelled":
+    if kind == "mislabeled":
         if images.labels is None:
-            raise InputError("Mislabelled canaries need labels, and the data set has none. Take noise or holdout.")
+            raise InputError("Mislabeled canaries need labels, and the data set has none. Take noise or holdout.")
         return dataclasses.replace(images, labels=(images.labels + 1) % len(images.classes))
     if kind == "noise":
         rng = torch.Generator().manual_seed(seed)

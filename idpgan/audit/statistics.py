@@ -1,9 +1,9 @@
-r"""What the attacker computes from one output: a score that should be higher on the neighbour.
+r"""What the attacker computes from one output: a score that should be higher on the neighbor.
 
 By Neyman and Pearson the log-likelihood ratio is the best there is, wherever the density is known. Otherwise there is
 a choice of statistics, and the choosing half of the runs says which one is taken.
 
-A *maker* is any ``callable(data, neighbour) -> Statistic``; the classes below are makers.
+A *maker* is any ``callable(data, neighbor) -> Statistic``; the classes below are makers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 from idpgan.numerics.safe_svd import safe_svd
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
     Laplace,
-    RandomisedResponse,
+    RandomizedResponse,
     RoundedGaussian,
 )
 
@@ -38,7 +38,7 @@ OF_RUNS = (EXACT, WITHIN_BATCH, RANGE)
 
 
 class Statistic:
-    """A score of outputs; higher should mean neighbour, but the game tries both directions.
+    """A score of outputs; higher should mean neighbor, but the game tries both directions.
 
     Attributes:
         name: As printed.
@@ -48,7 +48,7 @@ class Statistic:
     name: str = ""
     learns: bool = False
 
-    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+    def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """Learn from outputs (F, *out) of each side; False = it cannot be used for such outputs."""
         return True
 
@@ -65,24 +65,24 @@ def _flat(outputs: Tensor) -> Tensor:
 
 
 class Nearness(Statistic):
-    """How much nearer the output is to the neighbour than to the data, in the sum of |differences|^order.
+    """How much nearer the output is to the neighbor than to the data, in the sum of |differences|^order.
 
     The log-likelihood ratio up to scale: order 1 of Laplace noise, order 2 of Gaussian noise, discrete ones included.
     ``unit`` divides it: Laplace's scale (one, or one per number), or twice the Gaussian variance.
     """
 
-    def __init__(self, data: Tensor, neighbour: Tensor, *, order: int = 1, unit: float | Tensor = 1.0) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor, *, order: int = 1, unit: float | Tensor = 1.0) -> None:
         self.name = f"nearness (L{order})"
         self._order, self._unit = order, unit
-        self._data, self._neighbour = data.flatten().double(), neighbour.flatten().double()
+        self._data, self._neighbor = data.flatten().double(), neighbor.flatten().double()
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
         flat = _flat(outputs)
         if self._order == 2:  # |y - x|^2 - |y - x'|^2 is linear in y
-            middle = (self._data + self._neighbour) / 2
-            return (flat - middle) @ ((self._neighbour - self._data) * (2 / self._unit))
-        near = (flat - self._data).abs_() - (flat - self._neighbour).abs_()
+            middle = (self._data + self._neighbor) / 2
+            return (flat - middle) @ ((self._neighbor - self._data) * (2 / self._unit))
+        near = (flat - self._data).abs_() - (flat - self._neighbor).abs_()
         return (near / self._unit).sum(1) if isinstance(self._unit, Tensor) else near.sum(1) / self._unit
 
 
@@ -121,7 +121,7 @@ def likelihood_ratio(mechanism: object) -> Maker:
         InputError: If its density is not known in closed form.
     """
 
-    def make(data: Tensor, neighbour: Tensor) -> Statistic:
+    def make(data: Tensor, neighbor: Tensor) -> Statistic:
         if isinstance(mechanism, Laplace | Gaussian | DiscreteLaplace | RoundedGaussian):
             gaussian = isinstance(mechanism, Gaussian | RoundedGaussian)  # rounding leaves the ratio within 1 / scale
             if isinstance(mechanism, Laplace | Gaussian):
@@ -129,15 +129,15 @@ def likelihood_ratio(mechanism: object) -> Maker:
             else:
                 scale = float(mechanism.scale)
             unit = 2 * scale**2 if gaussian else scale
-            statistic: Statistic = Nearness(data, neighbour, order=2 if gaussian else 1, unit=unit)
+            statistic: Statistic = Nearness(data, neighbor, order=2 if gaussian else 1, unit=unit)
             statistic.name = EXACT
             return statistic
         if isinstance(mechanism, Exponential):
             rate = mechanism.epsilon / (2 * mechanism.sensitivity)
-            log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbour)]
+            log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbor)]
             return LogProbability(log_odds[1] - log_odds[0])
-        if isinstance(mechanism, RandomisedResponse):
-            hot = [nn.functional.one_hot(x.flatten()[0], mechanism.categories).double() for x in (data, neighbour)]
+        if isinstance(mechanism, RandomizedResponse):
+            hot = [nn.functional.one_hot(x.flatten()[0], mechanism.categories).double() for x in (data, neighbor)]
             return LogProbability((hot[1] - hot[0]) * mechanism.epsilon)
         raise InputError(f"the density of {type(mechanism).__name__} is not known in closed form; choose a statistic.")
 
@@ -149,12 +149,12 @@ class Outcomes(Statistic):
 
     learns = True
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         self.name = "frequency of outcomes"
 
-    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+    def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
-        keys = [self._keys(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        keys = [self._keys(outputs) for outputs in (data_outputs, neighbor_outputs)]
         self._known, inverse = np.unique(np.concatenate(keys), return_inverse=True)
         if len(self._known) > min(_MOST_OUTCOMES, len(inverse) // 4):
             return False
@@ -183,18 +183,18 @@ class Linear(Statistic):
 
     learns = True
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         self.name = "linear discriminant"
 
-    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+    def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
-        sides = [_flat(outputs) for outputs in (data_outputs, neighbour_outputs)]
+        sides = [_flat(outputs) for outputs in (data_outputs, neighbor_outputs)]
         size = sides[0].shape[1]
         if size > min(_MOST_LINEAR, len(sides[0]) // 4) or not all(bool(side.isfinite().all()) for side in sides):
             return False
         means = [side.mean(0) for side in sides]
-        centred = torch.cat([side - mean for side, mean in zip(sides, means, strict=True)])
-        covariance = centred.T @ centred / len(centred)
+        centered = torch.cat([side - mean for side, mean in zip(sides, means, strict=True)])
+        covariance = centered.T @ centered / len(centered)
         ridge = 1e-12 * covariance.diagonal().mean() + 1e-30
         self._weights = torch.linalg.solve(
             covariance + ridge * torch.eye(size, dtype=torch.float64, device=covariance.device), means[1] - means[0]
@@ -212,14 +212,14 @@ class Classifier(Statistic):
 
     learns = True
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         self.name = "learned classifier"
 
-    def fit(self, data_outputs: Tensor, neighbour_outputs: Tensor) -> bool:
+    def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
         from idpgan.training.fit import FitConfig, fit_classifier
 
-        sides = [_flat(outputs[:_MOST_FITTED]) for outputs in (data_outputs, neighbour_outputs)]
+        sides = [_flat(outputs[:_MOST_FITTED]) for outputs in (data_outputs, neighbor_outputs)]
         inputs = torch.cat(sides)
         if not bool(inputs.isfinite().all()):
             return False
@@ -242,18 +242,18 @@ class Classifier(Statistic):
 
 
 class SubspaceDistance(Statistic):
-    """How much nearer the output's leading column space is to the neighbour's than to the data's.
+    """How much nearer the output's leading column space is to the neighbor's than to the data's.
 
     For publishers of matrices (..., m, n) that leave singular vectors without noise. With U the first ``rank`` left
     singular vectors of non-zero value, distance is ``||U_output U_output^T - U_x U_x^T||_F^2``.
     """
 
-    def __init__(self, data: Tensor, neighbour: Tensor, *, rank: int = 2) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor, *, rank: int = 2) -> None:
         if data.ndim < 2:
             raise InputError(f"the subspace test is for matrices, got shape {tuple(data.shape)}.")
         self.name = f"subspace distance (rank {rank})"
         self._rank = rank
-        self._bases = [self._basis(x.reshape(-1, *x.shape[-2:])) for x in (data, neighbour)]
+        self._bases = [self._basis(x.reshape(-1, *x.shape[-2:])) for x in (data, neighbor)]
 
     def _basis(self, matrices: Tensor) -> Tensor:
         """Return leading left singular vectors (..., m, r), those of singular value 0 set to 0."""
@@ -272,7 +272,7 @@ class SubspaceDistance(Statistic):
 class OutputRank(Statistic):
     """Numerical rank of the output, summed over its matrices: catches factors whose size is the private image's."""
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         if data.ndim < 2:
             raise InputError(f"the rank test is for matrices, got shape {tuple(data.shape)}.")
         self.name = "rank of the output"
@@ -284,12 +284,12 @@ class OutputRank(Statistic):
 
 
 class NoiseScale(Statistic):
-    """Log of the mean |output - data| where both neighbours are equal: catches noise whose scale is the data's."""
+    """Log of the mean |output - data| where both neighbors are equal: catches noise whose scale is the data's."""
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
-        self._equal = (data == neighbour).flatten()
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
+        self._equal = (data == neighbor).flatten()
         if not bool(self._equal.any()):
-            raise InputError("the scale test needs entries that are equal on both neighbours.")
+            raise InputError("the scale test needs entries that are equal on both neighbors.")
         self.name = "scale of the noise"
         self._values = data.flatten()[self._equal].double()
 
@@ -301,11 +301,11 @@ class NoiseScale(Statistic):
 class WithinBatch(Statistic):
     """Nearness of the *difference* of the first two records of an output (R, 2+, ...): shared noise cancels."""
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         if data.ndim < 1 or len(data) < 2:
             raise InputError("the within-batch test needs at least two records.")
         self.name = WITHIN_BATCH
-        self._nearness = Nearness(data[0] - data[1], neighbour[0] - neighbour[1])
+        self._nearness = Nearness(data[0] - data[1], neighbor[0] - neighbor[1])
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
@@ -329,7 +329,7 @@ class LowOrderBits(Statistic):
     in *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
     """
 
-    def __init__(self, data: Tensor, neighbour: Tensor) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         self.name = "low-order bits"
 
     def __call__(self, outputs: Tensor) -> Tensor:
@@ -348,7 +348,7 @@ def usual(data: Tensor, output: Tensor) -> list[Maker]:
     """Return the statistics to try where none is given.
 
     Args:
-        data: The first neighbour.
+        data: The first neighbor.
         output: One output without its row dimension: its shape says whether it can be compared with the data.
     """
     makers: list[Maker] = [Outcomes, Linear]

@@ -85,7 +85,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def least_misses(epsilon: float, delta: float, false_positive_rate: float) -> float:
     """Return the false-negative rate that (epsilon, delta) forces on every test of that false-positive rate.
 
-    Wasserman and Zhou (2010): both neighbours, and the test as well as its complement.
+    Wasserman and Zhou (2010): both neighbors, and the test as well as its complement.
     """
     one = 1 - delta - math.exp(min(epsilon, 700.0)) * false_positive_rate
     other = math.exp(-epsilon) * (1 - delta - false_positive_rate)

@@ -14,7 +14,7 @@ from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import InputError
 
 if TYPE_CHECKING:
-    from idpgan.report.attack_run import Attacked, Progress
+    from idpgan.jobs.attack import Attacked, Progress
 
 
 def attack(
@@ -32,7 +32,7 @@ def attack(
         int | None, typer.Option(help="Images to draw; default: as many as are private, 10,000 .. 60,000.")
     ] = None,
     most: Annotated[int, typer.Option(help="Members and non-members judged, at most.")] = 10_000,
-    most_costly: Annotated[int, typer.Option(help="The same where every image is optimised for.")] = 1_000,
+    most_costly: Annotated[int, typer.Option(help="The same where every image is optimized for.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Of generated images and attacks.")] = 0,
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies now (data.root).")] = None,
@@ -55,8 +55,8 @@ def attack(
         raise InputError(f"--confidence {confidence} must be in (0, 1).")
 
     from idpgan.files import check_writable
-    from idpgan.report.attack_run import FORMAT, Options, attack_run, write_attack
-    from idpgan.report.outputs import check_output
+    from idpgan.jobs.attack import FORMAT, Options, attack_run, write_attack
+    from idpgan.release.outputs import check_output
     from idpgan.run import RunFolder
     from idpgan.training.method import resolve_device
     from idpgan.training.progress import BarProgress

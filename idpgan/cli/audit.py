@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from idpgan.audit.cases import AuditCase, Audited
-    from idpgan.report.one_run_audit import OneRun
+    from idpgan.jobs.one_run_audit import OneRun
 
 _MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # those of `idpgan.audit`, said before torch is loaded
 
@@ -40,7 +40,7 @@ def audit(
     confidence: Annotated[float, typer.Option(help="Of each bound.")] = 0.95,
     noise: Annotated[str | None, typer.Option(help="idp-gan-published: once, per_step or per_batch.")] = None,
     law: Annotated[str | None, typer.Option(help="Kind of noise or bound, where a method has several.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Publishers: the neighbours, such as extremes.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Publishers: the neighbors, such as extremes.")] = None,
     release: Annotated[bool, typer.Option("--release", help="Also fill the audited field of a run's release.")] = False,
     seed: Annotated[int | None, typer.Option(help="Fixes the noise, to have a result again.")] = None,
     one_run: Annotated[
@@ -53,7 +53,7 @@ def audit(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbours.
+    """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
     No private image is read. A run's result goes to its audit.json. Exit code 1: the bound exceeds the proven epsilon.
 
@@ -80,8 +80,8 @@ def audit(
         raise InputError("--canaries belongs to --one-run.")
     case = _run_case(run, options, release) if run else _method_case(what, options, release)
     if run:
-        from idpgan.report.audit_run import FORMAT
-        from idpgan.report.outputs import check_output
+        from idpgan.jobs.audit import FORMAT
+        from idpgan.release.outputs import check_output
 
         check_output(RunFolder.open(run).audit, FORMAT, option="the result")
         check_writable(RunFolder.open(run).audit)
@@ -90,7 +90,7 @@ def audit(
             runs, confidence=confidence, seed=seed, threads=threads, device=_device(device), progress=progress
         )
     if run:
-        from idpgan.report.audit_run import write_audit, write_into_release
+        from idpgan.jobs.audit import write_audit, write_into_release
 
         with kept(audited.to_json()):
             write_audit(run, audited)
@@ -106,7 +106,7 @@ def audit(
 
 def _nothing(what: str | Path, as_json: bool) -> bool:
     """Say so where there is no guarantee to audit; that is an answer, not an error."""
-    from idpgan.report.audit_run import nothing_to_audit
+    from idpgan.jobs.audit import nothing_to_audit
 
     sentence = nothing_to_audit(what)
     if sentence is None:
@@ -137,7 +137,7 @@ def _one_run(
     as_json: bool,
 ) -> None:
     """Train once with canaries, and print what it shows."""
-    from idpgan.report.one_run_audit import gradients_once, images_once
+    from idpgan.jobs.one_run_audit import gradients_once, images_once
     from idpgan.training.progress import make_progress
 
     if run is None and Path(what).is_file():
@@ -187,8 +187,8 @@ def _device(name: str) -> torch.device:
 def _method_case(name: str, options: dict[str, float | str | None], release: bool) -> AuditCase:
     """Return the case of a method."""
     from idpgan.audit import Request
+    from idpgan.jobs.audit import method_case
     from idpgan.privacy.guarantee import parse_relation, parse_unit
-    from idpgan.report.audit_run import method_case
 
     if release:
         raise InputError(f"--release is for runs, and {name} is none.")
@@ -204,7 +204,7 @@ def _method_case(name: str, options: dict[str, float | str | None], release: boo
 
 def _run_case(run: Path, options: dict[str, float | str | None], release: bool) -> AuditCase:
     """Return the case of a run, whose own settings hold."""
-    from idpgan.report.audit_run import check_release, run_case
+    from idpgan.jobs.audit import check_release, run_case
 
     given = [flag for flag, value in options.items() if value is not None]
     if given:
@@ -231,9 +231,9 @@ def _print(audited: Audited) -> None:
             table.add_row(name, epsilon, f"{guarantee.delta:g}")
     console.print(table)
     sign = ">=" if result.direction == 1 else "<"
-    console.print(f"neighbours: {case.pair.name}", soft_wrap=True)
+    console.print(f"neighbors: {case.pair.name}", soft_wrap=True)
     console.print(
-        f"{result.runs:,} runs per side, half of them held out: 'neighbour' ({result.statistic} {sign} "
+        f"{result.runs:,} runs per side, half of them held out: 'neighbor' ({result.statistic} {sign} "
         f"{result.threshold:.6g}) was right {result.true_positives:,} and wrong {result.false_positives:,} times of "
         f"{result.held_out:,}",
         soft_wrap=True,

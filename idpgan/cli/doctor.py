@@ -12,7 +12,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     Example: idpgan doctor
     """
-    from idpgan.report.health import examine
+    from idpgan.jobs.doctor import examine
 
     findings = examine()
     if as_json:

@@ -143,7 +143,7 @@ def _data_config(source: Path, data: str | None, data_root: Path | None, setting
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
     """Return where to write, which is never a release, a run's state, or what another command made."""
-    from idpgan.report.outputs import check_output
+    from idpgan.release.outputs import check_output
 
     if out is None:
         if not (source / "config.toml").is_file():

@@ -12,9 +12,9 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan import gan, publish
+    from idpgan import publish, synthesis
 
-    rows = [row.to_json() for row in gan.METHODS.values()]
+    rows = [row.to_json() for row in synthesis.METHODS.values()]
     rows += [row.to_json() for row in publish.METHODS.values()]
     if as_json:
         print_json(rows)

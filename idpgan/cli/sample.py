@@ -27,7 +27,7 @@ def sample(
     """
     chosen = None if labels is None else _parse(labels)
 
-    from idpgan.report.export import export_samples
+    from idpgan.release.export import export_samples
 
     check_writable(out)
     with count_progress("sample", quiet or as_json) as progress:

@@ -21,7 +21,7 @@ def verify(
 
     Example: idpgan verify runs/demo/release
     """
-    from idpgan.report.verify import verify_release
+    from idpgan.release.verify import verify_release
 
     found = verify_release(release)
     if as_json:

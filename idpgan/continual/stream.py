@@ -6,10 +6,10 @@ its nodes (`fenwick`). What has to be kept is the chain of prefixes that later c
 
 Proof, unit event, zero-out-one. One event adds at most 1 to one value a_t (with ``integer=False``: at most 1 in
 absolute value; rounding to the grid makes that at most D steps, D = 1 for whole counts). N and the times are public;
-the neighbour lacks the event, so a_t differs by at most D steps and nothing else does. Node p holds a_t for those p
+the neighbor lacks the event, so a_t differs by at most D steps and nothing else does. Node p holds a_t for those p
 with M[p, t] = 1, each once, and `fenwick.shares` splits the whole budget so that ``sum_p M[p, t] s_p`` is at most the
 budget, exactly: what `NodeNoise` asks for. Values may be chosen after seeing earlier answers: given them, each node is
-one release of a sum that the neighbour moves by at most D.
+one release of a sum that the neighbor moves by at most D.
 
 Unknown horizon: block k holds the values 2^k .. 2^(k+1) - 1 and has a tree of its own with the whole epsilon. An event
 lies in one block, so this costs epsilon once. Every later answer contains the block's total: its tree is weighted as if

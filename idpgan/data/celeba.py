@@ -13,7 +13,7 @@ Whatever is in this layout is taken: torchvision compares the MD5 sums of the fi
 refuse a part of the set or drawn faces in its place, so that comparison is left out, and what the lists hold is checked
 instead. A picture that is missing, damaged or of another size keeps its row as a null record. The official partition is
 not used: parts are dealt out as for every set (`split.py`), by ``data.split_by = "identity"`` so that nobody is in two
-of them. Nothing is labelled unless ``data.label`` names
+of them. Nothing is labeled unless ``data.label`` names
 attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 

@@ -44,12 +44,12 @@ class DataConfig(Section):
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
             are never resized: one of another size stands as a null record. None: the source's own.
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
-        classes: Names of the class folders of a "folder", in the order of the labels; [] for unlabelled images.
+        classes: Names of the class folders of a "folder", in the order of the labels; [] for unlabeled images.
         label: Attributes whose combinations are the classes, at most 6; empty: the source's own classes.
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are no non-members.
-        layout: Layout of a "face-folder", None: recognised; see `idpgan.data.face_folder`.
+        layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces": to draw, None: 10,000.
         num_people: People in a "face-folder". Of "faces": to draw, None: 1,000.
     """

@@ -1,7 +1,7 @@
 """Draw faces: soft masks of distances, painted one over the other, all images of a batch at once.
 
 Lengths are in head units: half the image height (or 0.6 of its width where that is less) at scale 1; x to the right, y
-down, the head's centre at 0. The head is half an ellipsoid: a pixel inside its outline is a point of its surface, which
+down, the head's center at 0. The head is half an ellipsoid: a pixel inside its outline is a point of its surface, which
 yaw and nod turn about, and features are painted in the turned coordinates ``(face_x, face_y)``. Its normals meet the
 light. A mask is 1 - distance to an outline in pixels, cut off at 0 and 1, so edges are a pixel wide at any size.
 """
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-Look = Mapping[str, Tensor]  # the numbers of each image, (B, 1, 1); colours (B, C, 1, 1)
+Look = Mapping[str, Tensor]  # the numbers of each image, (B, 1, 1); colors (B, C, 1, 1)
 _WHITE, _DARK, _LIP_INSIDE = (0.93, 0.92, 0.90), (0.08, 0.06, 0.06), (0.25, 0.07, 0.08)
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
 
 
-def coloured(rgb: Tensor, channels: int) -> Tensor:
+def colored(rgb: Tensor, channels: int) -> Tensor:
     """Turn RGB (B, 3) in [0, 1] into (B, C, 1, 1); C = 1 is its luma."""
     if channels == 1:
         rgb = rgb @ torch.tensor(LUMA, device=rgb.device)[:, None]
@@ -100,11 +100,11 @@ class Picture:
         radius = ((x / radius_x).square() + (y / radius_y).square()).sqrt_()
         return self._mask((radius - 1) * torch.minimum(radius_x, radius_y))
 
-    def _paint(self, mask: Tensor, colour: Tensor | tuple[float, float, float]) -> None:
-        """Lay a colour, (B, C, 1, 1) or RGB, over the pictures where the mask says."""
-        if isinstance(colour, tuple):
-            colour = coloured(torch.tensor([colour], device=mask.device), self.channels)
-        self.image.lerp_(colour, mask[:, None])
+    def _paint(self, mask: Tensor, color: Tensor | tuple[float, float, float]) -> None:
+        """Lay a color, (B, C, 1, 1) or RGB, over the pictures where the mask says."""
+        if isinstance(color, tuple):
+            color = colored(torch.tensor([color], device=mask.device), self.channels)
+        self.image.lerp_(color, mask[:, None])
 
     def paint_behind(self) -> None:
         """Paint the hair behind the head, shoulders, neck and ears."""
@@ -136,7 +136,7 @@ class Picture:
         """Paint a beard up to the temples."""
         look = self.look
         top = look["beard_top"] - 0.32 * (self.side / look["head_width"]).square()
-        self._paint(self._mask((top - self.face_y) * 0.4) * self.head * look["beard"], look["beard_colour"])
+        self._paint(self._mask((top - self.face_y) * 0.4) * self.head * look["beard"], look["beard_color"])
 
     def paint_mouth(self) -> None:
         """Paint lips, an open mouth with teeth, and a moustache above."""
@@ -146,14 +146,14 @@ class Picture:
         y = self.face_y - look["mouth_y"] - 0.075 * look["smile"] * arc + 0.03 * look["smile"]
         gap = look["mouth_open"] * arc.clamp(min=0)
         inside = self._mask(self.face_x.abs() - width) * self.head  # what is thinner than a pixel has no end of its own
-        self._paint(self._mask(y.abs() - gap - look["lips"] * arc) * inside, look["lip_colour"])
+        self._paint(self._mask(y.abs() - gap - look["lips"] * arc) * inside, look["lip_color"])
         self._paint(self._mask(y.abs() - gap - 0.009) * inside, _LIP_INSIDE)
         teeth = self._mask(torch.maximum(y.abs() - gap, y - 0.1 * gap)) * (gap > 0.012)
         self._paint(teeth * look["teeth"], _WHITE)
         x = self.face_x / (look["mouth_width"] * 1.15)
         above = self.face_y - look["mouth_y"] + look["lips"] + 0.060 - 0.05 * x.square()
         hairs = self._mask(above.abs() - 0.036 * (1 - x.square())) * self._mask(x.abs() - 1) * self.head
-        self._paint(hairs * look["moustache"], look["beard_colour"])
+        self._paint(hairs * look["moustache"], look["beard_color"])
 
     def paint_nose(self) -> None:
         """Paint the shadow side of the ridge, the tip and the nostrils."""
@@ -188,14 +188,14 @@ class Picture:
         self._paint(eye, _WHITE)
         sideways = x - look["gaze"] * self.face_x.sign()
         iris = look["iris"].expand_as(look["tilt"])
-        self._paint(eye * self._ellipse(sideways, y, iris, iris), look["iris_colour"])
+        self._paint(eye * self._ellipse(sideways, y, iris, iris), look["iris_color"])
         self._paint(eye * self._ellipse(sideways, y, iris * 0.5, iris * 0.5), _DARK)
         x = self.side - look["eye_x"] - 0.01
         y = self.face_y - look["eye_y"] + look["brow_height"] + look["brow_lift"] - look["brow_tilt"] * x
         y = y + look["brow_arch"] * (0.3 - (x / look["brow_length"]).square()) * 0.1
         thick = look["brow_thickness"] * (1.15 - 0.5 * x / look["brow_length"])
         brows = self._mask(torch.maximum(y.abs() - thick, x.abs() - look["brow_length"]))
-        self._paint(brows * self.head * 0.9, look["brow_colour"])
+        self._paint(brows * self.head * 0.9, look["brow_color"])
 
     def shade(self) -> None:
         """Darken what looks away from the light."""
@@ -217,7 +217,7 @@ class Picture:
         self._paint(self._mask(distance) * self.head * look["glasses"] * look["tint"], _DARK)
         bar = torch.maximum((y + 0.02).abs(), -distance)  # outside the lenses
         rims = self._mask(torch.minimum(distance.abs(), bar) - look["rim"])
-        self._paint(rims * self.head * look["glasses"], look["rim_colour"])
+        self._paint(rims * self.head * look["glasses"], look["rim_color"])
 
     def paint_hair(self) -> None:
         """Paint hair over forehead and temples, with strands."""
@@ -244,8 +244,8 @@ class Picture:
         crown_mask = self._mask((crown - 1) * wide) * self._mask(self.y - edge)
         brim = self._ellipse(self.x - 0.25 * look["yaw"].sin(), self.y - edge, wide * look["brim"], wide * 0.10)
         shine = 1 - 0.35 * (self.x / wide * -look["light_x"]).clamp(-1, 1)
-        self.image = torch.lerp(self.image, look["hat_colour"] * shine[:, None], (crown_mask * look["hat"])[:, None])
-        self._paint(brim * look["hat"], look["hat_colour"] * 0.6)
+        self.image = torch.lerp(self.image, look["hat_color"] * shine[:, None], (crown_mask * look["hat"])[:, None])
+        self._paint(brim * look["hat"], look["hat_color"] * 0.6)
 
     def developed(self) -> Tensor:
         """Return the pictures with their exposure and contrast."""

@@ -1,4 +1,4 @@
-"""`face-folder`: the face databases of the papers, each recognised from its folder layout. Every image has its person.
+"""`face-folder`: the face databases of the papers, each recognized from its folder layout. Every image has its person.
 
     orl        s1/1.pgm                                ORL / AT&T
     yale       subject01.happy, subject01.happy.gif    Yale: one flat folder, with or without an extension
@@ -18,9 +18,9 @@ original lacks yaleB14), in orl and yale a gap is an error.
 A file that is empty, damaged or of another size keeps its position, and its person, as a null record. Numbers of images
 and people, size and channels are declared (`declared`); who is on which picture is said by the layout, and public.
 
-Nothing is labelled: identities are people and not classes, since a private generator of each single person has
+Nothing is labeled: identities are people and not classes, since a private generator of each single person has
 nothing to hide behind. Where people shall be the classes, read the same folder as ``data.name = "folder"``. Formats,
-colours and sizes are those of `folder`: pixels are not resized, and grey is made of colours where
+colors and sizes are those of `folder`: pixels are not resized, and grey is made of colors where
 ``data.channels = 1`` says so.
 """
 
@@ -94,7 +94,7 @@ def scan(root: Path, layout: str | None = None) -> People:
 
     Args:
         root: The folder of a face database, or one that only holds that.
-        layout: A name of `LAYOUTS`; None recognises it.
+        layout: A name of `LAYOUTS`; None recognizes it.
 
     Raises:
         ConfigError: If there is no layout of that name.
@@ -105,11 +105,11 @@ def scan(root: Path, layout: str | None = None) -> People:
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
     root = _passed_through(root)
-    people = LAYOUTS[layout or recognise(root)](root)
+    people = LAYOUTS[layout or recognize(root)](root)
     return {name: sorted(people[name], key=_natural_path) for name in sorted(people, key=_natural)}
 
 
-def recognise(root: Path) -> str:
+def recognize(root: Path) -> str:
     """Return the name of the layout that a folder has.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from idpgan.data.face_drawing import coloured
+from idpgan.data.face_drawing import colored
 
 ATTRIBUTES = (
     "glasses",
@@ -103,7 +103,7 @@ PICTURE: Mapping[str, tuple[float, float]] = {
     "exposure": (-0.05, 0.05),
     "background_slope": (-0.15, 0.15),
     "strand_phase": (0.0, 6.3),
-    # [0, 1]: what `_expressed` turns into expression, light and colours.
+    # [0, 1]: what `_expressed` turns into expression, light and colors.
     "light": (0, 1),
     "mood": (0, 1),
     "talk": (0, 1),
@@ -140,20 +140,20 @@ def looks(num: int, people: int, channels: int, rng: torch.Generator) -> tuple[d
     Args:
         num: Pictures; picture i shows person ``i * people // num``.
         people: People.
-        channels: C of the colours, 1 or 3.
+        channels: C of the colors, 1 or 3.
         rng: On the CPU.
 
     Returns:
-        The look: float32 (num, 1, 1) by name, and colours (num, C, 1, 1); the person of each picture, int64 (num,);
+        The look: float32 (num, 1, 1) by name, and colors (num, C, 1, 1); the person of each picture, int64 (num,);
         the attributes, uint8 (num, len(ATTRIBUTES)).
     """
     person = torch.arange(num) * people // num
     look = {name: column[person] for name, column in _drawn(PERSON, people, rng).items()}
     look |= _drawn(PICTURE, num, rng)
     bits = _expressed(look)
-    colours = {name: coloured(rgb, channels) for name, rgb in _colours(look).items()}
+    colors = {name: colored(rgb, channels) for name, rgb in _colors(look).items()}
     shaped = {name: column[:, None, None] for name, column in look.items()}
-    return shaped | colours, person, torch.stack([bits[name] for name in ATTRIBUTES], 1).to(torch.uint8)
+    return shaped | colors, person, torch.stack([bits[name] for name in ATTRIBUTES], 1).to(torch.uint8)
 
 
 def _drawn(ranges: Mapping[str, tuple[float, float]], num: int, rng: torch.Generator) -> dict[str, Tensor]:
@@ -205,8 +205,8 @@ def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _colours(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Choose the colours, RGB (num, 3) in [0, 1] by name."""
+def _colors(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Choose the colors, RGB (num, 3) in [0, 1] by name."""
     skin = _palette(_SKIN, look["skin_tone"])
     skin = skin * (1 + 0.05 * look["skin_warmth"][:, None] * torch.tensor([1.0, 0.0, -1.0]))
     hair = _palette(_HAIR, look["hair_tone"])
@@ -220,25 +220,25 @@ def _colours(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "skin": skin,
         "hair": hair,
         "clothes": 0.10 + 0.75 * _muted(clothes),
-        "hat_colour": 0.08 + 0.70 * _muted(hat),
+        "hat_color": 0.08 + 0.70 * _muted(hat),
         "background": wall[:, None] + tinge,
-        "lip_colour": _palette(_LIPS, look["lip_tone"]) * (0.35 + 0.65 * skin[:, :1]),
-        "iris_colour": _palette(_IRIS, look["iris_tone"]),
-        "rim_colour": _palette(_RIMS, look["rim_tone"]),
-        "brow_colour": 0.75 * hair * (hair.mean(1, keepdim=True) < 0.6)
+        "lip_color": _palette(_LIPS, look["lip_tone"]) * (0.35 + 0.65 * skin[:, :1]),
+        "iris_color": _palette(_IRIS, look["iris_tone"]),
+        "rim_color": _palette(_RIMS, look["rim_tone"]),
+        "brow_color": 0.75 * hair * (hair.mean(1, keepdim=True) < 0.6)
         + 0.55 * skin * (hair.mean(1, keepdim=True) >= 0.6),
-        "beard_colour": 0.9 * hair,
+        "beard_color": 0.9 * hair,
     }
 
 
-def _muted(colours: Tensor) -> Tensor:
-    """Take a third of the saturation off colours (N, 3)."""
-    return torch.lerp(colours.mean(1, keepdim=True), colours, 0.67)
+def _muted(colors: Tensor) -> Tensor:
+    """Take a third of the saturation off colors (N, 3)."""
+    return torch.lerp(colors.mean(1, keepdim=True), colors, 0.67)
 
 
-def _palette(colours: Sequence[tuple[float, float, float]], position: Tensor) -> Tensor:
-    """Return the colour at a position in [0, 1] of a palette, between its neighbours, (N, 3)."""
-    table = torch.tensor(colours)
+def _palette(colors: Sequence[tuple[float, float, float]], position: Tensor) -> Tensor:
+    """Return the color at a position in [0, 1] of a palette, between its neighbors, (N, 3)."""
+    table = torch.tensor(colors)
     place = position * (len(table) - 1)
     first = place.long().clamp(max=len(table) - 2)
     return torch.lerp(table[first], table[first + 1], (place - first)[:, None])

@@ -44,7 +44,7 @@ def draw(
     Args:
         num: Images; may be left out where ``people`` and ``per_person`` are given.
         size: (H, W) in px, or one number for both; each at least 16.
-        channels: 1 (grey: the luma of the colours) or 3 (RGB).
+        channels: 1 (grey: the luma of the colors) or 3 (RGB).
         people: People that the images are shared out to equally; None = num / per_person, or one image each.
         per_person: Images of each person; None = num / people.
         seed: At least 0. Fixes people and pictures; the first images of a longer series of as many people a

@@ -2,7 +2,7 @@
 
     root/CLASS/*.png           one folder a class, searched to any depth; labels are positions in `data.classes`
     root/train/..., root/test/...    the set brings its own test images
-    root/*.png                 no classes: the images are unlabelled
+    root/*.png                 no classes: the images are unlabeled
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
 and folders are left out: ``.DS_Store`` and whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what
@@ -105,7 +105,7 @@ def read_all(root: Path, channels: int | None, progress: Progress | None = None)
         if image.shape != shape:
             raise DataError(
                 f"{path} is {_shown(image.shape)}, but {files.paths[0]} is {_shown(shape)}: all images must have one "
-                "size and one kind of colour. Crop or resize them; data.channels converts colours."
+                "size and one kind of color. Crop or resize them; data.channels converts colors."
             )
         return image
 
@@ -149,7 +149,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
 
     Args:
         root: The folder.
-        classes: Declared names of class folders; none makes all images unlabelled. None takes the folders that are
+        classes: Declared names of class folders; none makes all images unlabeled. None takes the folders that are
             there, each of which must hold images.
 
     Raises:

@@ -96,7 +96,7 @@ class Images:
     def zeroed_out(self, index: Tensor) -> Images:
         """Return a copy in which the positions at `index`, int64 (B,) or bool (N,), hold the null record.
 
-        This is what neighbouring data sets differ in under zero-out-one: N, the order and the people stay.
+        This is what neighboring data sets differ in under zero-out-one: N, the order and the people stay.
         """
         null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
         null[index.to(null.device)] = True

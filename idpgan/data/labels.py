@@ -16,7 +16,7 @@ LONGEST_CLASS_NAME = 200  # characters
 
 
 def attribute_classes(label: Sequence[str]) -> tuple[str, ...]:
-    """Return the class names of the combinations of attributes, in the order of `labelled_by`'s labels.
+    """Return the class names of the combinations of attributes, in the order of `labeled_by`'s labels.
 
     Example:
         >>> attribute_classes(["glasses", "smiling"])
@@ -59,7 +59,7 @@ def check_class_names(classes: Sequence[str]) -> None:
         raise DataError(f"the class name {twice!r} stands twice. Name each class once.")
 
 
-def labelled_by(images: Images, label: Sequence[str], source: str) -> Images:
+def labeled_by(images: Images, label: Sequence[str], source: str) -> Images:
     """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
 
     Args:

@@ -16,7 +16,7 @@ from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.labels import attribute_classes, check_class_names, check_label, labelled_by
+from idpgan.data.labels import attribute_classes, check_class_names, check_label, labeled_by
 from idpgan.data.source import Found, Progress, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ class DataShape:
 
     sizes: Sizes
     image_shape: tuple[int, int, int]  # (C, H, W)
-    classes: tuple[str, ...]  # empty: unlabelled
+    classes: tuple[str, ...]  # empty: unlabeled
     has_people: bool = False  # whether each image has its person
 
     @property
@@ -73,7 +73,7 @@ class Split:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Public class names; empty where the set is unlabelled."""
+        """Public class names; empty where the set is unlabeled."""
         return self.private.classes
 
     @property
@@ -138,10 +138,10 @@ def load(config: DataConfig, progress: Progress | None = None) -> Split:
         images, test, refused = source.read(config, progress)
     _say_refused(refused, len(images) + (0 if test is None else len(test)), config)
     if public is not None and images.labels is None and not config.label:
-        public = Images(public.images)  # class folders of an unlabelled set mean nothing
-    images = labelled_by(_declared(images, config), config.label, config.name)
+        public = Images(public.images)  # class folders of an unlabeled set mean nothing
+    images = labeled_by(_declared(images, config), config.label, config.name)
     check_class_names(images.classes)
-    test = None if test is None else labelled_by(test, config.label, config.name)
+    test = None if test is None else labeled_by(test, config.label, config.name)
     index = _indices(images, test, config)
     return Split(
         public=_filled(_part(images, index.public))
@@ -317,17 +317,17 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
 
 def _declared(images: Images, config: DataConfig) -> Images:
     """Return the images in the declared shape."""
-    return _coloured(images, _declared_shape(images.image_shape, config)[0])
+    return _colored(images, _declared_shape(images.image_shape, config)[0])
 
 
-def _coloured(images: Images, channels: int) -> Images:
+def _colored(images: Images, channels: int) -> Images:
     """Return grey images as RGB, by repetition, where that is wanted."""
     if images.image_shape[0] == 1 and channels == 3:
         return dataclasses.replace(images, images=images.images.repeat(1, 3, 1, 1))
     return images
 
 
-def _relabelled(part: Images, classes: tuple[str, ...]) -> Images:
+def _relabeled(part: Images, classes: tuple[str, ...]) -> Images:
     """Number labels as the other parts do where a part lacks some of their classes, or counts them in another order."""
     if part.labels is None or not set(part.classes) <= set(classes):
         return part
@@ -337,7 +337,7 @@ def _relabelled(part: Images, classes: tuple[str, ...]) -> Images:
 
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape if it fits the others."""
-    part = _relabelled(_coloured(part, images.image_shape[0]), images.classes)
+    part = _relabeled(_colored(part, images.image_shape[0]), images.classes)
     for name, found, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),
         ("the classes", part.classes, images.classes),

@@ -20,7 +20,7 @@ class Found:
     num_images: int
     num_test: int | None  # None: the source brings no test images, so 20 % of num_images are taken
     image_shape: tuple[int, int, int]  # (C, H, W)
-    classes: tuple[str, ...]  # empty: unlabelled
+    classes: tuple[str, ...]  # empty: unlabeled
     attribute_names: tuple[str, ...] = ()  # empty: the source has no attributes
     people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
 
@@ -46,7 +46,7 @@ class Source(Protocol):
     def read(self, config: DataConfig, progress: Progress | None) -> Read:
         """Return all images, and the set's own test images where it brings some; any fault is a `DataError`.
 
-        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colours
+        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colors
         are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
         """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
-    from idpgan.metrics.recognition import Recognition, halves, recognise
+    from idpgan.metrics.recognition import Recognition, halves, recognize
     from idpgan.metrics.source import read_images
     from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
 
@@ -51,7 +51,7 @@ __all__ = [
     "mse",
     "psnr",
     "read_images",
-    "recognise",
+    "recognize",
     "ssim",
 ]
 
@@ -80,7 +80,7 @@ _MODULES = {
     "mse": "images",
     "psnr": "images",
     "read_images": "source",
-    "recognise": "recognition",
+    "recognize": "recognition",
     "ssim": "images",
 }
 

@@ -72,7 +72,7 @@ def fit_feature_classifier(
     As in seed paper 004, section 3.2.1: trained on the full real training set, adjusted on a validation part of it.
 
     Args:
-        images: Real and labelled; see `full_training_set`.
+        images: Real and labeled; see `full_training_set`.
         seed: Seed of weights, held-back part and order.
         cache: Keeps the weights, which are computed from private images.
         device: Where to compute.

@@ -43,7 +43,7 @@ def recipe(name: str, num_images: int, seed: int) -> FitConfig:
 def fit_named(
     name: str, images: Images, *, seed: int, device: torch.device | str, progress: Progress | None, what: str
 ) -> tuple[Classifier, Fitted]:
-    """Build the classifier of that name on a device and fit it to labelled images.
+    """Build the classifier of that name on a device and fit it to labeled images.
 
     Args:
         name: "cnn", "resnet" or "logistic".
@@ -54,7 +54,7 @@ def fit_named(
         what: Says what is fitted.
 
     Raises:
-        InputError: If the images are unlabelled or too few, or the fit diverges.
+        InputError: If the images are unlabeled or too few, or the fit diverges.
     """
     if images.labels is None:
         raise InputError(f"{what}: these images have no labels, and a classifier cannot be trained without them.")

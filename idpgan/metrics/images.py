@@ -27,7 +27,7 @@ def grey_histograms(images: Tensor) -> Tensor:
 
     Args:
         images: (N, ...) uint8, or floating point in [0, 1], rounded to the nearest of 256 levels. All channels of a
-            colour image are counted together.
+            color image are counted together.
 
     Returns:
         int64 (N, 256), on the device of `images`; rows sum to the numbers per image.

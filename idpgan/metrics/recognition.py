@@ -21,7 +21,7 @@ _NO_VARIANCE = 1e-10  # of the first component's; float32 leaves about 1e-13 whe
 
 @dataclasses.dataclass(frozen=True)
 class Recognition:
-    """How well test images were recognised. Curator only.
+    """How well test images were recognized. Curator only.
 
     Attributes:
         accuracy: Share of test images given to the right person, in [0, 1].
@@ -82,7 +82,7 @@ def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @typed
-def recognise(
+def recognize(
     train: Tensor,
     train_identities: Tensor,
     test: Tensor,
@@ -93,12 +93,12 @@ def recognise(
     solver: Solver = "randomized",
     seed: int = 0,
 ) -> Recognition:
-    """Recognise people by whitened principal components and an SVM with a radial kernel (seed 000, section 4.2).
+    """Recognize people by whitened principal components and an SVM with a radial kernel (seed 000, section 4.2).
 
     The components are fitted on the training images alone. The paper states neither their number, nor the kernel, nor
     the penalty: ours are 50, radial with scikit-learn's width ("scale") and C = 10.
 
-    The randomised solver is what scikit-learn chooses by itself for images, and what this project's numbers use; its
+    The randomized solver is what scikit-learn chooses by itself for images, and what this project's numbers use; its
     result depends on the seed: ORL without noise has accuracy 0.85 with seed 0, 0.845 to 0.87 with seeds 0 to 7, and
     0.86 with the exact solver. Differences of 0.02 between two cells of a table are nothing.
 
@@ -110,7 +110,7 @@ def recognise(
         components: Principal components, in [1, min(N, numbers per image)].
         penalty: C of the SVM, > 0.
         solver: "randomized", or "full" for exact components.
-        seed: Of the randomised solver.
+        seed: Of the randomized solver.
 
     Raises:
         InputError: If shapes do not fit, there are fewer than two people, a tested person was not trained on, there
@@ -167,7 +167,7 @@ def _people(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _check(
     train: Tensor, train_identities: Tensor, test: Tensor, test_identities: Tensor, components: int, penalty: float
 ) -> None:
-    """Raise an `InputError` for what cannot be recognised."""
+    """Raise an `InputError` for what cannot be recognized."""
     for name, images, identities in (("training", train, train_identities), ("test", test, test_identities)):
         if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
             raise InputError(f"The {name} images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")

@@ -69,7 +69,7 @@ def read_images(
 
     Args:
         path: A run, a release or its weights: images are drawn, the classes in turn. Or a folder with one folder of
-            images per class, named like the class, or of unlabelled images. Or an npz file with ``images`` (N, H, W),
+            images per class, named like the class, or of unlabeled images. Or an npz file with ``images`` (N, H, W),
             (N, H, W, C) or (N, C, H, W), uint8 or floating point, perhaps ``labels`` (N,), integers, and perhaps
             ``classes``, names in the order of the labels. Pickled objects are never loaded.
         image_shape: (C, H, W) of the data set.
@@ -82,7 +82,7 @@ def read_images(
         progress: Called with (images done, images in all).
 
     Returns:
-        The images, on the CPU, with the labels and classes of the data set, or unlabelled.
+        The images, on the CPU, with the labels and classes of the data set, or unlabeled.
 
     Raises:
         InputError: If nothing can be read, or images or labels do not fit the data set. The message names the file.
@@ -101,10 +101,10 @@ def read_images(
             f"{path}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
             "Nothing is resized or converted here."
         )
-    return _relabelled(images, classes, path)
+    return _relabeled(images, classes, path)
 
 
-def _relabelled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
+def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
     """Number the labels as the data set does, by the names of the classes."""
     if images.labels is None or not classes:
         return Images(images.images)

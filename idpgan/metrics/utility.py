@@ -101,7 +101,7 @@ def measure_utility(
     the public ones): what the images under test have to be compared with.
 
     Args:
-        images: Labelled images, synthetic or real, at least 3.
+        images: Labeled images, synthetic or real, at least 3.
         test: Real test images of the same shape and classes.
         classifiers: Which kinds.
         seeds: At least one, each used with every classifier.
@@ -116,7 +116,7 @@ def measure_utility(
     """
     _check(images, test, classifiers, seeds)
     if images.labels is None or test.labels is None:
-        raise InputError("Utility needs labelled images, both to train on and to test on.")
+        raise InputError("Utility needs labeled images, both to train on and to test on.")
     truth = test.labels.to(device)
     digests = {"images": images.digest(), "test": test.digest()}
     cache = cache or Cache(None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from idpgan.models.ema import Ema
     from idpgan.models.families import build_generator
     from idpgan.models.generator import Generator
-    from idpgan.models.initialise import seeded_init
+    from idpgan.models.initialize import seeded_init
     from idpgan.models.validate import validate_private_critic
 
 __all__ = [
@@ -39,7 +39,7 @@ _MODULES = {
     "build_generator": "families",
     "load_generator": "checkpoint",
     "save_generator": "checkpoint",
-    "seeded_init": "initialise",
+    "seeded_init": "initialize",
     "validate_private_critic": "validate",
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from idpgan.config import nearest_hint
 from idpgan.errors import InputError
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 
 _BODY_PX = 16  # the stem brings the longer side down to at most this
 _NUM_HIDDEN = 64
@@ -22,7 +22,7 @@ _NUM_HIDDEN = 64
 class Classifier(nn.Module):
     """A body that turns images into features and a linear head that turns features into logits.
 
-    Batch normalisation and all: these networks judge images, they are never trained under differential privacy.
+    Batch normalization and all: these networks judge images, they are never trained under differential privacy.
 
     Args:
         body: Maps (B, C, H, W) to features (B, F).
@@ -90,7 +90,7 @@ class ResidualBlock(nn.Module):
 
 
 def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int) -> list[nn.Module]:
-    """Convolution, batch normalisation, ReLU."""
+    """Convolution, batch normalization, ReLU."""
     return [
         nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(channels_out),

@@ -35,12 +35,12 @@ class ModelConfig(Section):
     Attributes:
         latent_dim: Numbers in one latent vector z.
         width: Feature maps next to the image, in both networks; each halving of the image doubles them.
-        conditional: Whether both networks get the class of the image. Needs labelled data.
+        conditional: Whether both networks get the class of the image. Needs labeled data.
         generator: "dcgan" (transposed convolutions) or "warp" (codes, a small decoder and a random smooth warp).
         codes: Codes per class of a "warp" generator.
         warp: Strength of its warp: 1 is that of handwriting, 0 none.
-        generator_norm: Normalisation in the generator, which sees no private record.
-        critic_norm: Normalisation in the critic. Both kinds act within one record; "layer" is one group of all
+        generator_norm: Normalization in the generator, which sees no private record.
+        critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
     """
 
@@ -88,7 +88,7 @@ def classes_of(config: ModelConfig, num_classes: int) -> int:
         return 0
     if num_classes < 1:
         raise ConfigError(
-            f"model.conditional = true needs labelled data, but the data has {num_classes} classes. "
+            f"model.conditional = true needs labeled data, but the data has {num_classes} classes. "
             "Set model.conditional = false, or use a data set with classes."
         )
     return num_classes

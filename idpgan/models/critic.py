@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig, classes_of, family_of, labels_error
-from idpgan.models.initialise import group_norm, seeded_init
+from idpgan.models.initialize import group_norm, seeded_init
 
 SLOPE = 0.2  # of LeakyReLU
 
@@ -48,7 +48,7 @@ class Critic(nn.Module):
             self.blocks = nn.Sequential(*_blocks(config, self.image_shape[0], family.doublings))
             self.head = nn.Linear(self.num_features, 1)
             self.projection = nn.Embedding(self.num_classes, self.num_features) if self.num_classes else None
-            self.apply(_initialise)
+            self.apply(_initialize)
 
     def features(self, images: Tensor) -> Tensor:
         """Return phi(x), the input of the last layer.
@@ -98,7 +98,7 @@ def _blocks(config: ModelConfig, image_channels: int, halvings: int) -> Iterator
         yield nn.LeakyReLU(SLOPE)
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Set initial weights that keep the variance of the features, as there is no norm to restore it."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, a=SLOPE)  # He et al. (2015), Eq. (15)

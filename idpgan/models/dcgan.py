@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from idpgan.models.config import ModelConfig, family_of
 from idpgan.models.generator import Generator
-from idpgan.models.initialise import group_norm, seeded_init
+from idpgan.models.initialize import group_norm, seeded_init
 
 
 class DcganGenerator(Generator):
     """Map latent vectors, and classes if conditional, to images in [-1, 1].
 
     The layout is that of DCGAN (`Radford et al. 2016 <https://arxiv.org/abs/1511.06434>`_): a start map from z (and
-    a learned class embedding beside it), transposed convolutions of 4 x 4 and stride 2, normalisation, ReLU, tanh.
-    Normalisation may be BatchNorm: a generator sees no private record.
+    a learned class embedding beside it), transposed convolutions of 4 x 4 and stride 2, normalization, ReLU, tanh.
+    Normalization may be BatchNorm: a generator sees no private record.
 
     Args:
         config: The [model] section.
@@ -39,7 +39,7 @@ class DcganGenerator(Generator):
             inputs = config.latent_dim * (2 if self.num_classes else 1)
             self.project = nn.Linear(inputs, channels * family.start**2, bias=False)
             self.blocks = nn.Sequential(*_blocks(config, channels, family.doublings, self.image_shape[0]))
-            self.apply(_initialise)
+            self.apply(_initialize)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """See `Generator.forward`."""
@@ -59,11 +59,11 @@ def _blocks(config: ModelConfig, channels: int, doublings: int, image_channels: 
 
 
 def _norm(config: ModelConfig, channels: int) -> nn.Module:
-    """Build the generator's normalisation layer."""
+    """Build the generator's normalization layer."""
     return nn.BatchNorm2d(channels) if config.generator_norm == "batch" else group_norm(channels)
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     """Set DCGAN's initial weights: N(0, 0.02^2) for (transposed) convolutions, the start map included."""
     if isinstance(module, nn.ConvTranspose2d | nn.Linear):
         nn.init.normal_(module.weight, std=0.02)

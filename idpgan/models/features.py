@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from idpgan.data.images import to_float
 from idpgan.models.augment import augment
-from idpgan.models.initialise import seeded_init, torch_seed
+from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.numerics.dct import cosines
 
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's

@@ -13,7 +13,7 @@ from idpgan import checks
 from idpgan.errors import InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error
-from idpgan.models.initialise import torch_seed
+from idpgan.models.initialize import torch_seed
 
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 

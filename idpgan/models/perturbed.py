@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, family_of
 from idpgan.models.critic import SLOPE
-from idpgan.models.initialise import group_norm, seeded_init
+from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.relevance import bin_allocation
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, Relation, Unit, compose_epsilon
 
@@ -221,7 +221,7 @@ class PerturbedAffine(nn.Module):
 
 
 class PerturbedCritic(nn.Module):
-    """A noisy first layer, hidden layers behind normalisation, bounded last features, M linear outputs without bias.
+    """A noisy first layer, hidden layers behind normalization, bounded last features, M linear outputs without bias.
 
     ``z_il = h_i . w_l`` with h in [-1, 1]^d: half of a layer norm (over one record), clamped (eq. 9). Output 0 says
     real or fake; outputs 1 .. K are the classes.
@@ -309,7 +309,7 @@ def build_critic(
 
 
 def _hidden(channels: int, halvings: int, side: int, num_features: int) -> Iterator[nn.Module]:
-    """Yield what follows a convolutional h0: normalisation before every activation (section 2.2.1)."""
+    """Yield what follows a convolutional h0: normalization before every activation (section 2.2.1)."""
     yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
     for _ in range(halvings - 1):
         yield nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1)
@@ -335,5 +335,5 @@ def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num
     if not largest <= 1:
         raise ConfigError(
             f"The critic's last features reach {largest:.4g}, but the noise of the loss (seed 004, eq. 11) is sized "
-            "for features in [-1, 1]. End the hidden layers with a normalisation within each record, and a clamp."
+            "for features in [-1, 1]. End the hidden layers with a normalization within each record, and a clamp."
         )

@@ -16,13 +16,13 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from idpgan.errors import ConfigError
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 
 PROBE_RECORDS = 8  # records in a probing batch: enough for layers that mix groups of 2, 4 or 8
 REPLACED = (0, PROBE_RECORDS // 2, PROBE_RECORDS - 1)  # records changed in turn: mixing may be one-sided
 MOST_FOUND = 20  # mixing layers that are looked for, one after the other
 
-_BATCH_NORM = "it normalises with the mean and variance of the whole batch, and keeps them in its buffers"
+_BATCH_NORM = "it normalizes with the mean and variance of the whole batch, and keeps them in its buffers"
 _INSTANCE_NORM = "track_running_stats = True keeps statistics of private records in its buffers"
 _SPECTRAL_NORM = (
     "its power iteration rewrites buffers inside every forward pass, so the gradients of single records are not those "
@@ -56,9 +56,9 @@ def validate_private_critic(
 
     Clipping per record bounds the influence of one record only if its score and gradient depend on no other record.
     Two checks: known layers by type (BatchNorm of any kind, InstanceNorm with running statistics, spectral norm),
-    and any layer by behaviour: in training and eval mode, a copy scores random batches in which one record is
+    and any layer by behavior: in training and eval mode, a copy scores random batches in which one record is
     replaced, and single records. Dropout, GroupNorm, LayerNorm and InstanceNorm without statistics pass.
-    ``module`` itself is not run or changed. The behaviour is tried, not proven.
+    ``module`` itself is not run or changed. The behavior is tried, not proven.
 
     Args:
         module: The critic; called as ``module(images)``, or ``module(images, labels)`` with classes.
@@ -77,7 +77,7 @@ def validate_private_critic(
         )
     offenders = list(_known(module))
     try:
-        offenders += _behaviour(module, tuple(shape), int(classes), offenders)
+        offenders += _behavior(module, tuple(shape), int(classes), offenders)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         if not offenders:  # a refused critic needs no second reason
             raise ConfigError(
@@ -114,7 +114,7 @@ def _has_spectral_norm(part: nn.Module) -> bool:
     return any(isinstance(one, _SpectralNorm) for each in lists for one in each)
 
 
-def _behaviour(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
+def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
     """Find mixing layers one by one: each is replaced by the identity, so that it does not hide the next."""
     trial = copy.deepcopy(module).cpu()
     if known and not known[0].name:

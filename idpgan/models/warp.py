@@ -17,7 +17,7 @@ from torch.nn import functional
 from idpgan.models.augment import MOVES, NODES, move
 from idpgan.models.config import ModelConfig, family_of
 from idpgan.models.generator import Generator
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 
 _HIDDEN = 8  # hidden units per unit of model.width
 _LEAST_SPREAD = 1e-3

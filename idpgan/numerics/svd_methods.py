@@ -130,7 +130,7 @@ def _times_blocks(M: Tensor, W: Tensor) -> Tensor:
 
 
 def _tournament_step(players: int, device: torch.device) -> Tensor:
-    """Return the permutation after which neighbours 2i, 2i + 1 are the next round's pairs (circle method)."""
+    """Return the permutation after which neighbors 2i, 2i + 1 are the next round's pairs (circle method)."""
     half = players // 2
     circle = [2 * i for i in range(half)] + [2 * i + 1 for i in reversed(range(half))]  # seats around the table
     turned = [circle[0], circle[-1], *circle[1:-1]]  # the first stays, the others move on by one
@@ -175,7 +175,7 @@ def jacobi(A: Tensor, start: Tensor | None = None) -> Factors:
 
 
 def _rotate_pairs(rows: Tensor, m: int, noise: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Make neighbouring rows 2i, 2i + 1 orthogonal in their first m entries; also return the largest |cosine| found."""
+    """Make neighboring rows 2i, 2i + 1 orthogonal in their first m entries; also return the largest |cosine| found."""
     left, right = rows[:, 0::2], rows[:, 1::2]
     a = left[:, :, :m].square().sum(2)
     b = right[:, :, :m].square().sum(2)
@@ -202,8 +202,8 @@ def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
     r"""Subspace iteration on ``A^T A`` with Rayleigh-Ritz, float32, for the leading ``rank`` singular triplets.
 
     A block of ``block_size(rank)`` vectors from a fixed random start (Halko, Martinsson, Tropp 2011, with more
-    power steps), orthonormalised between steps; the last steps are Chebyshev polynomials, which damp what lies below
-    the block's smallest value faster than powers. Products are float32, orthonormalisation and Ritz values float64.
+    power steps), orthonormalized between steps; the last steps are Chebyshev polynomials, which damp what lies below
+    the block's smallest value faster than powers. Products are float32, orthonormalization and Ritz values float64.
     Matrices that have nearly converged get up to two more rounds of the last step.
 
     Returns:
@@ -219,9 +219,9 @@ def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
     X = G @ torch.randn(n, block, generator=generator).to(A.device)
     works = torch.ones(batch, dtype=torch.bool, device=A.device)
     for degree in (1, 1, 2):
-        X, works = _orthonormalise(X, works)
+        X, works = _orthonormalize(X, works)
         X = _chebyshev(lambda Y: G @ Y, X, degree)
-    X, works = _orthonormalise(X, works)
+    X, works = _orthonormalize(X, works)
     factors, X, miss = _ritz_round(A, X, works, rank)
     for _ in range(_MORE_ROUNDS):
         index = ((miss > 1) & (miss < _NEARLY)).nonzero().squeeze(1)
@@ -241,7 +241,7 @@ def _ritz_round(A: Tensor, X: Tensor, works: Tensor, rank: int) -> tuple[Factors
         factors hold, infinite where this iteration cannot find them.
     """
     X = _chebyshev(lambda Y: A.mT @ (A @ Y), X, 2)
-    X64, works = _orthonormalise(*_orthonormalise(X.double(), works))
+    X64, works = _orthonormalize(*_orthonormalize(X.double(), works))
     A64 = A.double()
     B = A64 @ X64
     squares, Q = eigh(B.mT @ B)
@@ -275,7 +275,7 @@ def _chebyshev(times: Callable[[Tensor], Tensor], X: Tensor, degree: int) -> Ten
     return Y
 
 
-def _orthonormalise(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
+def _orthonormalize(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
     """Return X's columns made orthonormal in their order, by Cholesky QR, and the mask (B,) where that worked so far.
 
     Elsewhere the result is 0. Condition up to 1e7; orthonormal to eps * condition^2 of float64, in the dtype of X.
@@ -307,7 +307,7 @@ def _from_products(A: Tensor, B: Tensor, V: Tensor, null: float) -> Factors:
 
 
 def _orthonormal_columns(B: Tensor, S: Tensor, null: Tensor) -> tuple[Tensor, Tensor]:
-    """Normalise B's columns, put random ones for the null ones, and make all orthonormal by Cholesky QR, twice.
+    """Normalize B's columns, put random ones for the null ones, and make all orthonormal by Cholesky QR, twice.
 
     Triangular, so a column changes only by multiples of those before it, of larger singular values: what the product
     ``U S V^T`` loses is the cosine of two columns times the *smaller* singular value.
@@ -318,5 +318,5 @@ def _orthonormal_columns(B: Tensor, S: Tensor, null: Tensor) -> tuple[Tensor, Te
     U = torch.where(null.unsqueeze(1), random, B / S.clamp_min(torch.finfo(S.dtype).tiny).unsqueeze(1))
     holds = torch.ones(len(B), dtype=torch.bool, device=B.device)
     for _ in range(3):  # a square random complement can have condition 1e6: the third pass is for that
-        U, holds = _orthonormalise(U, holds)
+        U, holds = _orthonormalize(U, holds)
     return U, holds

@@ -5,7 +5,7 @@ Words and symbols:
 | name in code       | symbol    | meaning                                                         |
 |--------------------|-----------|-----------------------------------------------------------------|
 | `epsilon`, `delta` | eps, delta| privacy parameters, always with a `Unit` and a `Relation`       |
-| `sensitivity`      | Delta     | largest distance between answers on neighbours, a constant      |
+| `sensitivity`      | Delta     | largest distance between answers on neighbors, a constant      |
 | `scale`            | b, sigma  | Laplace parameter or Gaussian standard deviation                |
 | `noise_multiplier` | b/Delta   | scale / sensitivity, no unit                                    |
 | `sample_rate`      | q         | Poisson inclusion probability                                   |
@@ -25,7 +25,7 @@ from idpgan.privacy.mechanisms import (
     Laplace,
     Mechanism,
     NoisyMax,
-    RandomisedResponse,
+    RandomizedResponse,
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
@@ -46,7 +46,7 @@ __all__ = [
     "Noise",
     "NoisyMax",
     "PrivacyReport",
-    "RandomisedResponse",
+    "RandomizedResponse",
     "Relation",
     "RoundedGaussian",
     "Unit",

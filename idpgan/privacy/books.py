@@ -97,7 +97,7 @@ class Books:
 
     Attributes:
         terms: What it is made for.
-        entries: Every charge, in order, run-length encoded: neighbours differ.
+        entries: Every charge, in order, run-length encoded: neighbors differ.
         repeated: Charges that a continuation with fresh noise takes again, beyond what the config plans.
         fingerprint: What must be equal in every continuation of the run, by name.
         state: SHA-256 (hex) of the newest saved state; None where there is none to repeat steps from.

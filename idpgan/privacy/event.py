@@ -17,7 +17,7 @@ _REQUIRED: dict[str, frozenset[str]] = {
     "gaussian": frozenset({"noise_multiplier"}),
     "poisson-gaussian": frozenset({"noise_multiplier", "sample_rate"}),
     "discrete-laplace": frozenset({"noise_multiplier", "sensitivity"}),
-    "randomised-response": frozenset({"pure_epsilon", "categories"}),
+    "randomized-response": frozenset({"pure_epsilon", "categories"}),
     "exponential": frozenset({"pure_epsilon"}),
     "non-private": frozenset({"reason"}),
 }
@@ -47,8 +47,8 @@ class Event:
         count: Number of such reads, >= 1.
         sample_rate: Poisson inclusion probability q in (0, 1], "poisson-gaussian" only.
         sensitivity: L1 sensitivity in whole grid steps, "discrete-laplace" only (its privacy loss depends on it).
-        pure_epsilon: Pure epsilon of one read, "randomised-response" and "exponential" only.
-        categories: Number of answers k >= 2, "randomised-response" only.
+        pure_epsilon: Pure epsilon of one read, "randomized-response" and "exponential" only.
+        categories: Number of answers k >= 2, "randomized-response" only.
         reason: Why nothing can be proven, "non-private" only.
 
     Raises:
@@ -90,8 +90,8 @@ class Event:
                 )
         if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
             raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
-        if self.kind == "randomised-response" and self.relation is not Relation.REPLACE_ONE:
-            raise InputError("randomised response is accounted under replace-one only: an absent record has no answer.")
+        if self.kind == "randomized-response" and self.relation is not Relation.REPLACE_ONE:
+            raise InputError("randomized response is accounted under replace-one only: an absent record has no answer.")
 
     @classmethod
     def non_private(cls, reason: str, unit: Unit = Unit.IMAGE, relation: Relation = Relation.REPLACE_ONE) -> Event:

@@ -17,7 +17,7 @@ _MAX_STEPS = 1 << 53  # beyond this float64 skips integers
 class Grid:
     """Multiples of a public ``step``, a power of two, so that scaling to and from steps is exact in float64.
 
-    Rounding a real query moves each of its d coordinates by at most half a step, so the difference of two neighbours
+    Rounding a real query moves each of its d coordinates by at most half a step, so the difference of two neighbors
     moves by at most one step per coordinate: the rounded query's sensitivity is ``sensitivity / step + d`` steps in
     L1 and ``sensitivity / step + sqrt(d)`` in L2 (triangle inequality). Sums of records that were rounded *before*
     summation are whole already: there pass the norm bound of one rounded record and d = 0.
@@ -35,7 +35,7 @@ class Grid:
 
         Args:
             sensitivity: Sensitivity of the unrounded query, a declared constant, > 0.
-            dimensions: Number d of coordinates that one neighbour can change, >= 1.
+            dimensions: Number d of coordinates that one neighbor can change, >= 1.
             norm: 1 or 2.
             resolution: 1000 means that rounding costs 0.1 to 0.2 % of epsilon.
 

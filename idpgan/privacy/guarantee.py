@@ -1,4 +1,4 @@
-"""What is promised: an epsilon never stands without its delta, unit and neighbouring relation."""
+"""What is promised: an epsilon never stands without its delta, unit and neighboring relation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding
 
 
 class Unit(StrEnum):
-    """What one neighbour may change: the thing whose presence or content is protected."""
+    """What one neighbor may change: the thing whose presence or content is protected."""
 
     IMAGE = "image"
     COLUMN = "column"
@@ -26,7 +26,7 @@ class Unit(StrEnum):
 
 
 class Relation(StrEnum):
-    """How two neighbouring data sets differ in one unit."""
+    """How two neighboring data sets differ in one unit."""
 
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out-one"
@@ -79,12 +79,12 @@ def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """An (epsilon, delta) statement for one unit and one neighbouring relation.
+    """An (epsilon, delta) statement for one unit and one neighboring relation.
 
     Attributes:
         epsilon: Privacy parameter in [0, inf]; infinite means that nothing can be promised, 0 that nothing was read.
         delta: Failure mass in [0, 1); 0 is pure differential privacy.
-        unit: What one neighbour may change.
+        unit: What one neighbor may change.
         relation: Replace one unit, or zero one out.
         basis: One phrase that says where the number comes from ("PLD of 1 Laplace release", "paper, eq. 12").
     """

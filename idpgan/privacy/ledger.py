@@ -94,7 +94,7 @@ class Ledger:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Every charge that stands, in order; neighbours that are equal are one event with a count."""
+        """Every charge that stands, in order; neighbors that are equal are one event with a count."""
         return tuple(self._books.entries)
 
     @property

@@ -1,4 +1,4 @@
-r"""Privacy loss distributions: how one read tells neighbours apart, and the composition of many, with a stated error.
+r"""Privacy loss distributions: how one read tells neighbors apart, and the composition of many, with a stated error.
 
 A *privacy loss distribution* is the law of ``log P(y) / Q(y)``, y drawn from P, for the pair (P, Q) that dominates a
 mechanism. Its curve ``delta(eps) = E[(1 - e^(eps - loss))_+]`` is all that composition needs (Sommer, Meiser, Mohammadi
@@ -366,7 +366,7 @@ def _pure_buckets(edges: np.ndarray, event: Event) -> tuple[np.ndarray, np.ndarr
 
     Laplace of scale 1 and distance s: the loss is ``s - 2x`` at x in (0, s), s at x <= 0, -s at x >= s. Discrete
     Laplace: the same on whole numbers, ``P(x) = r^|x| (1 - r) / (1 + r)``, r = e^(-1/scale). Randomized response
-    names the truth, the neighbour's truth, or neither. Any other pure mechanism is dominated by randomized response
+    names the truth, the neighbor's truth, or neither. Any other pure mechanism is dominated by randomized response
     with two answers (Kairouz, Oh, Viswanath 2015).
     """
     pure, upper, lower = event.pure, np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
@@ -393,7 +393,7 @@ def _pure_buckets(edges: np.ndarray, event: Event) -> tuple[np.ndarray, np.ndarr
 
 
 def _exponential_masses(places: np.ndarray, last: float, far: float, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``e^(-rate x)`` at the right less the left of neighbouring places within [0, last], and seen from far."""
+    """Return ``e^(-rate x)`` at the right less the left of neighboring places within [0, last], and seen from far."""
     places = np.clip(places, 0.0, last)
     left, right = places[1:], places[:-1]
     within = -np.expm1(-rate * (right - left))

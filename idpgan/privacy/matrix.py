@@ -77,7 +77,7 @@ class MatrixMechanism:
 
     Formal guarantee: pure epsilon = 1 / noise_multiplier, for the change of X that ``distance`` bounds.
 
-    Proof. Let X and X' be neighbours, ``sum_ij |X_ij - X'_ij| <= d``. Column c of ``M (X - X')`` is
+    Proof. Let X and X' be neighbors, ``sum_ij |X_ij - X'_ij| <= d``. Column c of ``M (X - X')`` is
     ``sum_t (X - X')_tc M_t`` with M_t the columns of M, so by the triangle inequality its L1 norm is at most
     ``sum_t |(X - X')_tc| ||M||_1``. Summed over the columns: ``||M X - M X'||_1 <= ||M||_1 d``, reached where the whole
     change sits on the largest column of M. So M X is released by a Laplace mechanism of that sensitivity (`Laplace`),
@@ -87,8 +87,8 @@ class MatrixMechanism:
         B: Public, (m, k), floating point.
         M: Public strategy, (k, p), not zero.
         noise_multiplier: Noise scale / (||M||_1 d).
-        distance: d: largest entrywise L1 distance of X between neighbours, a declared constant.
-        unit: What one neighbour changes.
+        distance: d: largest entrywise L1 distance of X between neighbors, a declared constant.
+        unit: What one neighbor changes.
         relation: How.
     """
 

@@ -5,7 +5,7 @@ code stands inside a ``try``. One call is one release of *all* entries of its ar
 to disjoint records may be released in one batched call, which then costs one event under parallel composition
 (math.md, section 5, says when that holds).
 
-Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbours for its unit and relation.
+Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbors for its unit and relation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COIN = 1 << 62  # equally likely values of a coin
 
 
 class Mechanism(Protocol):
-    """A randomised answer with a price."""
+    """A randomized answer with a price."""
 
     @property
     def event(self) -> Event:
@@ -90,7 +90,7 @@ class Laplace:
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_1``, a declared constant, in the unit of the answer.
         noise_multiplier: Noise scale b / sensitivity.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -120,13 +120,13 @@ class Laplace:
 class Gaussian:
     """Continuous Gaussian noise: ``answer + N(0, std^2)`` with ``std = noise_multiplier * sensitivity``.
 
-    Formal guarantee: for any pair of neighbours the answers differ by a vector of L2 norm <= sensitivity; rotation
+    Formal guarantee: for any pair of neighbors the answers differ by a vector of L2 norm <= sensitivity; rotation
     makes it one coordinate, so the pair N(0, 1), N(1 / noise_multiplier, 1) dominates (Balle and Wang 2018).
 
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_2``, a declared constant, in the unit of the answer.
         noise_multiplier: Noise standard deviation / sensitivity.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -172,7 +172,7 @@ class DiscreteLaplace:
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_1`` in whole grid steps (`Grid.l1`), rounding included.
         scale: Noise scale in whole grid steps, 1 .. 2^50.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -203,13 +203,13 @@ class RoundedGaussian:
 
     Formal guarantee: that of the continuous Gaussian of the same scale, however many numbers the answer has. On whole
     numbers ``x + round(Z) = round(x + Z)`` (a tie has probability 0), so the release is post-processing of x + Z, whose
-    neighbours differ by at most `sensitivity` in L2; see `Gaussian`. The sampler is exact (Karney 2016, integers only),
+    neighbors differ by at most `sensitivity` in L2; see `Gaussian`. The sampler is exact (Karney 2016, integers only),
     so nothing is added to delta for it.
 
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`), rounding included.
         scale: Standard deviation of Z in whole grid steps, 1 .. 2^50.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -243,7 +243,7 @@ class Exponential:
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
         epsilon: Price of one draw.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -278,7 +278,7 @@ class NoisyMax:
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
         epsilon: Price of one answer.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: How.
     """
 
@@ -303,15 +303,15 @@ class NoisyMax:
 
 
 @dataclass(frozen=True)
-class RandomisedResponse:
-    """k-ary randomised response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
+class RandomizedResponse:
+    """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
 
     Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014).
 
     Attributes:
         categories: Number of labels k >= 2; labels are 0 .. k - 1.
         epsilon: Price of one label.
-        unit: What one neighbour changes.
+        unit: What one neighbor changes.
         relation: Replace-one; anything else is refused by the event.
     """
 
@@ -321,26 +321,26 @@ class RandomisedResponse:
     relation: Relation = Relation.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        _check_neighbors("RandomisedResponse", self.unit, self.relation)
-        _check_positive("RandomisedResponse", epsilon=self.epsilon)
+        _check_neighbors("RandomizedResponse", self.unit, self.relation)
+        _check_positive("RandomizedResponse", epsilon=self.epsilon)
         if type(self.categories) is not int or not 2 <= self.categories <= MOST:
             raise InputError(
-                f"RandomisedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62."
+                f"RandomizedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62."
             )
         if self.epsilon > 30:
             raise InputError(
-                f"RandomisedResponse: epsilon = {self.epsilon} must be at most 30: above, it hides nothing."
+                f"RandomizedResponse: epsilon = {self.epsilon} must be at most 30: above, it hides nothing."
             )
 
     @property
     def event(self) -> Event:
         """Price of one label."""
         return Event(
-            "randomised-response", self.unit, self.relation, pure_epsilon=self.epsilon, categories=self.categories
+            "randomized-response", self.unit, self.relation, pure_epsilon=self.epsilon, categories=self.categories
         )
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Randomise int64 labels in 0 .. categories - 1, any shape."""
+        """Randomize int64 labels in 0 .. categories - 1, any shape."""
         if answer.dtype != torch.int64 or bool(((answer < 0) | (answer >= self.categories)).any()):
             raise ValueError(f"labels must be int64 in 0 .. {self.categories - 1}.")
         odds = (self.categories - 1) * math.exp(-self.epsilon)

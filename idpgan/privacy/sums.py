@@ -20,7 +20,7 @@ from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
 NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # that bounds a record
-_NORM_SLACK = 1e-12  # of a float64 normalisation
+_NORM_SLACK = 1e-12  # of a float64 normalization
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class CellSums:
         law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
         noise_multiplier: Least noise scale / sensitivity; the real one is `event`'s, rounded up to the grid.
         unit: Image or person.
-        relation: How neighbours differ.
+        relation: How neighbors differ.
         nonnegative: Whether no vector has a negative coordinate; checked.
         most_per_unit: Public cap on the images of one person; 1 for unit image.
     """

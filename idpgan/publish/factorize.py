@@ -94,7 +94,7 @@ def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
 
 
 def descend(
-    images: Tensor, add_noise: AddNoise, *, sweeps: int, learning_rate: float, regularisation: float
+    images: Tensor, add_noise: AddNoise, *, sweeps: int, learning_rate: float, regularization: float
 ) -> tuple[Tensor, Tensor]:
     r"""Run LRA's stochastic gradient descent on eq. 8; return ``B`` (N, m, k) and ``L`` (N, k, n) without noise.
 
@@ -115,7 +115,7 @@ def descend(
         add_noise: Maps L (N, k, n) to its noisy copy; called once per sweep.
         sweeps: Passes over all pixels.
         learning_rate: gamma.
-        regularisation: tau.
+        regularization: tau.
     """
     B, L = eigen_design(images)
     Bt, L = B.mT.contiguous(), L.contiguous()  # (N, k, m) and (N, k, n): a diagonal is a slice of both, not a gather
@@ -128,8 +128,8 @@ def descend(
             pixels = images[:, i, j].diagonal(dim1=1, dim2=2)
             error = (pixels - (left * noisy).sum(1))[:, None]
             step_b, step_l = _capped(learning_rate, noisy), _capped(learning_rate, left)
-            right.mul_(1 - step_l * regularisation).addcmul_(step_l * error, left)
-            left.mul_(1 - step_b * regularisation).addcmul_(step_b * error, noisy)
+            right.mul_(1 - step_l * regularization).addcmul_(step_l * error, left)
+            left.mul_(1 - step_b * regularization).addcmul_(step_b * error, noisy)
     return Bt.mT, L
 
 
@@ -184,7 +184,7 @@ def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tens
 
 
 def _best_left(L: Tensor, pull: Tensor, penalty: float, identity: Tensor) -> Tensor:
-    """Return ``pull L^T (penalty L L^T + I)^-1``, the minimiser over B."""
+    """Return ``pull L^T (penalty L L^T + I)^-1``, the minimizer over B."""
     factor = torch.linalg.cholesky(penalty * (L @ L.mT) + identity)
     return torch.cholesky_solve(L @ pull.mT, factor).mT
 

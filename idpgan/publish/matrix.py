@@ -43,12 +43,12 @@ class LraOptions(Options):
     Attributes:
         sweeps: Passes of gradient descent over all pixels.
         learning_rate: gamma.
-        regularisation: tau.
+        regularization: tau.
     """
 
     sweeps: int = pydantic.Field(default=100, ge=1)
     learning_rate: float = pydantic.Field(default=0.01, gt=0)
-    regularisation: float = pydantic.Field(default=0.1, ge=0)
+    regularization: float = pydantic.Field(default=0.1, ge=0)
 
 
 class EsraOptions(Options):

@@ -82,12 +82,12 @@ def release(
         method: Name in `METHODS`.
         epsilon: Total per unit, positive and finite. For the published methods: what they claim.
         delta: In [0, 1/N); above 0 for ``lap`` only.
-        unit: What one neighbour changes; None = the method's first.
+        unit: What one neighbor changes; None = the method's first.
         noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed one marks the
             release not private.
         accept_unsound: Needed for methods that prove nothing.
         **options: Of the method: ``law`` (lap), ``rank`` and ``refine`` (sra), ``refine`` (esra), ``sweeps``,
-            ``learning_rate`` and ``regularisation`` (lra), ``iterations`` (lrm).
+            ``learning_rate`` and ``regularization`` (lra), ``iterations`` (lrm).
 
     Raises:
         InputError: If an argument is wrong, with the limit and the way out. Nothing is released then.

@@ -25,7 +25,7 @@ _ROWS = (
     ),
     _published(
         "lap-published",
-        "the noise is sized by the image's own largest column sum, so a black image is released exactly and neighbours "
+        "the noise is sized by the image's own largest column sum, so a black image is released exactly and neighbors "
         "differ in the scale of all noise",
     ),
     _published(

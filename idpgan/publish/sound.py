@@ -37,7 +37,7 @@ class LapOptions(Options):
 class PixelRelease:
     r"""Every pixel, clamped to [0, 1], rounded to a public grid, plus discrete noise.
 
-    Formal guarantee. Let neighbours be two images that differ in one unit: one pixel (d = 1 numbers), one column
+    Formal guarantee. Let neighbors be two images that differ in one unit: one pixel (d = 1 numbers), one column
     (d = m), or the whole image (d = m n); replace-one. Clamping acts pixel by pixel, so after it the d numbers differ
     by at most R = 1 each: by d R in L1 and sqrt(d) R in L2. Rounding moves each number by at most half a grid step, so
     the difference moves by at most one step per number: at most ``d R / step + d`` steps in L1 (`Grid.l1`) and
@@ -49,7 +49,7 @@ class PixelRelease:
     * Gaussian: one release of L2 sensitivity ``Grid.l2(sqrt(d) R, d)``: zCDP.
 
     The unit's numbers lie in one image, and every image of a batch is a record of its own with its own noise: a
-    neighbour changes one image, all others have the same law, so the batch costs what one image costs (parallel
+    neighbor changes one image, all others have the same law, so the batch costs what one image costs (parallel
     composition by position, which ignores content).
 
     Nothing here depends on an image: m, n, d, the grid and the scale are known before one is read.

@@ -1,14 +1,61 @@
-"""The [training] section, the same for every method."""
+"""The sections of a config file that every method has. Light: the command line reads it without PyTorch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from idpgan.config import Section
+from idpgan.config import Section, digest
+from idpgan.data.config import DataConfig
+from idpgan.models.config import ModelConfig, classes_of, family_of
+
+if TYPE_CHECKING:
+    from idpgan.data.load import DataShape
+    from idpgan.privacy.event import Event
+    from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+    from idpgan.privacy.ledger import Budget
+    from idpgan.privacy.noise import Source
+
 
 MOST_STEPS = 100_000_000  # more than a year at three a second
+CHOOSE_DELTA = (
+    "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
+    "of 1e-5 and 1 / (10 N)."
+)
+
+
+class MethodConfig(Section):
+    """[method]: the method's own settings.
+
+    Attributes:
+        name: A name of `idpgan.synthesis.METHODS`; each method narrows it to its own.
+    """
+
+    name: str
+
+
+class PrivacyConfig(Section):
+    """[privacy]: methods with noise add their parameters, which have no defaults.
+
+    Attributes:
+        delta: Where epsilon is stated; None is ``min(1e-5, 1 / (10 N))`` for N private images.
+        accept_unsound: Must be true for a method of which a paper claims an epsilon that nothing proves.
+    """
+
+    delta: float | None = Field(None, gt=0, lt=1)
+    accept_unsound: bool = False
+
+
+class ReleaseConfig(Section):
+    """[release]: what the folder to give away holds besides generator and report.
+
+    Attributes:
+        samples: Images in samples.png and in the grid of each tick, rounded up to full rows.
+    """
+
+    samples: int = Field(64, ge=1, le=4096)
 
 
 class TrainingConfig(Section):
@@ -31,3 +78,88 @@ class TrainingConfig(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     diverged_above: float = Field(1e8, gt=0)
+
+
+class RunConfig(Section):
+    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and says what the run will charge."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig
+    privacy: PrivacyConfig = PrivacyConfig()
+    training: TrainingConfig = TrainingConfig()
+    release: ReleaseConfig = ReleaseConfig()
+
+    def identity(self) -> str:
+        """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""
+        return digest(
+            self.model_copy(update={"data": self.data.model_copy(update={"root": None, "public_root": None})})
+        )
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """Return what the run's ledger is made for: unit, relation, and the target that it refuses to exceed."""
+        raise NotImplementedError
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the very events that the run charges if it does all its steps, known without reading an image.
+
+        Args:
+            shape: What is public about the data.
+        """
+        raise NotImplementedError
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """Return what is said of a run's privacy: the method says it of itself, and verify re-derives it.
+
+        Args:
+            shape: What is public about the data.
+            events: All charges of the run.
+            proven: What they prove.
+            noise: Sources of the noise, in the order of the method's parts.
+        """
+        raise NotImplementedError
+
+    def stated_delta(self, num_private: int) -> float:
+        """Return where epsilon is stated: the configured delta, or the default one for N private images.
+
+        Raises:
+            InputError: If the configured one is not below 1/N.
+        """
+        from idpgan.privacy.guarantee import check_delta, default_delta  # here: this module is light
+
+        delta = self.privacy.delta
+        if delta is None:
+            return default_delta(num_private)
+        check_delta(delta, num_private)
+        return delta
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what the data cannot give and the machine cannot hold, by what is public about the data.
+
+        A dry run calls it, and the constructor of every method before anything else, so that both refuse the same.
+
+        Raises:
+            ConfigError: If the networks are not built for such images, or labels are asked for and missing.
+            InputError: If the memory does not suffice.
+        """
+        from idpgan.memory import check_memory
+        from idpgan.models.footprint import batch_bytes, generator_bytes
+        from idpgan.training.method import resolve_device
+
+        classes = classes_of(self.model, len(shape.classes))
+        family_of(shape.image_shape)
+        needed = generator_bytes(self.model, shape.image_shape, classes)
+        batch = batch_bytes(self.model, shape.image_shape, self.training.batch_size)
+        check_memory(
+            needed + batch,
+            f"model.width = {self.model.width} with training.batch_size = {self.training.batch_size:,}",
+            "Lower one of them.",
+            str(resolve_device(self.training.device)),
+        )
+
+    @property
+    def plans_exactly(self) -> bool:
+        """Whether `planned_events` are the very events; else they are an upper bound that public images refine."""
+        return True

@@ -1,4 +1,4 @@
-"""The one supervised loop: classifiers, recognisers, feature networks and attack models are all fitted here.
+"""The one supervised loop: classifiers, recognizers, feature networks and attack models are all fitted here.
 
 Nothing in it is private. What it is given must be synthetic or public, or its result stays with the curator.
 """
@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
-from idpgan.models.initialise import torch_seed
+from idpgan.models.initialize import torch_seed
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch
 
@@ -39,7 +39,7 @@ class FitConfig(Section):
     """
 
     epochs: int = Field(10, ge=1)
-    batch_size: int = Field(256, ge=3)  # from 3 on, no batch is a single image, which batch normalisation cannot take
+    batch_size: int = Field(256, ge=3)  # from 3 on, no batch is a single image, which batch normalization cannot take
     learning_rate: float = Field(5e-3, gt=0)
     weight_decay: float = Field(1e-2, ge=0)
     schedule: Literal["one_cycle", "cosine"] = "one_cycle"
@@ -85,7 +85,7 @@ def fit_classifier(
     augment: Augment | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Fitted:
-    """Fit a model to labelled images by cross-entropy, and keep the epoch that does best on held-back images.
+    """Fit a model to labeled images by cross-entropy, and keep the epoch that does best on held-back images.
 
     Best is the highest held-back accuracy, then the lowest held-back loss. One seed gives the same result again on the
     same machine; the caller's random state is neither read nor changed. Nothing waits for the device within an epoch.
@@ -119,7 +119,7 @@ def fit_classifier(
         raise InputError(f"{len(order)} image is left to train on, and at least 2 are needed. Give more images.")
 
     num_batches = math.ceil(len(order) / config.batch_size)
-    optimiser, scheduler = _optimiser(model, config, config.epochs * num_batches)
+    optimizer, scheduler = _optimizer(model, config, config.epochs * num_batches)
     augment_rng = torch.Generator(_device(model)).manual_seed(torch_seed(config.seed, 2))
     history: list[Epoch] = []
     best, weights = Epoch(0, math.inf, math.inf, -1.0), dict[str, Tensor]()  # worse than any
@@ -131,9 +131,9 @@ def fit_classifier(
             batch = _network_input(images[index], model)  # (B, ...)
             batch = batch if augment is None else augment(batch, augment_rng)
             loss = cross_entropy(model(batch), labels[index].to(batch.device, non_blocking=True))
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             scheduler.step()
             losses.append(loss.detach())
         epoch = _judge(number, torch.stack(losses).mean(), model, held_back)
@@ -184,14 +184,14 @@ def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[T
     return epoch
 
 
-def _optimiser(model: nn.Module, config: FitConfig, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
+def _optimizer(model: nn.Module, config: FitConfig, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
     """Return AdamW and its schedule over all steps."""
-    optimiser = torch.optim.AdamW(
+    optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
     if config.schedule == "cosine":
-        return optimiser, CosineAnnealingLR(optimiser, steps)
-    return optimiser, OneCycleLR(optimiser, config.learning_rate, total_steps=steps)
+        return optimizer, CosineAnnealingLR(optimizer, steps)
+    return optimizer, OneCycleLR(optimizer, config.learning_rate, total_steps=steps)
 
 
 def _network_input(batch: Tensor, model: nn.Module) -> Tensor:

@@ -22,7 +22,7 @@ empty Poisson batch has no loss, and a missing value is not counted in the avera
 class Method(Protocol):
     """A private (or not) GAN as the loop sees it. Steps are counted from 1.
 
-    The method owns its networks, its optimisers, its `torch.Generator` objects (seeded from ``training.seed``), its
+    The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
     noise source and the ledger that `prepare` charges. It uses no global random numbers. Names of statistics that are
     taken from private images without noise stand in a class attribute UNNOISED, if there are any: these are written
     down for the curator, finite, and never end a run.

@@ -1,6 +1,6 @@
 """The saved state of a run: written whole or not at all, loaded without unpickling code, refused where it is foreign.
 
-state.pt holds weights, optimisers, random states and the state of the noise source: it is secret. A run goes on only
+state.pt holds weights, optimizers, random states and the state of the noise source: it is secret. A run goes on only
 with the same config, data and code. Steps after the state are repeated with the same noise, and without a charge, only
 where they are the very computation that they were: from the newest state, which the ledger names by its hash, on the
 CPU of an equal machine. Everywhere else noise is drawn afresh and the repeated steps are charged again.

@@ -16,11 +16,11 @@ from idpgan.attacks import (
     evaluate_scores,
     latent_reconstruction,
     nearest_sample,
-    neighbourhood_count,
+    neighborhood_count,
     select_attacks,
 )
 from idpgan.attacks import distances as distances_module
-from idpgan.attacks.distances import blocks, components, log_density, nearest_neighbours, projected
+from idpgan.attacks.distances import blocks, components, log_density, nearest_neighbors, projected
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
@@ -73,7 +73,7 @@ def black_box(samples):
     return {
         "nearest": nearest_sample(images, samples.images),
         "nearest, calibrated": calibrate(nearest_sample(images, samples.images), reference),
-        "count": neighbourhood_count(images, samples.images),
+        "count": neighborhood_count(images, samples.images),
         "density": density_ratio(images, samples.images, REFERENCE.images, dimensions=10),
         "confidence": classifier_confidence(images, BOTH.labels, samples),
     }
@@ -94,7 +94,7 @@ def test_two_halves_of_non_members_are_a_guess_even_for_a_generator_that_replays
     others = blobs(400, 7).images
     for scores in (
         nearest_sample(others, REPLAYED.images),
-        neighbourhood_count(others, REPLAYED.images),
+        neighborhood_count(others, REPLAYED.images),
         density_ratio(others, REPLAYED.images, REFERENCE.images, dimensions=10),
     ):
         low, high = evaluate_scores(scores[:200], scores[200:]).auc_interval
@@ -104,7 +104,7 @@ def test_two_halves_of_non_members_are_a_guess_even_for_a_generator_that_replays
 
 def test_scores_do_not_know_who_is_a_member():
     swap = torch.cat([torch.arange(NUM, 2 * NUM), torch.arange(NUM)])
-    for attack in (nearest_sample, neighbourhood_count):
+    for attack in (nearest_sample, neighborhood_count):
         forward, swapped = attack(BOTH.images, REPLAYED.images), attack(BOTH.images[swap], REPLAYED.images)
         assert torch.allclose(forward[swap], swapped)
 
@@ -120,11 +120,11 @@ def test_blocks_do_not_change_what_is_computed(monkeypatch, numbers):
     monkeypatch.setattr(distances_module, "_CPU_NUMBERS", numbers)
     images, cloud = to_float(MEMBERS.images[:20]), to_float(OTHERS.images[:33])
     expected = torch.cdist(images.flatten(1), cloud.flatten(1)).square() / 64
-    found, index = nearest_neighbours(images, cloud, 3)
+    found, index = nearest_neighbors(images, cloud, 3)
     assert torch.allclose(found, expected.sort(1).values[:, :3], atol=1e-5)
     assert torch.equal(index, expected.argsort(1)[:, :3])
     assert sum(part.numel() for _, part in blocks(images, cloud)) == 20 * 33
-    inside = neighbourhood_count(images, cloud, radius=5.0, dimensions=64)
+    inside = neighborhood_count(images, cloud, radius=5.0, dimensions=64)
     space = components(cloud, 64, whiten=False)
     exact = torch.cdist(projected(images, space), projected(cloud, space))
     assert torch.allclose(inside, (exact <= 5).float().mean(1))
@@ -198,7 +198,7 @@ def test_shapes_that_differ_and_empty_sets_are_refused():
     with pytest.raises(InputError, match="cannot be compared"):
         nearest_sample(MEMBERS.images, torch.zeros(5, 1, 4, 4))
     with pytest.raises(InputError, match="cannot be compared"):
-        neighbourhood_count(MEMBERS.images, MEMBERS.images[:0])
+        neighborhood_count(MEMBERS.images, MEMBERS.images[:0])
     with pytest.raises(InputError, match="a density needs 3"):
         density_ratio(MEMBERS.images, OTHERS.images, OTHERS.images[:2])
     with pytest.raises(InputError, match="at least 1"):
@@ -210,9 +210,9 @@ def test_the_registry_names_what_is_missing():
     nothing = Knowledge(why_not={"critic": "its critic sees sums"})
     assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"
     assert "generated images" in ATTACKS["nearest-sample"].missing(nothing)
-    unlabelled = Knowledge(samples=Images(FRESH.images))
-    assert "labelled" in ATTACKS["classifier-confidence"].missing(unlabelled)
-    assert ATTACKS["nearest-sample"].missing(unlabelled) is None
+    unlabeled = Knowledge(samples=Images(FRESH.images))
+    assert "labeled" in ATTACKS["classifier-confidence"].missing(unlabeled)
+    assert ATTACKS["nearest-sample"].missing(unlabeled) is None
     for attack in ATTACKS.values():
         if attack.missing(nothing):
             with pytest.raises(InputError):

@@ -46,7 +46,7 @@ def test_the_bound_is_the_formula_in_both_tails():
     low, high = beta.ppf(0.025, tpr, trials - tpr + 1), beta.ppf(0.975, fpr + 1, trials - fpr)
     expected = max(math.log((low - delta) / high), math.log((1 - high - delta) / (1 - low)))
     assert float(epsilon_bound(np.array(tpr), np.array(fpr), trials, delta, 0.95)) == pytest.approx(expected)
-    rare = [(20, 0), (1000, 980)]  # a rare event on the neighbour; its mirror image: a rare event on the data
+    rare = [(20, 0), (1000, 980)]  # a rare event on the neighbor; its mirror image: a rare event on the data
     one, other = (float(epsilon_bound(np.array(t), np.array(f), trials, 0.0, 0.95)) for t, f in rare)
     assert one == pytest.approx(other)
     assert one > 1
@@ -63,7 +63,7 @@ def test_the_bound_never_exceeds_what_was_counted_nor_the_cap(true, false, delta
 
 
 def test_the_bound_fails_no_more_often_than_it_says():
-    """Randomised response at its true epsilon: the exact worst event, so any looser interval would show."""
+    """Randomized response at its true epsilon: the exact worst event, so any looser interval would show."""
     rng, trials, epsilon = np.random.default_rng(2), 500, 1.0
     tpr = math.e / (1 + math.e)
     true, false = rng.binomial(trials, tpr, 20_000), rng.binomial(trials, 1 - tpr, 20_000)
@@ -76,9 +76,9 @@ def test_the_bound_fails_no_more_often_than_it_says():
 @pytest.mark.parametrize("direction", [1, -1])
 def test_choose_finds_direction_and_threshold(direction):
     rng = np.random.default_rng(3)
-    data, neighbour = rng.normal(0, 1, 5000), rng.normal(direction * 8.0, 1, 5000)
-    choice, _ = choose(data, neighbour, 0.0, 0.95)
-    said = neighbour >= choice.threshold if choice.direction == 1 else neighbour < choice.threshold
+    data, neighbor = rng.normal(0, 1, 5000), rng.normal(direction * 8.0, 1, 5000)
+    choice, _ = choose(data, neighbor, 0.0, 0.95)
+    said = neighbor >= choice.threshold if choice.direction == 1 else neighbor < choice.threshold
     wrong = data >= choice.threshold if choice.direction == 1 else data < choice.threshold
     assert (said.mean(), wrong.mean()) == (1.0, 0.0)
     assert abs(choice.threshold) == pytest.approx(4, abs=1.5)

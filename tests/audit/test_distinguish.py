@@ -39,7 +39,7 @@ def test_laplace_at_epsilon_one_is_audited_to_nine_tenths():
     assert 0.9 <= unknown.epsilon_lower <= 1.0
 
 
-# Broken mechanisms. Each returns (release, data, neighbour, claimed epsilon, statistics).
+# Broken mechanisms. Each returns (release, data, neighbor, claimed epsilon, statistics).
 
 
 def laplace(values, scale, noise):
@@ -61,9 +61,9 @@ def budget_not_split(noise):
 
 def noise_shared_by_a_batch(noise):
     """A row is a batch of two records; the second one is the same on both sides."""
-    data, neighbour = torch.zeros(2, 4).double(), torch.zeros(2, 4).double()
-    neighbour[0] = 1
-    return lambda x: x + laplace(torch.zeros_like(x[:, :1]), 4.0, noise), data, neighbour, 1.0, None
+    data, neighbor = torch.zeros(2, 4).double(), torch.zeros(2, 4).double()
+    neighbor[0] = 1
+    return lambda x: x + laplace(torch.zeros_like(x[:, :1]), 4.0, noise), data, neighbor, 1.0, None
 
 
 def float32_noise_at_an_absurd_scale(noise):
@@ -105,14 +105,14 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_mechanism_is_caught(broken):
-    release, data, neighbour, claimed, statistics = broken(Noise.fixed(7))
-    result = audit(release, data, neighbour, runs=40_000, confidence=1 - 0.001 / len(BROKEN), statistics=statistics)
+    release, data, neighbor, claimed, statistics = broken(Noise.fixed(7))
+    result = audit(release, data, neighbor, runs=40_000, confidence=1 - 0.001 / len(BROKEN), statistics=statistics)
     assert result.epsilon_lower > 1.3 * claimed
 
 
 def test_singular_vectors_without_noise_are_caught_at_the_cap():
     """SRA's mistake (math.md, section 2): singular values get noise, singular vectors none."""
-    from idpgan.audit.neighbours import low_rank
+    from idpgan.audit.neighbors import low_rank
 
     noise, pair = Noise.fixed(8), low_rank((6, 5), Unit.COLUMN)
 
@@ -120,13 +120,13 @@ def test_singular_vectors_without_noise_are_caught_at_the_cap():
         left, values, right = (x[..., :2] for x in (lambda u, s, v: (u, s, v.mT))(*torch.linalg.svd(matrices)))
         return left * laplace(values, 50.0, noise)[:, None] @ right.mT
 
-    result = audit(release, pair.data, pair.neighbour, runs=1000, statistics=[SubspaceDistance])
+    result = audit(release, pair.data, pair.neighbor, runs=1000, statistics=[SubspaceDistance])
     assert result.epsilon_lower == result.cap
 
     def sound(matrices):
         return laplace(matrices, 50.0, noise)
 
-    assert audit(sound, pair.data, pair.neighbour, runs=2000, statistics=[SubspaceDistance]).epsilon_lower < 0.5
+    assert audit(sound, pair.data, pair.neighbor, runs=2000, statistics=[SubspaceDistance]).epsilon_lower < 0.5
 
 
 def test_low_order_bits_catch_continuous_noise_and_not_discrete():
@@ -142,7 +142,7 @@ def test_low_order_bits_catch_continuous_noise_and_not_discrete():
 # The game itself.
 
 
-def test_no_noise_reaches_the_cap_and_equal_neighbours_nothing():
+def test_no_noise_reaches_the_cap_and_equal_neighbors_nothing():
     without = audit(lambda x: x, ZERO, ONE, runs=2000)
     assert (without.epsilon_lower, without.held_out) == (without.cap, 1000)
     noise = Noise.fixed(2)
@@ -156,9 +156,9 @@ def test_only_entries_that_differ_are_released():
         seen.add(values.shape[1:])
         return laplace(values, 1.0, noise)
 
-    data, neighbour = torch.zeros(50, 40).double(), torch.zeros(50, 40).double()
-    neighbour[3, 4] = 1
-    result = audit(release, data, neighbour, runs=20_000, entrywise=True)
+    data, neighbor = torch.zeros(50, 40).double(), torch.zeros(50, 40).double()
+    neighbor[3, 4] = 1
+    result = audit(release, data, neighbor, runs=20_000, entrywise=True)
     assert seen == {(1,)}
     assert 0.8 < result.epsilon_lower <= 1
 
@@ -215,14 +215,14 @@ def test_rows_that_share_their_noise_are_refused():
         ({"runs": 10}, "runs = 10"),
         ({"delta": 1.0}, "delta = 1.0"),
         ({"confidence": 1.0}, "confidence = 1.0"),
-        ({"neighbour": torch.zeros(2)}, "one shape"),
-        ({"neighbour": ZERO, "entrywise": True}, "nothing to tell apart"),
+        ({"neighbor": torch.zeros(2)}, "one shape"),
+        ({"neighbor": ZERO, "entrywise": True}, "nothing to tell apart"),
         ({"mechanism": lambda x: x.sum()}, "one output per row"),
         ({"mechanism": lambda x: x * math.nan, "statistics": [likelihood_ratio(Laplace(1.0, 1.0, *PAIR))]}, "number"),
     ],
 )
 def test_bad_arguments_are_refused(change, words):
-    arguments = {"mechanism": lambda x: x, "data": ZERO, "neighbour": ONE, "runs": 1000, **change}
+    arguments = {"mechanism": lambda x: x, "data": ZERO, "neighbor": ONE, "runs": 1000, **change}
     with pytest.raises(InputError, match=words):
         audit(**arguments)
 
@@ -244,7 +244,7 @@ def test_absurd_numbers_and_wrong_types_are_refused(changed):
         audit(lambda x: x, ZERO, ONE, **{"runs": 1000, **changed})
 
 
-def test_neighbours_that_are_no_tensors_are_refused():
+def test_neighbors_that_are_no_tensors_are_refused():
     with pytest.raises(InputError, match="data must be a tensor or a NumPy array"):
         audit(lambda x: x, [0.0], ONE, runs=1000)
 

@@ -12,12 +12,12 @@ from idpgan.audit.statistics import Nearness
 from idpgan.audit.tradeoff import gaussian_mu
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.gan.channel import Terms, build_channel
+from idpgan.jobs.audit import method_case
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.report.audit_run import method_case
-from idpgan.report.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
+from idpgan.synthesis.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
+from idpgan.synthesis.local.channel import Terms, build_channel
 
 REPLACE = Relation.REPLACE_ONE
 SOUND = [
@@ -99,7 +99,7 @@ def test_the_simulated_release_is_that_of_the_whole_call():
     case, noise, runs = aggregate_case(sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
     vectors = torch.tensor([[0.25, 0.25], [3.0, 0.0]]).double()  # bystander and target
     whole = torch.stack([sums([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]
-    single = case.release(case.pair.neighbour.expand(runs, 1, 2), noise)[:, 0, 0]
+    single = case.release(case.pair.neighbor.expand(runs, 1, 2), noise)[:, 0, 0]
     error = 5 * sums.noise_std / math.sqrt(runs)
     assert whole.mean().item() == pytest.approx(1.25, abs=error)
     assert single.mean().item() == pytest.approx(1.25, abs=error)
@@ -121,7 +121,7 @@ def test_the_channels_pair_moves_the_whole_sensitivity():
     terms = Terms(16, "l1", 1.0, 0.0)
     channel = build_channel(terms, "pixels", (1, 4, 4), Images(torch.empty(0, 1, 4, 4).byte(), None, ()), 3.0)
     case = local_case(channel, Request(1.0))
-    both = channel.encode(torch.stack([case.pair.data, case.pair.neighbour]).view(2, 1, 4, 4))
+    both = channel.encode(torch.stack([case.pair.data, case.pair.neighbor]).view(2, 1, 4, 4))
     assert (both[0] - both[1]).abs().sum().item() == pytest.approx(2.0)
     assert int((both[0] != both[1]).sum()) == 3
 
@@ -163,4 +163,4 @@ def test_a_case_is_written_as_json():
     data = json.loads(json.dumps(audited.to_json(), allow_nan=False))
     assert data["result"]["runs"] == 1000
     assert data["unit"] == "pixel"
-    assert "lighter" in data["neighbours"]
+    assert "lighter" in data["neighbors"]

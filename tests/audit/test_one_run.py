@@ -16,11 +16,11 @@ from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
-from idpgan.gan import build_config
-from idpgan.gan.wgan_gp import WganGp
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.mechanisms import RandomisedResponse
+from idpgan.privacy.mechanisms import RandomizedResponse
+from idpgan.synthesis import build_config
+from idpgan.synthesis.wgan_gp.method import WganGp
 
 CPU = torch.device("cpu")
 
@@ -81,7 +81,7 @@ def test_the_bound_is_where_the_p_value_meets_the_confidence():
 
 
 def responses(coins, epsilon, seed):
-    """Randomised response on each coin: exactly epsilon-DP for adding or removing a canary."""
+    """Randomized response on each coin: exactly epsilon-DP for adding or removing a canary."""
     lie = torch.rand(len(coins), generator=torch.Generator().manual_seed(seed)) >= 1 / (1 + math.exp(-epsilon))
     return (coins ^ lie).double()
 
@@ -94,7 +94,7 @@ def test_a_correct_mechanism_is_not_refuted_more_often_than_allowed():
         refuted += found.epsilon_lower > 1.0
         lower.append(found.epsilon_lower)
     assert refuted <= binom.isf(1e-3, 100, 0.05)
-    assert np.median(lower) > 0.6  # randomised response is the tight case: the bound is not vacuous
+    assert np.median(lower) > 0.6  # randomized response is the tight case: the bound is not vacuous
 
 
 def test_a_leaky_mechanism_is_caught():
@@ -119,9 +119,9 @@ def test_a_gaussian_sum_keeps_to_its_epsilon_at_its_delta():
         assert audit_guesses(coins + 0.05 * noise, coins, delta=delta).epsilon_lower > epsilon  # a forgotten factor
 
 
-def test_our_own_randomised_response_keeps_to_its_epsilon():
+def test_our_own_randomized_response_keeps_to_its_epsilon():
     coins = tosses(1000, 1)
-    response = RandomisedResponse(2, 1.5, Unit.IMAGE, Relation.REPLACE_ONE)
+    response = RandomizedResponse(2, 1.5, Unit.IMAGE, Relation.REPLACE_ONE)
     result = audit_guesses(response(coins.long(), Noise.fixed(3)).double(), coins, confidence=0.999)
     assert 0.8 < result.epsilon_lower <= 1.5
 
@@ -189,16 +189,16 @@ def test_kinds_of_canaries(digits):
     assert torch.equal(wrong.images, ordinary.images)
     assert (wrong.labels != ordinary.labels).all()
     assert wrong.labels.max() < 10
-    unlabelled = Split(*(Images(part.images) for part in (digits.public, digits.private, digits.holdout, digits.test)))
+    unlabeled = Split(*(Images(part.images) for part in (digits.public, digits.private, digits.holdout, digits.test)))
     for split, num, kind, words in (
         (digits, 10_000, "noise", "holdout images"),
         (digits, 10, "loud", "no canaries of the kind"),
-        (unlabelled, 10, "mislabelled", "need labels"),
+        (unlabeled, 10, "mislabeled", "need labels"),
     ):
         with pytest.raises(InputError, match=words):
             make_canaries(split, num, kind)
     with pytest.raises(InputError, match="the classes"):
-        insert_canaries(digits, make_canaries(unlabelled, 5, "noise"))
+        insert_canaries(digits, make_canaries(unlabeled, 5, "noise"))
     with pytest.raises(InputError, match="no canaries"):
         insert_canaries(digits, digits.holdout.select(torch.arange(0)))
 

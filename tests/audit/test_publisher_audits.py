@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from idpgan.audit import Request
-from idpgan.audit.neighbours import brighter, full_rank
+from idpgan.audit.neighbors import brighter, full_rank
 from idpgan.audit.statistics import NoiseScale, OutputRank
 from idpgan.errors import InputError
+from idpgan.jobs.audit import AUDITABLE, method_case
 from idpgan.privacy import Unit
 from idpgan.publish import METHODS
-from idpgan.report.audit_run import AUDITABLE, method_case
 
 CAUGHT = ("lap-published", "lra", "sra", "esra", "lrm", "mm")
 SOUND = [
@@ -35,7 +35,7 @@ def test_a_published_algorithm_goes_beyond_its_claim_to_the_cap(method):
 
 
 @pytest.mark.parametrize(("method", "pair"), [("lap-published", "low-rank"), ("sra", "low-rank"), ("mm", "extremes")])
-def test_other_neighbours_show_what_they_show(method, pair):
+def test_other_neighbors_show_what_they_show(method, pair):
     audited = method_case(method, Request(1.0, pair=pair)).run(600, seed=1)
     # LAP's scale is the same on both images of the low-rank pair: nothing beyond the claim is to be seen there.
     assert audited.exceeds_claim == (method != "lap-published")
@@ -61,18 +61,18 @@ def test_half_the_noise_in_lap_is_a_violation(monkeypatch):
 
 def test_the_rank_of_outputs_is_counted():
     pair = full_rank((6, 4), Unit.COLUMN)
-    score = OutputRank(pair.data, pair.neighbour)
+    score = OutputRank(pair.data, pair.neighbor)
     low = torch.ones(6, 4).double()
     assert score(torch.stack([pair.data, low, low * 0])).tolist() == [4.0, 1.0, 0.0]
     with pytest.raises(InputError, match="matrices"):
         OutputRank(torch.zeros(3), torch.zeros(3))
 
 
-def test_the_scale_of_the_noise_is_read_where_neighbours_agree():
+def test_the_scale_of_the_noise_is_read_where_neighbors_agree():
     pair = brighter((6, 40), Unit.COLUMN)
-    score = NoiseScale(pair.data, pair.neighbour)
+    score = NoiseScale(pair.data, pair.neighbor)
     noise = torch.randn(2, 6, 40, generator=torch.Generator().manual_seed(1)).double()
-    scores = score(torch.stack([pair.data, pair.data + noise[0], pair.neighbour + 3 * noise[1]]))
+    scores = score(torch.stack([pair.data, pair.data + noise[0], pair.neighbor + 3 * noise[1]]))
     assert scores[0] < -600 < scores[1] < scores[2]
     with pytest.raises(InputError, match="equal on both"):
         NoiseScale(pair.data, pair.data + 1)
@@ -80,12 +80,12 @@ def test_the_scale_of_the_noise_is_read_where_neighbours_agree():
 
 def test_the_full_rank_pair_has_different_column_spaces():
     pair = full_rank((8, 6), Unit.COLUMN)
-    assert torch.linalg.matrix_rank(pair.data) == torch.linalg.matrix_rank(pair.neighbour) == 6
-    both = torch.cat([pair.data, pair.neighbour], 1)
+    assert torch.linalg.matrix_rank(pair.data) == torch.linalg.matrix_rank(pair.neighbor) == 6
+    both = torch.cat([pair.data, pair.neighbor], 1)
     assert torch.linalg.matrix_rank(both) == 7
     for unit, changed in ((Unit.PIXEL, 1), (Unit.COLUMN, 8), (Unit.IMAGE, 48)):
         for make in (full_rank, brighter):
             made = make((8, 6), unit)
-            assert int((made.data != made.neighbour).sum()) == changed
+            assert int((made.data != made.neighbor).sum()) == changed
         with pytest.raises(InputError, match="person"):
             make((8, 6), Unit.PERSON)

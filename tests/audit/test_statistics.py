@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from idpgan.audit.neighbors import extremes, low_rank, nearly_equal
 
 from idpgan.audit import audit
-from idpgan.audit.neighbours import extremes, low_rank, nearly_equal
 from idpgan.audit.statistics import (
     Classifier,
     Linear,
@@ -23,7 +23,7 @@ from idpgan.privacy import (
     Laplace,
     Noise,
     NoisyMax,
-    RandomisedResponse,
+    RandomizedResponse,
     Relation,
     RoundedGaussian,
     Unit,
@@ -41,14 +41,14 @@ PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
     ],
 )
 def test_the_likelihood_ratio_is_exact(mechanism, law):
-    data, neighbour = torch.tensor([0.0, 1.0]).double(), torch.tensor([3.0, -1.0]).double()
+    data, neighbor = torch.tensor([0.0, 1.0]).double(), torch.tensor([3.0, -1.0]).double()
     outputs = torch.randn(50, 2, generator=torch.Generator().manual_seed(1)).double() * 3
-    expected = (law.log_prob(outputs - neighbour) - law.log_prob(outputs - data)).sum(1)
-    assert torch.allclose(likelihood_ratio(mechanism)(data, neighbour)(outputs), expected.double(), atol=1e-5)
+    expected = (law.log_prob(outputs - neighbor) - law.log_prob(outputs - data)).sum(1)
+    assert torch.allclose(likelihood_ratio(mechanism)(data, neighbor)(outputs), expected.double(), atol=1e-5)
 
 
 def test_the_likelihood_ratio_of_choices_is_that_of_their_probabilities():
-    response = likelihood_ratio(RandomisedResponse(4, 1.5))(torch.tensor([0]), torch.tensor([2]))
+    response = likelihood_ratio(RandomizedResponse(4, 1.5))(torch.tensor([0]), torch.tensor([2]))
     assert response(torch.arange(4)[:, None]).tolist() == [-1.5, 0.0, 1.5, 0.0]
     scores = torch.tensor([0.0, 1.0, 1.0]).double()
     choice = likelihood_ratio(Exponential(1.0, 2.0, *PAIR))(scores, 1 - scores)(torch.arange(3))
@@ -59,7 +59,7 @@ def test_the_likelihood_ratio_of_choices_is_that_of_their_probabilities():
 
 
 def test_a_learned_classifier_finds_what_is_in_no_coordinate():
-    """Two coordinates have equal signs on the data and opposite signs on the neighbour; each by itself is the same."""
+    """Two coordinates have equal signs on the data and opposite signs on the neighbor; each by itself is the same."""
     rng = torch.Generator().manual_seed(2)
 
     def release(values):
@@ -83,11 +83,11 @@ def test_outcomes_are_for_few_outcomes_only():
 
 
 def test_the_difference_within_a_batch_cancels_shared_noise():
-    data, neighbour = torch.zeros(2, 3), torch.tensor([[1.0] * 3, [0.0] * 3])
+    data, neighbor = torch.zeros(2, 3), torch.tensor([[1.0] * 3, [0.0] * 3])
     noise = torch.randn(20, 1, 3, generator=torch.Generator().manual_seed(1)) * 1e3
-    score = WithinBatch(data, neighbour)
+    score = WithinBatch(data, neighbor)
     assert (score(data + noise) < -2.9).all()
-    assert (score(neighbour + noise) > 2.9).all()
+    assert (score(neighbor + noise) > 2.9).all()
     with pytest.raises(InputError, match="two records"):
         WithinBatch(torch.zeros(1, 3), torch.zeros(1, 3))
 
@@ -102,20 +102,20 @@ def test_low_order_bits_are_powers_of_two(dtype):
 
 def test_the_subspace_distance_sees_columns_not_scale():
     pair = low_rank((6, 4), Unit.COLUMN)
-    score = SubspaceDistance(pair.data, pair.neighbour)
-    both = score(torch.stack([pair.data * 7, pair.neighbour * 0.1]))
+    score = SubspaceDistance(pair.data, pair.neighbor)
+    both = score(torch.stack([pair.data * 7, pair.neighbor * 0.1]))
     assert both[0] < 0 < both[1]
     with pytest.raises(InputError, match="matrices"):
         SubspaceDistance(torch.zeros(3), torch.zeros(3))
 
 
-def test_neighbours_differ_in_one_unit():
+def test_neighbors_differ_in_one_unit():
     for make in (extremes, nearly_equal, low_rank):
         for unit, changed in ((Unit.PIXEL, 1), (Unit.COLUMN, 6), (Unit.IMAGE, 24)):
             pair = make((6, 4), unit)
-            assert int((pair.data != pair.neighbour).sum()) == changed
+            assert int((pair.data != pair.neighbor).sum()) == changed
             assert pair.data.min() >= 0
-            assert pair.neighbour.max() <= 1
+            assert pair.neighbor.max() <= 1
             assert unit in pair.name
         with pytest.raises(InputError, match="person"):
             make((6, 4), Unit.PERSON)

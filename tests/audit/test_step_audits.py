@@ -8,16 +8,16 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from idpgan import gan, publish
+from idpgan import publish, synthesis
 from idpgan.audit import Request
 from idpgan.errors import InputError
-from idpgan.gan import dp_gan
-from idpgan.gan.dp_gan import DpGanConfig
-from idpgan.gan.noisy_optimizer import NoisyOptimizer
+from idpgan.jobs.audit import AUDITABLE, RUN_CASES, nothing_to_audit
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.report.audit_run import AUDITABLE, RUN_CASES, nothing_to_audit
-from idpgan.report.step_audits import Steps, canary_images, hybrid_case, steps_case
+from idpgan.synthesis.dp_gan import method as dp_gan
+from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.dp_gan.noisy_optimizer import NoisyOptimizer
+from idpgan.synthesis.step_audits import Steps, canary_images, hybrid_case, steps_case
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
 PLAN = Steps(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
@@ -154,8 +154,8 @@ def test_a_long_plan_is_simulated_in_part_and_says_so():
 
 
 def test_every_method_has_an_audit_or_a_true_sentence():
-    for name in (*gan.METHODS, *publish.METHODS):
+    for name in (*synthesis.METHODS, *publish.METHODS):
         assert (name in AUDITABLE) != (nothing_to_audit(name) is not None)
-    for name in gan.METHODS:
+    for name in synthesis.METHODS:
         assert (name in RUN_CASES) != (nothing_to_audit(name) is not None)
     assert nothing_to_audit("wgan-gp").endswith("so there is no guarantee to audit.")

@@ -42,7 +42,7 @@ def test_ends_of_the_scale():
 
 
 def test_no_test_misses_less_than_the_guarantee_forces_on_it():
-    """Randomised response at epsilon is the tight case: FPR = 1 / (1 + e^epsilon), and as many misses."""
+    """Randomized response at epsilon is the tight case: FPR = 1 / (1 + e^epsilon), and as many misses."""
     for epsilon in (0.1, 1.0, 5.0):
         lie = 1 / (1 + math.exp(epsilon))
         assert least_misses(epsilon, 0.0, lie) == pytest.approx(lie)

@@ -11,9 +11,9 @@ import torch
 from idpgan import jobs
 from idpgan.attacks import ATTACKS
 from idpgan.data.load import load
+from idpgan.jobs.attack import deal
+from idpgan.jobs.critics import NoCriticError, critic_of
 from idpgan.privacy.ledger import Ledger
-from idpgan.report.attack_run import deal
-from idpgan.report.critics import NoCriticError, critic_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ["--samples", 60, "--most", 30, "--most-costly", 4]

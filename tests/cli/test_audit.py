@@ -9,7 +9,7 @@ import pytest
 from idpgan.cli import main
 from idpgan.config import dump_toml
 from idpgan.jobs import load_config
-from idpgan.report.verify import verify_release
+from idpgan.release.verify import verify_release
 from idpgan.run import RunFolder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -172,7 +172,7 @@ def test_a_config_is_trained_once_with_canaries(run, tmp_path):
     path.write_text(dump_toml(config))
     code, out, _ = run("audit", path, "--one-run", "--canaries", 40)
     assert code == 0
-    for words in ("critic: epsilon >=", "nearest sample: epsilon >=", "40 mislabelled", "for the curator"):
+    for words in ("critic: epsilon >=", "nearest sample: epsilon >=", "40 mislabeled", "for the curator"):
         assert words in out
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idpgan import jobs
+from idpgan.jobs import train as jobs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
@@ -18,7 +18,7 @@ PUBLISHED, HYBRID = str(CONFIGS / "digits-idp-gan-published.toml"), str(CONFIGS 
 def folders(tmp_path_factory):
     """Folders of images: of a size that no network is built for, without labels, and one that is not empty."""
     root = tmp_path_factory.mktemp("folders")
-    for name, side in (("odd", 30), ("unlabelled", 28)):
+    for name, side in (("odd", 30), ("unlabeled", 28)):
         for index in range(20):
             place = root / name / (f"class{index % 2}" if name == "odd" else "")
             place.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ REFUSED = {
         [*FOLDER, "data.root=ROOT/odd", "data.image_size=30", 'data.classes=["class0", "class1"]'],
         "No network is built for images of shape 1 x 30 x 30",
     ),
-    "labels": ([*FOLDER, "data.root=ROOT/unlabelled", "data.image_size=28", "data.classes=[]"], "needs labelled data"),
+    "labels": ([*FOLDER, "data.root=ROOT/unlabeled", "data.image_size=28", "data.classes=[]"], "needs labeled data"),
     "classes": ([AGGREGATE, "training.batch_size=7"], "must be a multiple of the 10 classes"),
     "out": ([WGAN_GP, "--out", "ROOT/odd"], "is not empty"),
     "file as out": ([WGAN_GP, "--out", "ROOT/odd/class0/0.png"], "is a file"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan import jobs
 from idpgan.cli import faults
+from idpgan.jobs import train as jobs
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import Evaluation
 
@@ -208,7 +208,7 @@ def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.report.health.examine", fail)
+    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
     assert one_line(run("doctor"), word, code=code)
 
 
@@ -217,7 +217,7 @@ def test_a_defect_stays_a_traceback(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.report.health.examine", fail)
+    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
     from idpgan.cli import main
 
     with pytest.raises(type(error), match="defect"):

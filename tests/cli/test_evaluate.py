@@ -109,7 +109,7 @@ def test_what_sample_exports_is_read_back(run, finished_run, tmp_path, name, cap
     assert told["inception"]["mean"] == pytest.approx(drawn["inception"]["mean"])
 
 
-def test_unlabelled_images_have_a_score_but_no_utility(run, tmp_path, images):
+def test_unlabeled_images_have_a_score_but_no_utility(run, tmp_path, images):
     np.savez(tmp_path / "images.npz", images=images["images"])
     told = json.loads(run(tmp_path / "images.npz", "--data", "digits", "--json"))
     assert told["utility"] is None

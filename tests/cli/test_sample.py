@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from idpgan.cli.faults import Terminated, sigterm_raises
-from idpgan.report import export
+from idpgan.release import export
 from tests.cli.test_commands import refused
 
 

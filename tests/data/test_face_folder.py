@@ -45,9 +45,9 @@ def by_name(images, names):
 
 
 @pytest.mark.parametrize("layout", WRITERS)
-def test_each_layout_is_recognised_with_its_people(tmp_path, faces, layout):
+def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
     WRITERS[layout](tmp_path, faces)
-    assert face_folder.recognise(tmp_path) == layout
+    assert face_folder.recognize(tmp_path) == layout
     images, test, _ = face_folder.read(grey(tmp_path, layout))
     assert test is None
     assert images.labels is None  # people are no classes
@@ -89,14 +89,14 @@ def test_the_layout_can_be_named(tmp_path, faces):
 
 def test_grey_is_made_where_declared(tmp_path, faces):
     layouts.write_yale(tmp_path / "yale", faces)
-    assert load(config(tmp_path / "yale")).image_shape == (3, 20, 18)  # a palette is colours
+    assert load(config(tmp_path / "yale")).image_shape == (3, 20, 18)  # a palette is colors
     assert load(config(tmp_path / "yale", channels=1)).image_shape == (1, 20, 18)
     tmp_path = tmp_path / "people"
-    colours = draw(size=20, people=2, per_person=6)
-    layouts.write_people(tmp_path, colours)
+    colors = draw(size=20, people=2, per_person=6)
+    layouts.write_people(tmp_path, colors)
     assert describe(config(tmp_path)).image_shape == (3, 20, 20)
     images, *_ = face_folder.read(config(tmp_path, channels=1))
-    expected = Image.fromarray(colours.images[0].permute(1, 2, 0).numpy()).convert("L")
+    expected = Image.fromarray(colors.images[0].permute(1, 2, 0).numpy()).convert("L")
     assert images.images[0, 0].flatten().tolist() == list(expected.tobytes())
 
 
@@ -251,7 +251,7 @@ def test_no_folder_no_layout_no_root(tmp_path):
         describe(DataConfig(name="face-folder", root=tmp_path / "one"))
 
 
-def test_public_class_folders_serve_an_unlabelled_set(tmp_path, faces):
+def test_public_class_folders_serve_an_unlabeled_set(tmp_path, faces):
     layouts.write_orl(tmp_path / "private", faces)
     layouts.write_people(tmp_path / "public", faces.select(torch.arange(22)))
     split = load(config(tmp_path / "private", public_root=tmp_path / "public"))

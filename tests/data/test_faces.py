@@ -47,14 +47,14 @@ def test_drawing_leaves_the_callers_random_state_alone():
 
 
 def test_the_same_faces_at_another_size_and_in_grey():
-    """The size changes nothing but the resolution; grey is the luma of the colours, to the rounding of each."""
+    """The size changes nothing but the resolution; grey is the luma of the colors, to the rounding of each."""
     large, small = (draw(20, size, seed=2) for size in (96, 48))
     assert torch.equal(large.attributes, small.attributes)
     halved = torch.nn.functional.avg_pool2d(large.images.float(), 2)
     assert difference(halved, small.images) < 8 < 20 < difference(halved.roll(1, 0), small.images)
     grey, weights = draw(20, 48, 1, seed=2), torch.tensor([0.299, 0.587, 0.114])[:, None, None]
     luma = (small.images.float() * weights).sum(1, keepdim=True)
-    assert difference(grey.images, luma) < 1.5  # clamped colours differ
+    assert difference(grey.images, luma) < 1.5  # clamped colors differ
 
 
 def test_noise_is_normal_and_differs_between_images():
@@ -62,9 +62,9 @@ def test_noise_is_normal_and_differs_between_images():
     assert abs(noise.mean()) < 0.02
     assert abs(noise.std() - 1) < 0.02
     assert abs((noise.abs() < 1).float().mean() - 0.683) < 0.02
-    neighbours = torch.corrcoef(torch.stack([noise[:-1].flatten(), noise[1:].flatten()]))[0, 1]
+    neighbors = torch.corrcoef(torch.stack([noise[:-1].flatten(), noise[1:].flatten()]))[0, 1]
     pixels = torch.corrcoef(torch.stack([noise[..., 1:].flatten(), noise[..., :-1].flatten()]))[0, 1]
-    assert abs(neighbours) < 0.02
+    assert abs(neighbors) < 0.02
     assert abs(pixels) < 0.02
     other = faces._noise(5, 40, 48, 48, key=987654321, device=torch.device("cpu"))
     assert abs(torch.corrcoef(torch.stack([noise.flatten(), other.flatten()]))[0, 1]) < 0.02
@@ -94,7 +94,7 @@ def area(score, truth):
     return (score[truth][:, None] > score[~truth][None]).float().mean().item()
 
 
-def test_people_are_recognised_about_as_well_as_on_orl():
+def test_people_are_recognized_about_as_well_as_on_orl():
     """50 whitened components and an RBF SVM, C = 10, half of each person's pictures (math.md, section 2): 0.85."""
     from sklearn.decomposition import PCA
     from sklearn.svm import SVC

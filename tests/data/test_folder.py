@@ -56,7 +56,7 @@ def test_rgb_keeps_its_channels(tmp_path):
     assert torch.equal(images.images[0].permute(1, 2, 0), torch.from_numpy(np.array(picture(100, "RGB"))))
 
 
-def test_flat_folder_is_unlabelled(tmp_path):
+def test_flat_folder_is_unlabeled(tmp_path):
     split = load(fill(tmp_path, classes=(), num=20))
     assert split.private.labels is None
     assert split.classes == ()
@@ -300,7 +300,7 @@ PROTECTING_NOBODY = {
         lambda root: save(root / "b/x.png", picture(0, size=(4, 5))),
         r"b/x.png is 4 x 5 L.*a/00.png is 5 x 4 L",
     ),
-    "other colours": (lambda root: save(root / "b/x.png", picture(0, "RGB")), r"b/x.png is 5 x 4 RGB.*data\.channels"),
+    "other colors": (lambda root: save(root / "b/x.png", picture(0, "RGB")), r"b/x.png is 5 x 4 RGB.*data\.channels"),
     "alpha": (lambda root: save(root / "b/x.png", picture(0, "RGBA")), r"b/x.png has the mode RGBA.*data\.channels"),
     "class without images": (lambda root: (root / "empty").mkdir(), "empty holds no images"),
 }

@@ -91,7 +91,7 @@ def test_ssim_by_hand():
     assert float(ssim(1 - clean, clean).max()) < 0.9
 
 
-def test_colour_images_average_their_channels():
+def test_color_images_average_their_channels():
     noisy, clean = pair((2, 3, 20, 20))
     by_channel = torch.stack([ssim(noisy[:, channel], clean[:, channel]) for channel in range(3)]).mean(dim=0)
     assert torch.allclose(ssim(noisy, clean), by_channel)

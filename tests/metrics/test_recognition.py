@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import classification_report
 
 from idpgan.errors import InputError
-from idpgan.metrics import halves, recognise
+from idpgan.metrics import halves, recognize
 
 
 def people(count=6, each=8, side=12, spread=0.05, seed=0):
@@ -23,7 +23,7 @@ def people(count=6, each=8, side=12, spread=0.05, seed=0):
 
 def judged(images, identities, **options):
     train, test = halves(identities)
-    return recognise(images[train], identities[train], images[test], identities[test], **options)
+    return recognize(images[train], identities[train], images[test], identities[test], **options)
 
 
 @settings(deadline=None)
@@ -38,7 +38,7 @@ def test_halves_within_each_person(counts, seed):
         assert [index for index in train.tolist() if index in own] == own[: len(own) // 2]
 
 
-def test_people_who_differ_are_recognised():
+def test_people_who_differ_are_recognized():
     images, identities = people()
     result = judged(images, identities, components=10)
     assert (result.accuracy, result.precision, result.recall, result.f1) == (1.0, 1.0, 1.0, 1.0)
@@ -46,7 +46,7 @@ def test_people_who_differ_are_recognised():
     assert result.to_json()["accuracy"] == 1.0
 
 
-def test_noise_is_not_recognised():
+def test_noise_is_not_recognized():
     images, identities = people(count=10, each=20)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
     assert judged(noise, identities, components=20).accuracy < 0.25  # chance is 0.1
@@ -59,7 +59,7 @@ def test_the_scores_are_the_macro_averages():
     images, identities = people(count=5, each=12, spread=0.9)
     train, test = halves(identities)
     test = test[: len(test) - 3]  # uneven people: macro recall and accuracy differ
-    result = recognise(images[train], identities[train], images[test], identities[test], components=12)
+    result = recognize(images[train], identities[train], images[test], identities[test], components=12)
     # Again with scikit-learn's pieces, standing apart.
     from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
@@ -125,17 +125,17 @@ IMAGES, IDS = people(count=3, each=4)
         (lambda: halves(torch.tensor([], dtype=torch.int64)), "at least 2 people, got 0"),
         (lambda: halves(torch.tensor([1, 1, 5])), r"Person 5 has 1 image \(1 of 2 people"),
         (lambda: halves(torch.tensor([1.0, 2.0])), "int64"),
-        (lambda: recognise(IMAGES, IDS * 0, IMAGES, IDS * 0, 2), "at least 2 people"),
-        (lambda: recognise(IMAGES, IDS, IMAGES, IDS + 1, 2), "Person 3 is tested but has no training image"),
-        (lambda: recognise(IMAGES, IDS, IMAGES, IDS, 13), r"components = 13 must be in \[1, 12\].*12 training images"),
-        (lambda: recognise(IMAGES[:, :2, :2], IDS, IMAGES[:, :2, :2], IDS, 5), r"\[1, 4\].*of 4 numbers"),
-        (lambda: recognise(IMAGES, IDS, IMAGES, IDS, 0), "components = 0"),
-        (lambda: recognise(with_value(IMAGES, math.nan), IDS, IMAGES, IDS, 2), "1 of 12 training images .* NaN"),
-        (lambda: recognise(IMAGES, IDS, with_value(IMAGES, math.inf), IDS, 2), "1 of 12 test images .* infinite"),
-        (lambda: recognise(IMAGES, IDS, IMAGES[:, :5], IDS, 2), r"\(12, 12\), test images \(5, 12\)"),
-        (lambda: recognise(IMAGES, IDS[:4], IMAGES, IDS, 2), r"12 training images need int64 identities \(12,\)"),
-        (lambda: recognise(IMAGES, IDS, IMAGES[:0], IDS[:0], 2), "test images must be"),
-        (lambda: recognise(IMAGES, IDS, IMAGES, IDS, 2, penalty=0.0), "penalty = 0.0"),
+        (lambda: recognize(IMAGES, IDS * 0, IMAGES, IDS * 0, 2), "at least 2 people"),
+        (lambda: recognize(IMAGES, IDS, IMAGES, IDS + 1, 2), "Person 3 is tested but has no training image"),
+        (lambda: recognize(IMAGES, IDS, IMAGES, IDS, 13), r"components = 13 must be in \[1, 12\].*12 training images"),
+        (lambda: recognize(IMAGES[:, :2, :2], IDS, IMAGES[:, :2, :2], IDS, 5), r"\[1, 4\].*of 4 numbers"),
+        (lambda: recognize(IMAGES, IDS, IMAGES, IDS, 0), "components = 0"),
+        (lambda: recognize(with_value(IMAGES, math.nan), IDS, IMAGES, IDS, 2), "1 of 12 training images .* NaN"),
+        (lambda: recognize(IMAGES, IDS, with_value(IMAGES, math.inf), IDS, 2), "1 of 12 test images .* infinite"),
+        (lambda: recognize(IMAGES, IDS, IMAGES[:, :5], IDS, 2), r"\(12, 12\), test images \(5, 12\)"),
+        (lambda: recognize(IMAGES, IDS[:4], IMAGES, IDS, 2), r"12 training images need int64 identities \(12,\)"),
+        (lambda: recognize(IMAGES, IDS, IMAGES[:0], IDS[:0], 2), "test images must be"),
+        (lambda: recognize(IMAGES, IDS, IMAGES, IDS, 2, penalty=0.0), "penalty = 0.0"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -52,7 +52,7 @@ def test_all_layouts_and_ranges_give_the_same_images(save, layout, scale):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_colour_images_keep_their_channels(save, layout):
+def test_color_images_keep_their_channels(save, layout):
     values = pixels(shape=RGB)
     assert np.array_equal(read_images(save(images=layouts(values)[layout]), RGB, CLASSES).images.numpy(), values)
 
@@ -84,7 +84,7 @@ BAD = {
     "float 0 to 255": ({"images": pixels() * 1.0}, r"\[0, 255\], but floating point images must be in"),
     "not clipped": ({"images": pixels() / 255 * 1.5 - 0.2}, "Clip them"),
     "another size": ({"images": pixels(shape=(1, 10, 8))}, r"\(6, 1, 10, 8\), expected .* H = 8, W = 10"),
-    "colour": ({"images": pixels(shape=RGB)}, "C = 1"),
+    "color": ({"images": pixels(shape=RGB)}, "C = 1"),
     "flat": ({"images": pixels().reshape(6, 80)}, "expected"),
     "16 bits": ({"images": pixels().astype(np.uint16)}, "images are uint16"),
     "text": ({"images": np.array(["a", "b"])}, "images are <U1"),
@@ -181,7 +181,7 @@ def test_a_folder_of_classes(tmp_path):
     assert np.array_equal(images.images.numpy(), values[[1, 3, 4, 5, 0, 2]])
 
 
-def test_a_folder_without_classes_is_unlabelled(tmp_path):
+def test_a_folder_without_classes_is_unlabeled(tmp_path):
     write_folder(tmp_path, pixels(), [""] * 6)
     assert read_images(tmp_path, GREY, CLASSES).labels is None
 

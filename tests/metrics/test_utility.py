@@ -16,13 +16,13 @@ from idpgan.metrics.fitting import RECIPES
 LOGISTIC = {"classifiers": ["logistic"], "seeds": [0]}
 
 
-def relabelled(images, labels):
+def relabeled(images, labels):
     return Images(images.images, labels, images.classes)
 
 
 def shuffled(images):
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    return relabelled(images, images.labels[order])
+    return relabeled(images, images.labels[order])
 
 
 @pytest.fixture(scope="module")

@@ -197,7 +197,7 @@ def test_a_foreign_config_is_named(release, text):
         ({"image_shape": ["1", 8, 8]}, "whole numbers"),
         ({"image_shape": 8}, "whole numbers"),
         ({"classes": 3}, "list of names"),
-        ({"classes": []}, "conditional = true needs labelled data"),
+        ({"classes": []}, "conditional = true needs labeled data"),
         ({"model": []}, "must be a table"),
         ({"model": {"width": 4, "wdth": 3}}, "wdth"),
         ({"model": {"width": 10**9}}, "width"),

@@ -83,7 +83,7 @@ def test_the_random_map_needs_no_data_and_follows_its_seed():
     assert not torch.allclose(same[0], other, atol=1e-3)
 
 
-def test_unlabelled_images_have_no_gradient_block():
+def test_unlabeled_images_have_no_gradient_block():
     with_labels = public_features((1, 8, 8), 2)
     without = public_features((1, 8, 8), 2, num_classes=0)
     assert without.dimensions == with_labels.dimensions - CLASSES * 65

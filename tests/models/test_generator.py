@@ -8,7 +8,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.models import Critic, Generator, ModelConfig, seeded_init
 from idpgan.models.families import build_generator
 from idpgan.models.generator import LATENT_BLOCK
-from idpgan.models.initialise import torch_seed
+from idpgan.models.initialize import torch_seed
 
 SIZES = (8, 28, 32, 48, 64)
 
@@ -41,7 +41,7 @@ def test_an_unsupported_shape_is_one_error_that_names_the_sizes(network, shape):
 
 
 @pytest.mark.parametrize("network", [build_generator, Critic])
-def test_classes_need_labelled_data(network):
+def test_classes_need_labeled_data(network):
     with pytest.raises(ConfigError, match=r"model\.conditional = false"):
         network(small(), (1, 8, 8), 0)
     assert network(small(conditional=False), (1, 8, 8), 0).num_classes == 0

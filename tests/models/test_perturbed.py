@@ -10,7 +10,7 @@ from torch import nn
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 from idpgan.models.perturbed import (
     PerturbedAffine,
     PixelNoise,
@@ -198,10 +198,10 @@ def test_the_critic_mixes_no_records_and_its_last_features_are_bounded(kind):
     validate_private_critic(net, image_shape=SHAPE, num_classes=0)
     check_bounded_features(net, SHAPE)
     assert net.features(torch.randn(3, *SHAPE) * 1e3).abs().max() <= 1
-    labelled = critic(kind=kind, label_classes=3)
-    check_bounded_features(labelled, SHAPE, 3)
+    labeled = critic(kind=kind, label_classes=3)
+    check_bounded_features(labeled, SHAPE, 3)
     x = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(1))
-    assert not torch.equal(labelled(x, torch.tensor([0, 0])), labelled(x, torch.tensor([1, 1])))
+    assert not torch.equal(labeled(x, torch.tensor([0, 0])), labeled(x, torch.tensor([1, 1])))
 
 
 def test_unbounded_last_features_are_refused():

@@ -161,7 +161,7 @@ def test_both_spectral_norms_are_refused(norm):
     validate_private_critic(critic(parametrizations.weight_norm(nn.Conv2d(8, 8, 1))))  # not every parametrization
 
 
-def test_minibatch_standard_deviation_is_caught_by_behaviour():
+def test_minibatch_standard_deviation_is_caught_by_behavior():
     assert "2 (MinibatchStddev): " in refusal(critic(MinibatchStddev(), extra_channels=1))
 
 

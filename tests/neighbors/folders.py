@@ -9,8 +9,8 @@ from PIL import Image
 
 from idpgan.data.images import Images
 from idpgan.data.load import load
-from idpgan.gan import build_config, load_method
 from idpgan.privacy import Ledger, Noise
+from idpgan.synthesis import build_config, load_method
 from tests.data.layouts import declared
 
 CPU = torch.device("cpu")

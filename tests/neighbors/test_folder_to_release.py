@@ -14,8 +14,10 @@ from PIL import Image
 from idpgan import publish
 from idpgan.data.images import to_unit
 from idpgan.data.load import load
-from idpgan.gan import channel, hybrid, idp_local
 from idpgan.privacy import Noise
+from idpgan.synthesis.hybrid import method as hybrid
+from idpgan.synthesis.local import channel
+from idpgan.synthesis.local import method as idp_local
 from tests.data.layouts import declared
 from tests.neighbors.folders import (
     PER_PERSON,

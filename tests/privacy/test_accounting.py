@@ -47,10 +47,10 @@ def test_golden_dp_sgd_and_opacus_cross_check():
 
 
 def test_golden_mixed_composition():
-    """Laplace(1) and 10-ary randomised response with noise parameter 0.5, replace-one (architecture.md)."""
+    """Laplace(1) and 10-ary randomized response with noise parameter 0.5, replace-one (architecture.md)."""
     events = [
         Event("laplace", *REPLACE, 1.0),
-        Event("randomised-response", *REPLACE, pure_epsilon=math.log(11), categories=10),
+        Event("randomized-response", *REPLACE, pure_epsilon=math.log(11), categories=10),
     ]
     assert compose_epsilon(events, 1e-5) == pytest.approx(3.3979, abs=1e-4)
     assert compose_epsilon(events, 0.0) == pytest.approx(1 + math.log(11))
@@ -190,7 +190,7 @@ ANY_EVENT = st.one_of(
     ),
     st.builds(lambda e, c: Event("exponential", *REPLACE, count=c, pure_epsilon=e), SIZES, COUNTS),
     st.builds(
-        lambda e, c, k: Event("randomised-response", *REPLACE, count=c, pure_epsilon=e, categories=k),
+        lambda e, c, k: Event("randomized-response", *REPLACE, count=c, pure_epsilon=e, categories=k),
         SIZES,
         COUNTS,
         st.one_of(st.integers(2, 20), st.just(1 << 62)),
@@ -252,7 +252,7 @@ def test_a_clamped_image_and_its_label_have_a_price():
     """784 discrete Laplace coefficients and one randomized response: was a traceback (negative mass at infinity)."""
     events = [
         Event("discrete-laplace", *REPLACE, 14.0, 784, sensitivity=1001),
-        Event("randomised-response", *REPLACE, pure_epsilon=1.0, categories=10),
+        Event("randomized-response", *REPLACE, pure_epsilon=1.0, categories=10),
     ]
     assert 9.82 < compose_epsilon(events, 1e-5) < 9.83 + 1
 

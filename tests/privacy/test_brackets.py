@@ -25,7 +25,7 @@ POISSON = (Event("poisson-gaussian", *PAIR, 1.1, sample_rate=0.1), brackets.pois
 RARE_POISSON = (Event("poisson-gaussian", *PAIR, 0.7, sample_rate=0.01), brackets.poisson_gaussian_loss(1 / 0.7, 0.01))
 PURE = (Event("exponential", *PAIR, pure_epsilon=0.25), brackets.randomized_response_loss(0.25, 2))
 RESPONSE = (
-    Event("randomised-response", *REPLACE, pure_epsilon=0.4, categories=10),
+    Event("randomized-response", *REPLACE, pure_epsilon=0.4, categories=10),
     brackets.randomized_response_loss(0.4, 10),
 )
 REPLACED_LAPLACE = (Event("laplace", *REPLACE, 5.0), brackets.laplace_loss(0.2))

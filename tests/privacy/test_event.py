@@ -12,7 +12,7 @@ EVERY_KIND = [
     Event("gaussian", *ADD, 1.5),
     Event("poisson-gaussian", *ADD, 1.5, 2250, sample_rate=0.04),
     Event("discrete-laplace", *REPLACE, 2.0, sensitivity=255),
-    Event("randomised-response", *REPLACE, pure_epsilon=1.0, categories=10),
+    Event("randomized-response", *REPLACE, pure_epsilon=1.0, categories=10),
     Event("exponential", *REPLACE, pure_epsilon=0.5),
     Event.non_private("trained on raw images"),
 ]
@@ -69,7 +69,7 @@ def test_relations_that_have_no_proof_are_refused():
     with pytest.raises(InputError, match="zero-out-one only"):
         Event("poisson-gaussian", *REPLACE, 1.0, sample_rate=0.1)
     with pytest.raises(InputError, match="replace-one only"):
-        Event("randomised-response", *ADD, pure_epsilon=1.0, categories=2)
+        Event("randomized-response", *ADD, pure_epsilon=1.0, categories=2)
 
 
 def test_pure_epsilon_per_kind():

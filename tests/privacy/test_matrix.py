@@ -30,7 +30,7 @@ def prefix_sums(size):
     return B, M
 
 
-def test_the_sensitivity_is_the_largest_distance_of_all_neighbours():
+def test_the_sensitivity_is_the_largest_distance_of_all_neighbors():
     """All 2 x 2 data of values 0, 1, 2, all changes of entrywise L1 distance at most 2."""
     M = torch.tensor([[1.0, -2.0], [0.5, 3.0], [0.0, 1.0]]).double()
     mechanism = MatrixMechanism(torch.eye(3).double(), M, 1.0, 2.0, *EVENT)

@@ -17,7 +17,7 @@ from idpgan.privacy import (
     Laplace,
     Noise,
     NoisyMax,
-    RandomisedResponse,
+    RandomizedResponse,
     Relation,
     RoundedGaussian,
     Unit,
@@ -80,7 +80,7 @@ def test_discrete_mechanisms_add_whole_steps(mechanism):
 @pytest.mark.parametrize("relation", list(Relation))
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_contract_of_a_rounded_histogram(relation, epsilon):
-    """Brute force over all small data sets and neighbours: the exact likelihood ratio never exceeds e^epsilon."""
+    """Brute force over all small data sets and neighbors: the exact likelihood ratio never exceeds e^epsilon."""
     sensitivity = 1 if relation is Relation.ZERO_OUT else 2  # a replaced record leaves one cell and enters another
     mechanism = DiscreteLaplace(sensitivity, math.ceil(sensitivity / epsilon), Unit.IMAGE, relation)
 
@@ -90,13 +90,13 @@ def test_contract_of_a_rounded_histogram(relation, epsilon):
     worst = 0.0
     data = np.array([0, 1, 1, 2])
     for i in range(len(data)):
-        neighbours = (
+        neighbors = (
             [np.delete(data, i)]
             if relation is Relation.ZERO_OUT
             else [np.concatenate([np.delete(data, i), [v]]) for v in range(3)]
         )
-        for neighbour in neighbours:
-            distance = abs(cells(data) - cells(neighbour)).sum()
+        for neighbor in neighbors:
+            distance = abs(cells(data) - cells(neighbor)).sum()
             assert distance <= sensitivity
             worst = max(worst, distance / mechanism.scale)  # log-likelihood ratio at the worst output
     assert 0.99 * mechanism.event.pure <= worst <= epsilon * (1 + 1e-12)
@@ -119,20 +119,20 @@ def test_exponential_mechanism_survives_huge_scores():
 
 def test_noisy_max_is_private_by_enumeration():
     mechanism = NoisyMax(1.0, 1.0, *REPLACE)
-    data, neighbour = torch.tensor([0.0, 0.0]), torch.tensor([1.0, -1.0])  # both scores moved by the sensitivity
+    data, neighbor = torch.tensor([0.0, 0.0]), torch.tensor([1.0, -1.0])  # both scores moved by the sensitivity
     rates = [
         (mechanism(answer.double().expand(200_000, 2), Noise.fixed(4)) == 0).double().mean().item()
-        for answer in (data, neighbour)
+        for answer in (data, neighbor)
     ]
     assert abs(math.log(rates[1] / rates[0])) <= 1.0
     assert abs(math.log((1 - rates[0]) / (1 - rates[1]))) <= 1.0
-    half_the_noise = NoisyMax(1.0, 4.0, *REPLACE)(neighbour.double().expand(200_000, 2), Noise.fixed(4))
+    half_the_noise = NoisyMax(1.0, 4.0, *REPLACE)(neighbor.double().expand(200_000, 2), Noise.fixed(4))
     assert abs(math.log((1 - rates[0]) / (half_the_noise == 1).double().mean().item())) > 1.0
 
 
 @pytest.mark.parametrize("categories", [2, 10])
-def test_randomised_response_tells_the_truth_as_often_as_it_may(categories):
-    mechanism = RandomisedResponse(categories, 1.0)
+def test_randomized_response_tells_the_truth_as_often_as_it_may(categories):
+    mechanism = RandomizedResponse(categories, 1.0)
     answers = mechanism(torch.zeros(100_000, dtype=torch.int64), Noise.fixed(6)).numpy()
     weights = np.array([math.e] + [1.0] * (categories - 1))
     assert chisquare(np.bincount(answers, minlength=categories), 1e5 * weights / weights.sum()).pvalue > 1e-3
@@ -141,12 +141,12 @@ def test_randomised_response_tells_the_truth_as_often_as_it_may(categories):
     with pytest.raises(ValueError, match="labels"):
         mechanism(torch.tensor([categories]), Noise.fixed(1))
     with pytest.raises(InputError, match="at most 30"):
-        RandomisedResponse(categories, 31.0)
+        RandomizedResponse(categories, 31.0)
 
 
 @pytest.mark.parametrize("categories", [2, 10, 1000])
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 20.0, 28.0, 30.0])
-def test_randomised_response_lies_no_less_often_than_its_price_says(categories, epsilon):
+def test_randomized_response_lies_no_less_often_than_its_price_says(categories, epsilon):
     """Was 421 in 2^52 at epsilon = 30 where 421.4 are due: a pure epsilon of 30.001, or delta = 0.001 at 30."""
 
     class At(Noise):
@@ -167,7 +167,7 @@ def test_randomised_response_lies_no_less_often_than_its_price_says(categories, 
     low, high = 0, 1 << 62  # lies up to low, tells the truth from high on
     while high - low > 1:
         middle = (low + high) // 2
-        lies = RandomisedResponse(categories, epsilon)(torch.tensor([0]), At(middle)).item() != 0
+        lies = RandomizedResponse(categories, epsilon)(torch.tensor([0]), At(middle)).item() != 0
         low, high = (middle, high) if lies else (low, middle)
     truth, each_lie = Fraction((1 << 62) - high, 1 << 62), Fraction(high, (1 << 62) * (categories - 1))
     realized = math.log(truth / each_lie)
@@ -190,7 +190,7 @@ EVERY = {
     RoundedGaussian: {"sensitivity": 1.0, "scale": 1},
     Exponential: {"sensitivity": 1.0, "epsilon": 1.0},
     NoisyMax: {"sensitivity": 1.0, "epsilon": 1.0},
-    RandomisedResponse: {"categories": 2, "epsilon": 1.0},
+    RandomizedResponse: {"categories": 2, "epsilon": 1.0},
 }
 
 

@@ -78,7 +78,7 @@ def test_integers_are_uniform(below):
 
 
 def test_integers_reject_instead_of_folding():
-    # below = 3/16 of 2^64: a plain modulo of 64 bits would favour the lowest third of the values by 6 to 5.
+    # below = 3/16 of 2^64: a plain modulo of 64 bits would favor the lowest third of the values by 6 to 5.
     below = 3 << 60
     draws = Noise.fixed(8).integers(below, (20_000,)).double().numpy() / below
     assert kstest(draws, uniform.cdf).pvalue > 1e-3

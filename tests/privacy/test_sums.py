@@ -43,7 +43,7 @@ EXTREMES = [
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("nonnegative", [False, True])
-def test_no_neighbour_moves_the_sums_further_than_declared(law, nonnegative):
+def test_no_neighbor_moves_the_sums_further_than_declared(law, nonnegative):
     records = [(v, c) for v in EXTREMES for c in range(CELLS) if not nonnegative or min(v) >= 0]
     rest_vectors, rest_cells = [[0.3, 0.1, 0.0, 0.2], [0.0, 0.9, 0.1, 0.0]], [0, 2]
     worst = dict.fromkeys(Relation, 0.0)
@@ -68,7 +68,7 @@ VECTOR = st.lists(st.floats(-5, 5, width=32), min_size=DIMENSIONS, max_size=DIME
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(LAWS), VECTOR, VECTOR, st.integers(0, 2), st.integers(0, 2))
-def test_random_neighbours_stay_within_the_sensitivity(law, left, right, left_cell, right_cell):
+def test_random_neighbors_stay_within_the_sensitivity(law, left, right, left_cell, right_cell):
     for relation in Relation:
         sums = release(law, relation)
         one = steps(sums, left, [left_cell])

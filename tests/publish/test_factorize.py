@@ -88,7 +88,7 @@ def test_diagonals_are_the_sequential_algorithm(shape):
     def add(noise):
         return lambda L: add_laplace(L, column_norm(L)[:, None, None] / 2.0, noise)
 
-    B, L = descend(images, add(Noise.fixed(5)), sweeps=3, learning_rate=rate, regularisation=tau)
+    B, L = descend(images, add(Noise.fixed(5)), sweeps=3, learning_rate=rate, regularization=tau)
     slow_B, slow_L = eigen_design(images)
     add_noise = add(Noise.fixed(5))
     for _ in range(3):
@@ -108,9 +108,9 @@ def test_diagonals_are_the_sequential_algorithm(shape):
     assert torch.allclose(L, slow_L, atol=1e-10)
 
 
-def test_descent_without_noise_approaches_a_regularised_fit():
+def test_descent_without_noise_approaches_a_regularized_fit():
     images = pictures(3, 12, 9)
-    B, L = descend(images, lambda L: L, sweeps=200, learning_rate=0.01, regularisation=0.01)
+    B, L = descend(images, lambda L: L, sweeps=200, learning_rate=0.01, regularization=0.01)
     assert (B @ L - images).square().mean() < 0.01 * images.square().mean()
     assert not torch.equal(B, eigen_design(images)[0])
 
@@ -121,7 +121,7 @@ def test_the_printed_step_explodes_and_the_capped_one_does_not():
     def add(L):
         return add_laplace(L, column_norm(L)[:, None, None] / 0.1, Noise.fixed(6))
 
-    B, L = descend(images, add, sweeps=20, learning_rate=0.01, regularisation=0.1)
+    B, L = descend(images, add, sweeps=20, learning_rate=0.01, regularization=0.1)
     assert bool(B.isfinite().all() & L.isfinite().all())
     noisy = add(eigen_design(images)[1])
     assert 0.01 * noisy.square().sum(1).min() > 20  # an update multiplies the error by 1 minus this

@@ -42,7 +42,7 @@ def test_every_shape_and_dtype_is_kept(method, shape, dtype):
 
 @pytest.mark.parametrize("method", PUBLISHED)
 def test_much_epsilon_gives_the_image_back(method):
-    """Up to what the method itself leaves out: LRM's residual, LRA's regularisation, ESRA's choice of r."""
+    """Up to what the method itself leaves out: LRM's residual, LRA's regularization, ESRA's choice of r."""
     images = pictures(3, 12, 9)
     released = publish(images, method, epsilon=1e9)
     slack = {"lra": 0.1, "lrm": 0.1, "esra": 0.9}.get(method, 1e-6)
@@ -106,13 +106,13 @@ def test_the_error_of_sra_is_far_above_eq_10():
 
 @pytest.mark.parametrize(("method", "rank"), [("sra", 6), ("esra", 6), ("mm", 6), ("lrm", 6)])
 def test_the_column_space_of_the_output_is_that_of_the_image(method, rank):
-    """Math.md, wrong (2): what lies outside the private image's column space is zero; for a neighbour it is not."""
+    """Math.md, wrong (2): what lies outside the private image's column space is zero; for a neighbor it is not."""
     images = pictures(1, 9, rank)
-    neighbour = images.clone()
-    neighbour[:, :, 0] = 1 - neighbour[:, :, 0]
+    neighbor = images.clone()
+    neighbor[:, :, 0] = 1 - neighbor[:, :, 0]
     released = publish(images.expand(20, 9, rank), method)
     outside = []
-    for image in (images, neighbour):
+    for image in (images, neighbor):
         U = decompose(image).U[0]
         outside.append((released - U @ (U.T @ released)).norm(dim=(1, 2)) / released.norm(dim=(1, 2)))
     assert outside[0].max() < 1e-7

@@ -31,7 +31,7 @@ def unit_of(image, unit):
 
 @pytest.mark.parametrize(("law", "delta"), SETTINGS)
 @pytest.mark.parametrize("unit", UNITS)
-def test_no_neighbour_moves_the_rounded_query_further_than_declared(unit, law, delta):
+def test_no_neighbor_moves_the_rounded_query_further_than_declared(unit, law, delta):
     """All replacements of one unit of a 2 x 2 image by values at, beside, between and beyond the ends of the range."""
     found = calibrate_pixels((2, 2), unit, law, epsilon=1.0, delta=delta)
     levels = (-3.0, 0.0, found.grid.step * 0.49, found.grid.step * 0.51, 1 - found.grid.step * 0.51, 1.0, 7.0)

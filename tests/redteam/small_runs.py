@@ -21,8 +21,8 @@ import torch
 
 from idpgan import jobs
 from idpgan.errors import InputError
-from idpgan.gan import METHODS, build_config, load_method
-from idpgan.gan.config import RunConfig
+from idpgan.synthesis import METHODS, build_config, load_method
+from idpgan.training.config import RunConfig
 
 torch.set_num_threads(1)
 torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler

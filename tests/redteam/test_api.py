@@ -24,10 +24,10 @@ SECONDS = 20  # a call that takes longer hangs
 RNG = np.random.default_rng(7)
 
 
-def images(num, labelled=True):
+def images(num, labeled=True):
     pixels = torch.from_numpy(RNG.integers(0, 256, (num, 1, 8, 8), dtype=np.uint8))
     labels = torch.arange(num) % 2
-    return Images(pixels, labels, ("a", "b")) if labelled else Images(pixels)
+    return Images(pixels, labels, ("a", "b")) if labeled else Images(pixels)
 
 
 PICTURES = torch.from_numpy(RNG.random((2, 8, 8)))
@@ -50,8 +50,8 @@ CALLS = {
     "roc_curve": (attacks.roc_curve, {"members": [1.0, 2.0], "non_members": [0.0, 1.0]}),
     "nearest_sample": (attacks.nearest_sample, {"images": FLAT, "samples": FLAT}),
     "calibrate": (attacks.calibrate, {"scores": torch.ones(3), "reference": torch.ones(3)}),
-    "neighbourhood_count": (
-        attacks.neighbourhood_count,
+    "neighborhood_count": (
+        attacks.neighborhood_count,
         {"images": FLAT, "samples": FLAT, "radius": 1.0, "dimensions": 3},
     ),
     "density_ratio": (attacks.density_ratio, {"images": FLAT, "samples": FLAT, "reference": FLAT, "dimensions": 3}),
@@ -98,7 +98,7 @@ CALLS = {
         {
             "mechanism": lambda rows: rows + torch.randn(rows.shape),
             "data": torch.zeros(1),
-            "neighbour": torch.ones(1),
+            "neighbor": torch.ones(1),
             "runs": 100,
             "delta": 0.0,
             "confidence": 0.9,
@@ -130,8 +130,8 @@ CALLS = {
     "histogram_distance": (metrics.histogram_distance, {"images": FLAT, "reference": FLAT}),
     "inception_score": (metrics.inception_score, {"probabilities": torch.eye(4), "splits": 2}),
     "halves": (metrics.halves, {"identities": PEOPLE}),
-    "recognise": (
-        metrics.recognise,
+    "recognize": (
+        metrics.recognize,
         {
             "train": FLAT,
             "train_identities": PEOPLE,
@@ -184,7 +184,7 @@ WRONG = {
     "NaN tensor": torch.full((2, 8, 8), float("nan")),
     "labels out of range": torch.full((2,), 10**9),
     "5-d tensor": torch.ones(1, 1, 1, 1, 1),
-    "images": images(3, labelled=False),
+    "images": images(3, labeled=False),
     "generator": GENERATOR,
     "function": len,
 }

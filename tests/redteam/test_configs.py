@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from idpgan import gan
+from idpgan import synthesis
 from idpgan.cli import main
 
 CASES, SLICE = 2000, 60
@@ -64,7 +64,7 @@ KEYS = [
 
 def known_keys(name):
     """Keys of every section of a method's config."""
-    fields = gan.load_method(name).Config.model_fields
+    fields = synthesis.load_method(name).Config.model_fields
     return {section: list(field.annotation.model_fields) for section, field in fields.items()}
 
 
@@ -203,7 +203,7 @@ def test_the_harness_can_fail(place, monkeypatch):
     def defect(*_):
         raise KeyError("defect")
 
-    monkeypatch.setattr("idpgan.jobs.plan", defect)
+    monkeypatch.setattr("idpgan.jobs.train.plan", defect)
     began = time.monotonic()
     _, wrong = attack(range(SLICE // 2), QUICK, place)
     assert wrong

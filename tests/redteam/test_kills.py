@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.gan import METHODS
 from idpgan.privacy.ledger import Ledger
-from idpgan.report.verify import verify_release
+from idpgan.release.verify import verify_release
+from idpgan.synthesis import METHODS
 from tests.redteam import small_runs
 from tests.redteam.small_runs import STEPS, config_of
 from tests.training.toy import digits

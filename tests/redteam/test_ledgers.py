@@ -10,10 +10,10 @@ import signal
 
 import pytest
 
-from idpgan import jobs
 from idpgan.errors import InputError
+from idpgan.jobs import train as jobs
 from idpgan.privacy.books import checksum
-from idpgan.report.verify import verify_release
+from idpgan.release.verify import verify_release
 from tests.redteam import small_runs
 
 EDITS = 100
@@ -26,7 +26,7 @@ def interrupted(tmp_path_factory):
     """A dp-gan run that stopped after four of six steps."""
     out = tmp_path_factory.mktemp("ledgers") / "run"
     config = small_runs.config_of("dp-gan")
-    step, taken = jobs.gan.load_method("dp-gan").DpGan.critic_step, []
+    step, taken = jobs.synthesis.load_method("dp-gan").DpGan.critic_step, []
 
     def stopping(self, number):
         taken.append(number)
@@ -35,7 +35,7 @@ def interrupted(tmp_path_factory):
         return step(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs.gan.load_method("dp-gan").DpGan, "critic_step", stopping)
+        patch.setattr(jobs.synthesis.load_method("dp-gan").DpGan, "critic_step", stopping)
         assert jobs.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out

@@ -1,6 +1,6 @@
 """Imported once by the fork server of test_resume.py, so that each child process starts in milliseconds.
 
-It imports what a run imports lazily (torch's optimisers import its compiler) but does no work that starts threads:
+It imports what a run imports lazily (torch's optimizers import its compiler) but does no work that starts threads:
 they would not survive the fork.
 """
 

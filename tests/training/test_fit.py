@@ -8,7 +8,7 @@ from idpgan.config import build
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.classifier import build_classifier
-from idpgan.models.initialise import seeded_init
+from idpgan.models.initialize import seeded_init
 from idpgan.training.fit import FitConfig, FitError, fit_classifier, predict
 
 FAST = FitConfig(epochs=4, batch_size=32, learning_rate=3e-2)
@@ -20,7 +20,7 @@ def linear(features=6, classes=3, seed=0):
 
 
 def blobs(num=300, features=6, classes=3, seed=0):
-    """Float vectors around one centre per class."""
+    """Float vectors around one center per class."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.arange(num) % classes
     return 4 * torch.eye(features)[labels] + torch.randn(num, features, generator=rng), labels
@@ -135,7 +135,7 @@ def test_progress_hears_of_every_epoch():
 def test_small_sets_are_fitted_too(num, batch_size, epochs):
     images = torch.rand(num, 1, 8, 8, generator=torch.Generator().manual_seed(num))
     config = FitConfig(epochs=epochs, batch_size=batch_size)
-    # Batch normalisation cannot take one image alone where it has one position; the batches must not leave one over.
+    # Batch normalization cannot take one image alone where it has one position; the batches must not leave one over.
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), linear(64, 2))
     assert len(fit_classifier(model, images, torch.arange(num) % 2, config=config).history) == epochs
 

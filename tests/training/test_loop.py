@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 
 from idpgan.errors import ConfigError
-from idpgan.gan.dp_gan import DpGan
-from idpgan.gan.hybrid import Hybrid
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
+from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.hybrid.method import Hybrid
 from idpgan.training.loop import DivergedError
 from idpgan.training.method import resolve_device
 from idpgan.training.progress import BarProgress, Progress, make_progress

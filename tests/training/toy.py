@@ -15,12 +15,12 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import Split, load
-from idpgan.gan.wgan_gp import Config, WganGp
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise
 from idpgan.run import RunFolder
+from idpgan.synthesis.wgan_gp.method import Config, WganGp
 from idpgan.training.config import TrainingConfig
 from idpgan.training.loop import Outcome, train
 from idpgan.training.state import run_fingerprint

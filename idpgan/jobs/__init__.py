@@ -1,0 +1,17 @@
+"""One body per command: what the commands do with several rooms at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from idpgan.jobs.train import Finished, Plan, load_config, plan, planned, resume, start, train_on, train_reference
+
+_NAMES = ("Finished", "Plan", "load_config", "plan", "planned", "resume", "start", "train_on", "train_reference")
+__all__ = [
+    "Finished", "Plan", "load_config", "plan", "planned", "resume", "start", "train_on", "train_reference",
+]  # fmt: skip
+
+__getattr__ = lazy_names(__name__, dict.fromkeys(_NAMES, "train"))

@@ -1,0 +1,167 @@
+"""``idpgan audit --one-run``: one training with canaries in it, each in or out by a coin.
+
+Two kinds. Gradient canaries go through the critic steps of dp-gan without any data (`step_audits`): the attacker sees
+every noisy gradient. Image canaries are mislabeled holdout images among the private ones of a config's own data, for
+any method: the attacker sees the trained critic, or samples only. The second kind reads private images, and its result
+is for the curator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.attacks import nearest_sample
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.one_run import CanaryKind, OneRunResult, audit_one_run, make_canaries
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import load
+from idpgan.errors import InputError
+from idpgan.jobs import load_config, plan, train_on
+from idpgan.jobs.audit import nothing_to_audit
+from idpgan.jobs.critics import NoCriticError, critic_of
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
+from idpgan.training.method import Method
+from idpgan.training.progress import Progress
+
+_SAMPLES = 5000  # that the nearest one is looked for among
+_USUAL = {"gradients": 5000, "images": 500}
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What one run with canaries showed.
+
+    Attributes:
+        method: That was trained.
+        proven: What the accountant proves.
+        results: The bound of each attack, by name.
+        data_free: Whether no private image was read.
+        notes: What a reader has to know.
+    """
+
+    method: str
+    proven: Guarantee
+    results: Mapping[str, OneRunResult]
+    data_free: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a coin is one step between the neighbors of the proof: an image, in or a null record."""
+        return (self.proven.unit, self.proven.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
+
+    @property
+    def violation(self) -> bool:
+        """Whether a bound refutes the proof, or the code."""
+        return self.comparable and any(result.epsilon_lower > self.proven.epsilon for result in self.results.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "method": self.method,
+            "unit": str(self.proven.unit),
+            "relation": str(self.proven.relation),
+            "delta": self.proven.delta,
+            "proven": number_to_json(self.proven.epsilon),
+            "audited": {name: result.to_json() for name, result in self.results.items()},
+            "data_free": self.data_free,
+            "violation": self.violation,
+            "notes": list(self.notes),
+        }
+
+
+def gradients_once(
+    case: AuditCase, canaries: int | None = None, *, confidence: float = 0.95, seed: int | None = None
+) -> OneRun:
+    """Play a case of dp-gan or hybrid in one training, with gradient canaries.
+
+    Args:
+        case: Of `step_audits`.
+        canaries: m; None = 5,000.
+        confidence: Of the bound.
+        seed: Fixes coins and noise.
+
+    Raises:
+        InputError: If the case is no training, or a number is out of range.
+    """
+    if case.rows is None:
+        raise InputError(
+            f"'{case.method}' has no steps to put gradient canaries in. Give a config file: it is trained once, with "
+            "canary images."
+        )
+    canaries = _USUAL["gradients"] if canaries is None else canaries
+    result = case.run_once(canaries, confidence=confidence, seed=seed)
+    return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
+
+
+def images_once(
+    path: Path,
+    canaries: int | None = None,
+    *,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> OneRun:
+    """Train a config once on its own data, with canary images among the private ones. Curator only.
+
+    Args:
+        path: A config file.
+        canaries: m; None = 500, or as many as there are holdout images.
+        confidence: Of each bound by itself.
+        seed: Fixes the coins.
+        progress: Of the training.
+
+    Raises:
+        InputError: If the config cannot be run, or has no guarantee.
+    """
+    config = load_config(path)
+    nothing = nothing_to_audit(config.method.name)
+    if nothing:
+        raise InputError(nothing)
+    split = load(config.data)
+    canaries = min(_USUAL["images"], len(split.holdout)) if canaries is None else canaries
+    kind: CanaryKind = "noise" if split.private.labels is None else "mislabeled"
+    trained: list[Method] = []
+
+    def train(split: Any) -> Method:
+        trained.append(train_on(config, split, progress))
+        return trained[0]
+
+    attacks: dict[str, Callable[[Method, Images], Tensor]] = {"critic": _critic_score, "nearest sample": _nearest}
+    delta = plan(config).delta
+    results = audit_one_run(
+        split, make_canaries(split, canaries, kind), train, attacks, delta=delta, confidence=confidence, seed=seed
+    )
+    proven = trained[0].privacy().proven
+    found = OneRun(config.method.name, proven, results, False)
+    notes = [f"{canaries} {kind} holdout images, in or out by coins, among {split.num_private:,} private ones"]
+    if not found.comparable:
+        notes.append(f"a coin makes a null record, the proof is for {proven.unit}, {proven.relation}: no verdict")
+    return dataclasses.replace(found, notes=tuple(notes))
+
+
+def _critic_score(method: Method, canaries: Images) -> Tensor:
+    """Score canaries by the trained critic; a critic that sees no single image knows nothing of any."""
+    try:
+        critic = critic_of(method)
+    except NoCriticError:
+        return torch.zeros(len(canaries))
+    device = next(method.generator.parameters()).device
+    labels = None if canaries.labels is None else canaries.labels.to(device)
+    with torch.no_grad():
+        return critic(to_float(canaries.images).to(device), labels).cpu()
+
+
+def _nearest(method: Method, canaries: Images) -> Tensor:
+    """Score canaries by how near the nearest generated image comes."""
+    generator: Any = method.generator
+    samples = generator.sample(_SAMPLES, seed=0)
+    samples = samples[0] if isinstance(samples, tuple) else samples
+    return nearest_sample(to_float(canaries.images), samples.cpu())

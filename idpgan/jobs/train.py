@@ -1,0 +1,254 @@
+"""From a config to a finished run: what the commands and sweeps do with several rooms at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from idpgan import synthesis
+from idpgan.config import apply_overrides, dump_toml, load_table
+from idpgan.data.load import DataShape, Split, known_shape, load
+from idpgan.errors import InputError
+from idpgan.files import append_line, check_writable
+from idpgan.models.generator import Generator
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Relation, Unit, number_to_json
+from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.release.folder import PRIVACY, write_release
+from idpgan.release.outputs import refuse_closed
+from idpgan.run import RunFolder, describe_environment, refuse_used
+from idpgan.training.config import RunConfig
+from idpgan.training.loop import Outcome, train
+from idpgan.training.method import Method, resolve_device
+from idpgan.training.progress import Progress
+from idpgan.training.samples import SampleGrid
+from idpgan.training.state import run_fingerprint
+from idpgan.training.stats import TensorBoardScalars
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
+
+    Raises:
+        ConfigError: On the first thing that is wrong with it.
+    """
+    where = "the default config" if path is None else str(path)
+    return synthesis.build_config(apply_overrides(load_table(path), overrides), where)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will cost, known without reading an image.
+
+    Attributes:
+        num_private: Declared number of private images.
+        delta: Where epsilon is stated.
+        unit: What the guarantee speaks of.
+        relation: How neighbors differ.
+        events: All that the run will charge if it does all its steps.
+        epsilon: Their price at ``delta``; infinite where nothing is proven.
+        target: What the ledger refuses to exceed; None = no limit.
+    """
+
+    num_private: int
+    delta: float
+    unit: Unit
+    relation: Relation
+    events: tuple[Event, ...]
+    epsilon: float
+    target: Budget | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "num_private": self.num_private,
+            "epsilon": number_to_json(self.epsilon),
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "relation": str(self.relation),
+            "events": [event.to_json() for event in self.events],
+            "target": {"epsilon": number_to_json(self.target.epsilon), "delta": self.target.delta}
+            if self.target
+            else None,
+        }
+
+
+def plan(config: RunConfig, out: Path | None = None) -> Plan:
+    """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
+
+    Args:
+        config: The run's config.
+        out: The run folder to be; None = one will be found.
+
+    Raises:
+        InputError: If config, machine or folder cannot be used.
+    """
+    synthesis.refuse_unsound(config)
+    resolve_device(config.training.device)
+    if out is not None:
+        refuse_used(RunFolder(out))
+        refuse_closed(out, f"--out {out}")
+    check_writable(Path("runs", "new") if out is None else out)
+    shape = known_shape(config.data)
+    config.check(shape)
+    delta = config.stated_delta(shape.num_private)
+    unit, relation, target = config.ledger_terms()
+    events = config.planned_events(shape)
+    return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended without an error.
+
+    Attributes:
+        run: Its folder.
+        outcome: How it ended.
+        released: Whether ``release/`` was written; not after an interruption.
+    """
+
+    run: RunFolder
+    outcome: Outcome
+    released: bool
+
+
+def start(config: RunConfig, out: Path | None = None, progress: Progress | None = None) -> Finished:
+    """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release its generator.
+
+    Raises:
+        InputError: If config, data or folder cannot be used; nothing is written then.
+    """
+    plan(config, out)
+    device = resolve_device(config.training.device)
+    split = load(config.data)
+    delta = config.stated_delta(split.num_private)
+    ledger = Ledger(*config.ledger_terms(), owner=config.identity())
+    method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
+    environment, toml = describe_environment(str(device)), dump_toml(config)
+    books = json.dumps(ledger.to_json(), indent=1) + "\n"
+    if out is None:
+        run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment, ledger=books)
+    else:
+        run = RunFolder.create(out, toml, environment, ledger=books)
+    ledger.path = run.ledger  # from the first charge on it is kept on the disk
+    with run.locked():
+        for file in split.refused:  # once: a run that is resumed has them in its log
+            append_line(run.log, f"null record: {file.reason}")
+        return _train(config, split, method, run, ledger, delta, progress)
+
+
+def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
+    """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
+
+    Args:
+        path: The run.
+        data_root: Where the data set lies now; None = where it lay.
+        progress: What to show.
+
+    Raises:
+        InputError: If the run, its data, its code or its ledger is not what it was.
+    """
+    run = RunFolder.open(path)
+    with run.locked():  # before anything is read that another process may be writing
+        config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
+        ledger = Ledger.open(run.ledger, config.identity(), planned(config, known_shape(config.data)))
+        split = load(config.data)
+        method = _method(config, split, ledger, resolve_device(config.training.device))
+        return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress)
+
+
+def planned(config: RunConfig, shape: DataShape) -> Planned:
+    """Return what a config says of its run's ledger."""
+    return Planned(*config.ledger_terms(), config.planned_events(shape) if config.plans_exactly else None)
+
+
+def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
+    """Train a generator by a run's config on other images, for attacks that calibrate by it; nothing is kept.
+
+    Args:
+        config: Of the run under attack.
+        split: Its private part is trained on: images of the same distribution, none of them the run's.
+        progress: What to show.
+
+    Returns:
+        The averaged generator, in eval mode. Its ledger has no target, since it protects nobody: curator only.
+
+    Raises:
+        InputError: If config and images do not fit, or the training was interrupted.
+    """
+    return cast(Generator, train_on(config, split, progress).generator).eval()
+
+
+def train_on(config: RunConfig, split: Split, progress: Progress | None = None) -> Method:
+    """Train a run's method on a split of your own, in a folder that is thrown away: for attacks and audits.
+
+    Raises:
+        InputError: If config and images do not fit, or the training was interrupted.
+    """
+    device = resolve_device(config.training.device)
+    unit, relation, _ = config.ledger_terms()
+    ledger = Ledger(unit, relation, owner=config.identity())
+    method = _method(config, split, ledger, device)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder.create(Path(folder) / "reference", dump_toml(config))
+        ledger.path = run.ledger
+        outcome = train(
+            method,
+            config=config.training,
+            ledger=ledger,
+            run=run,
+            fingerprint=_fingerprint(config, split, device),
+            delta=config.stated_delta(split.num_private),
+            progress=progress,
+        )
+    if outcome.ended == "interrupted":
+        raise InputError("The training was interrupted, so that nothing was attacked.")
+    return method
+
+
+def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
+    method: Method = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    return method
+
+
+def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[str, str]:
+    """Return what must be equal in every continuation of a run."""
+    return run_fingerprint(
+        config=config.identity(), private_data=split.digest, public_data=split.public.digest(), device=device
+    )
+
+
+def _train(
+    config: RunConfig,
+    split: Split,
+    method: Method,
+    run: RunFolder,
+    ledger: Ledger,
+    delta: float,
+    progress: Progress | None,
+) -> Finished:
+    device = resolve_device(config.training.device)
+    with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+        outcome = train(
+            method,
+            config=config.training,
+            ledger=ledger,
+            run=run,
+            fingerprint=_fingerprint(config, split, device),
+            delta=delta,
+            on_tick=[SampleGrid(run.samples, num=config.release.samples), tensorboard],
+            progress=progress,
+        )
+        released = outcome.ended != "interrupted"
+        if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
+            write_release(run, config, method, ledger, delta=delta, split=split)
+        append_line(run.log, outcome.message)
+    return Finished(run, outcome, released)

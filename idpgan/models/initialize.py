@@ -1,0 +1,62 @@
+"""Seeded initialization that leaves the caller's random state alone, and the norms that the networks share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from idpgan.errors import InputError
+
+GROUPS = 8  # channels are split in at most so many groups
+
+
+def torch_seed(seed: int, stream: int = 0) -> int:
+    """Mix a seed of any length into the 32 bits that torch's CPU generator really uses.
+
+    Args:
+        seed: Any integer >= 0.
+        stream: Which of the independent streams of this seed, >= 0.
+
+    Raises:
+        InputError: If the seed is not an integer >= 0.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"seed = {seed!r} must be an integer of at least 0. Choose one, for example 0.")
+    return int(np.random.SeedSequence((int(seed), stream)).generate_state(1)[0])
+
+
+@contextmanager
+def seeded_init(seed: int, stream: int = 0) -> Iterator[None]:
+    """Build modules reproducibly: torch's CPU random state is seeded inside and restored afterwards.
+
+    Modules have to be built on the CPU; the state of a GPU is not touched.
+
+    Args:
+        seed: Any integer >= 0. For initial weights only, never for privacy noise.
+        stream: Gives networks of one seed independent weights.
+
+    Raises:
+        InputError: If the seed is not an integer >= 0.
+
+    Example:
+        >>> with seeded_init(7):
+        ...     first = torch.nn.Linear(2, 2)
+        >>> with seeded_init(7):
+        ...     second = torch.nn.Linear(2, 2)
+        >>> torch.equal(first.weight, second.weight)
+        True
+    """
+    mixed = torch_seed(seed, stream)
+    with torch.random.fork_rng(devices=[]):  # CPU only
+        torch.default_generator.manual_seed(mixed)
+        yield
+
+
+def group_norm(channels: int, groups: int = GROUPS) -> nn.GroupNorm:
+    """GroupNorm with the most groups up to ``groups`` that divide the channels."""
+    return nn.GroupNorm(math.gcd(channels, groups), channels)

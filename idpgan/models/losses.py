@@ -1,0 +1,117 @@
+"""The losses, one equation per function. Scores are (B,), images (B, C, H, W); no function reduces over pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def critic_wasserstein(real_scores: Tensor, fake_scores: Tensor) -> Tensor:
+    """Return ``E[D(G(z))] - E[D(x)]``: the critic's loss without the penalty (seed 004, eq. 5)."""
+    return fake_scores.mean() - real_scores.mean()
+
+
+def generator_wasserstein(fake_scores: Tensor) -> Tensor:
+    """Return ``-E[D(G(z))]``: the generator's loss (seed 004, Algorithm 1, line 11)."""
+    return -fake_scores.mean()
+
+
+def interpolate(real: Tensor, fake: Tensor, alpha: Tensor) -> Tensor:
+    """Return ``alpha x + (1 - alpha) G(z)`` (seed 004, below eq. 5).
+
+    Args:
+        real: Images (B, C, H, W).
+        fake: Images of the same shape; record i meets record i of `real`.
+        alpha: One number in [0, 1] per record, (B,).
+    """
+    weight = alpha.view(-1, *[1] * (real.dim() - 1))  # (B, 1, 1, 1)
+    return weight * real + (1 - weight) * fake
+
+
+def gradient_penalty(critic: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Return ``(||grad_x D(x)||_2 - 1)^2`` per record, differentiable in the critic's weights (seed 004, eq. 5).
+
+    The critic must not mix records: then the gradient of the sum of the scores holds each record's own gradient.
+
+    Args:
+        critic: Maps images (B, C, H, W) to scores (B,).
+        images: Where the gradient is taken, usually `interpolate` of reals and fakes. The penalty is not
+            differentiated with respect to them.
+
+    Returns:
+        One penalty >= 0 per record, (B,). Where the gradient is exactly zero the penalty is 1 and pulls nowhere.
+    """
+    inputs = images.detach().requires_grad_()
+    (gradients,) = torch.autograd.grad(critic(inputs).sum(), inputs, create_graph=True)  # (B, C, H, W)
+    return (torch.linalg.vector_norm(gradients.flatten(1), dim=1) - 1).square()
+
+
+def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    r"""Return the cross-entropy of M sigmoid outputs, expanded to order 2 at z = 0, per record.
+
+    ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of seed 004 with their sign slips mended, from
+    ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. Its minimum lies at ``z = 4 (y - 1/2)``.
+
+    Args:
+        outputs: z, (B, M).
+        targets: y in [0, 1], (B, M). At y = 1/2 the order-1 term vanishes.
+
+    Returns:
+        (B,).
+    """
+    return (math.log(2) + (0.5 - targets) * outputs + outputs.square() / 8).sum(1)
+
+
+def taylor_coefficients(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of `taylor_cross_entropy` as a polynomial in the last weights (seed 004, eq. 11).
+
+    Args:
+        features: h, (B, d) in [-1, 1].
+        targets: y, (B, M).
+
+    Returns:
+        Order 1, ``(1/2 - y_il) h_i``: (B, M, d). Order 2, ``h_i h_i^T / 8``: (B, d, d), the same for every output.
+    """
+    first = (0.5 - targets).unsqueeze(2) * features.unsqueeze(1)
+    return first, features.unsqueeze(2) * features.unsqueeze(1) / 8
+
+
+def taylor_polynomial(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+    """Return ``sum_l [ first_l . w_l + w_l^T second_l w_l ]`` (seed 004, Algorithm 1, line 8, without its constant).
+
+    Linear in the coefficients: the noisy loss is the loss plus this polynomial of the noise alone.
+
+    Args:
+        first: Order-1 coefficients summed over records, (M, d).
+        second: Order-2 coefficients summed over records, (M, d, d).
+        weight: (M, d).
+
+    Returns:
+        A number, 0-d.
+    """
+    return (first * weight).sum() + torch.einsum("ma,mab,mb->", weight, second, weight)
+
+
+def taylor_sensitivity(num_outputs: int, num_features: int) -> float:
+    """Return DF of the paper, ``M (|h_k| + |h_k|^2 / 4)`` (below eq. 11).
+
+    An upper bound on the L1 change of all M (d + d^2) coefficients when one record is replaced, for features in
+    [-1, 1]: an order-1 number lies in [-1/2, 1/2], an order-2 one in [-1/8, 1/8].
+    """
+    return num_outputs * (num_features + num_features**2 / 4)
+
+
+def taylor_curvature(second: Tensor, l2: float) -> Tensor:
+    """Return the smallest curvature of the loss along each output's weights; below 0 it has no lower bound.
+
+    Args:
+        second: Order-2 coefficients of the loss as it is minimized, noise included, (M, d, d), symmetric.
+        l2: Weight of the term ``l2 / 2 ||w||^2``.
+
+    Returns:
+        Smallest eigenvalue of ``second + l2 / 2 I``, (M,).
+    """
+    return torch.linalg.eigvalsh(second)[:, 0] + l2 / 2

@@ -1,0 +1,232 @@
+"""Synthetic images for others to use: PNG class folders or npz, each with a manifest and a card of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from idpgan.data.images import to_uint8
+from idpgan.errors import InputError
+from idpgan.files import read_plain, whole_folder, write_bytes_atomic
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.generator import Generator
+from idpgan.release.card import render_card
+from idpgan.release.folder import CARD, PRIVACY, card_facts
+from idpgan.release.outputs import refuse_closed
+from idpgan.release.received import read_privacy, release_config
+from idpgan.training.samples import png_bytes
+
+MANIFEST = "manifest.json"
+FORMAT = "idpgan samples 2"
+_BATCH = 1000
+_BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
+_FILE_SUFFIXES = frozenset(
+    [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
+)
+_LONGEST_NAME_BYTES = 255  # of a folder
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What is written."""
+
+    images: Tensor  # uint8 (N, C, H, W)
+    labels: Tensor | None  # int64 (N,)
+    classes: tuple[str, ...]
+    manifest: bytes
+    card: bytes | None
+
+
+def export_samples(
+    source: Path,
+    num: int,
+    out: Path,
+    *,
+    labels: Sequence[int] | None = None,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Draw images from a released generator and write them, all of them or none.
+
+    Args:
+        source: A run, a release folder or its generator.safetensors.
+        num: Number of images, >= 1.
+        out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
+            (``<class>/000000.png``, or the images themselves where the generator is unconditional).
+        labels: Classes to draw, cycled; None = all, equally often.
+        seed: Of the latent vectors; None = fresh entropy.
+        progress: Called with (images done, images in all).
+
+    Returns:
+        The manifest.
+
+    Raises:
+        InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
+    """
+    if num < 1:
+        raise InputError(f"--num {num} must be at least 1.")
+    _refuse_place(out)
+    generator = load_generator(source)
+    _refuse_memory(generator, num)
+    chosen = _labels(generator, num, labels)
+    if out.suffix.lower() != ".npz":
+        _refuse_folder_names(generator.classes)
+    release = _release_of(source)
+    seed = secrets.randbits(63) if seed is None else seed
+    manifest = _manifest(release, generator, num, chosen, seed)
+    card = _card(release, generator, num)
+    pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
+    text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
+    drawn = _Drawn(pixels, chosen, generator.classes, text, card)
+    if out.suffix.lower() == ".npz":
+        _write_npz(out, drawn)
+    else:
+        _write_folder(out, drawn)
+    return manifest
+
+
+# What is refused before anything is drawn ----------------------------------------------------------------------
+
+
+def _refuse_place(out: Path) -> None:
+    """Refuse to write over anything, and a folder that looks like a file."""
+    written = [out, *_beside(out)] if out.suffix.lower() == ".npz" else [out]
+    for path in written:
+        if os.path.lexists(path):
+            raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    refuse_closed(out, f"--out {out}")
+    if out.suffix.lower() in _FILE_SUFFIXES:
+        raise InputError(
+            f"--out {out} looks like a {out.suffix} file, but images are written as an .npz file or as a folder of "
+            f"PNGs. Name it {out.with_suffix('.npz').name} or {out.stem}."
+        )
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Return where manifest and card of an npz file lie."""
+    return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")
+
+
+def _refuse_memory(generator: Generator, num: int) -> None:
+    """Refuse more images than fit into the memory."""
+    per_image = math.prod(generator.image_shape) * _BYTES_PER_NUMBER
+    free = free_memory()
+    if num * per_image > free:
+        raise InputError(
+            f"--num {num:,} needs {num * per_image / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free: "
+            f"at most {free // per_image:,} images at once. Draw fewer, several times, each with another --seed."
+        )
+
+
+def free_memory() -> int:
+    """Return how many bytes of memory this process may still take, as far as the system says so."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        pass  # not Linux
+    try:
+        group = Path("/sys/fs/cgroup")
+        most, used = ((group / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))
+        limits.append(max(0, int(most) - int(used)))
+    except (OSError, ValueError):
+        pass  # no control group, or no limit ("max")
+    return min(limits)
+
+
+def _refuse_folder_names(classes: Sequence[str]) -> None:
+    """Refuse class names that cannot be folders."""
+    for name in classes:
+        taken = name.lower() in (MANIFEST.lower(), CARD.lower()) or len(name.encode()) > _LONGEST_NAME_BYTES
+        if name != Path(name).name or name.startswith(".") or taken:
+            raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
+
+
+def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Tensor | None:
+    if labels is None:
+        return generator.sample_labels(num)
+    if not generator.num_classes:
+        raise InputError("--labels was given, but this generator is unconditional. Leave it out.")
+    wrong = [label for label in labels if not 0 <= label < generator.num_classes]
+    if wrong or not labels:
+        raise InputError(f"--labels {wrong or 'is empty'}: classes are 0 .. {generator.num_classes - 1}.")
+    return torch.tensor(labels)[torch.arange(num) % len(labels)]
+
+
+# What is written -----------------------------------------------------------------------------------------------
+
+
+def _release_of(source: Path) -> Path:
+    folder = source if source.is_dir() else source.parent
+    return folder / "release" if (folder / "release").is_dir() else folder
+
+
+def _manifest(release: Path, generator: Generator, num: int, labels: Tensor | None, seed: int) -> dict[str, Any]:
+    counts = torch.bincount(labels, minlength=generator.num_classes).tolist() if labels is not None else []
+    weights = read_plain(release / WEIGHTS, most_weight_bytes(generator), follow=True)
+    privacy = release / PRIVACY
+    return {
+        "format": FORMAT,
+        "num": num,
+        "seed": seed,
+        "image_shape": list(generator.image_shape),
+        "classes": dict(zip(generator.classes, counts, strict=True)) if counts else {},
+        "generator_sha256": hashlib.sha256(weights).hexdigest(),
+        "privacy": read_privacy(privacy).report.to_json() if privacy.exists() else None,
+    }
+
+
+def _card(release: Path, generator: Generator, num: int) -> bytes | None:
+    """Return the images' own card, from what the release states; None for a generator without a release."""
+    if not (release / PRIVACY).exists():
+        return None
+    stated = read_privacy(release / PRIVACY)
+    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
+    config = release_config(content, stated.document["num_public"])
+    return render_card(stated.report, card_facts(stated.document, config, generator), num_images=num).encode()
+
+
+def _write_npz(out: Path, drawn: _Drawn) -> None:
+    arrays: dict[str, Any] = {"images": drawn.images.permute(0, 2, 3, 1).numpy()}
+    if drawn.labels is not None:
+        arrays |= {"labels": drawn.labels.numpy(), "classes": np.array(drawn.classes)}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    manifest, card = _beside(out)
+    try:
+        write_bytes_atomic(manifest, drawn.manifest)
+        if drawn.card is not None:
+            write_bytes_atomic(card, drawn.card)
+        write_bytes_atomic(out, buffer.getvalue())  # last: where it lies, its manifest does
+    finally:
+        if not out.exists():  # neither half is left after a signal or on a full disk
+            manifest.unlink(missing_ok=True)
+            card.unlink(missing_ok=True)
+
+
+def _write_folder(out: Path, drawn: _Drawn) -> None:
+    """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
+    with whole_folder(out) as part:
+        digits = len(str(len(drawn.images) - 1))
+        for index, image in enumerate(drawn.images):
+            folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
+            folder.mkdir(exist_ok=True)
+            (folder / f"{index:0{digits}d}.png").write_bytes(png_bytes(image))
+        (part / MANIFEST).write_bytes(drawn.manifest)
+        if drawn.card is not None:
+            (part / CARD).write_bytes(drawn.card)

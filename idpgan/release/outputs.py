@@ -1,0 +1,67 @@
+"""Where a command may write its result: never over what it did not make, never into a release or a run's state."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from idpgan.errors import InputError
+from idpgan.files import parse_json, read_plain
+from idpgan.models.checkpoint import WEIGHTS
+from idpgan.release.folder import PRIVACY
+
+_MOST_BYTES = 1 << 26
+_CLOSED = ("state", "release")  # folders of a run
+
+
+def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str = "--out") -> None:
+    """Refuse a place for a result before anything is computed for it.
+
+    Args:
+        path: The JSON file to be.
+        form: The entry "format" of the command's own results: one of them is replaced, nothing else is.
+        inputs: What the command reads.
+        option: What the user wrote, for the message.
+
+    Raises:
+        InputError: If the folder is missing, the file is no earlier result of the same command or an input of this
+            one, or the folder belongs to a release or a run's state.
+    """
+    where = f"{option} {path}"
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist. Make it first.")
+    real = path.parent.resolve() / path.name
+    for source in (item.resolve() for item in inputs):
+        if real == source:
+            raise InputError(f"{where} is what is to be read. Choose another name.")
+    refuse_closed(path, where)
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode) or not _is_of(path, form):
+        raise InputError(f"{where} exists and is no earlier result of this command. Choose another name or move it.")
+
+
+def refuse_closed(path: Path, where: str) -> None:
+    """Refuse a file or folder to be in a release or in what only training writes of a run.
+
+    Raises:
+        InputError: Beginning with ``where``.
+    """
+    real = path.parent.resolve() / path.name
+    for folder in (real, *real.parents):
+        if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
+            raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
+        if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
+            raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
+
+
+def _is_of(path: Path, form: str) -> bool:
+    """Whether a file is a JSON table of that format."""
+    try:
+        document = parse_json(read_plain(path, _MOST_BYTES))
+    except ValueError:  # InputErrors too
+        return False
+    return isinstance(document, dict) and document.get("format") == form

@@ -1,0 +1,27 @@
+"""IDP-GAN, aggregate form: one noisy release of sums of features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
+from idpgan.methods import MethodInfo
+
+if TYPE_CHECKING:
+    from idpgan.synthesis.aggregate.config import Config
+    from idpgan.synthesis.aggregate.method import Method
+
+__all__ = ["INFO", "Config", "Method"]
+
+INFO = MethodInfo(
+    name="idp-gan-aggregate",
+    family="gan",
+    units=("image", "person"),
+    relation="zero-out-one or replace-one",
+    sound=True,
+    claimed="privacy.epsilon",
+    proven="privacy.epsilon",
+    reason="one release of noisy sums of features of bounded norm; training on them costs nothing",
+)
+
+__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method"})

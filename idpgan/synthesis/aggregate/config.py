@@ -1,0 +1,208 @@
+"""Settings and price of idp-gan-aggregate, known before an image is read; the method is in `idp_aggregate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from idpgan.data.load import DataShape
+from idpgan.errors import ConfigError
+from idpgan.models.config import classes_of
+from idpgan.models.features import PublicFeatures, RandomFeatures
+from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.privacy.sums import CellSums
+from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
+
+
+class AggregateConfig(MethodConfig):
+    """[method] of idp-gan-aggregate.
+
+    Attributes:
+        features: "public" (CNN and PCA learned on the public split) or "random" (no data at all).
+        moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
+            are released: m (m + 1) / 2 numbers a class each.
+        fourier: Random Fourier features of each kind.
+        law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
+        augment: Strength of the random motion of every private image before phi; 1 is that of handwriting.
+        clusters: Public clusters per class, k-means on the public embedding; 1 = none.
+        groups: Groups per class, by an independent coin per image; for the deep critic.
+        critic: "linear" (mean-embedding match) or "deep" (a network on noisy group means).
+        metric: What the linear critic whitens by: images of the "public" split, "fakes", or "none".
+        metric_steps: Steps after which the metric is taken anew from fakes.
+        metric_noise: How many images count as one direction when noise and variance are weighed.
+        average: Weight of the past in the linear critic's average of fake means.
+        embedding_steps: Steps of fitting the public CNN.
+        pretrain_steps: Steps of pre-training a "warp" generator on public images.
+        learning_rate: Peak, of Adam for the generator (and the deep critic); warm-up 5 %, then cosine to zero.
+        beta1: Decay of Adam's first moment.
+        beta2: Decay of Adam's second moment.
+        ema_decay: Weight of the past in the averaged generator.
+    """
+
+    name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
+    features: Literal["public", "random"] = "random"
+    moments: int = Field(48, ge=1, le=1000)
+    fourier: int = Field(500, ge=1, le=100_000)
+    law: Literal["gaussian", "laplace"] = "gaussian"
+    augment: float = Field(1.0, ge=0, le=3)
+    clusters: int = Field(1, ge=1, le=1000)
+    groups: int = Field(1, ge=1, le=100_000)
+    critic: Literal["linear", "deep"] = "linear"
+    metric: Literal["none", "public", "fakes"] = "fakes"
+    metric_steps: tuple[int, ...] = (200, 500, 1500, 3000)
+    metric_noise: float = Field(300.0, ge=0)
+    average: float = Field(0.95, ge=0, lt=1)
+    embedding_steps: int = Field(3500, ge=0)
+    pretrain_steps: int = Field(1500, ge=0)
+    learning_rate: float = Field(2e-3, gt=0)
+    beta1: float = Field(0.8, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    ema_decay: float = Field(0.99, ge=0, lt=1)
+
+
+class AggregatePrivacy(PrivacyConfig):
+    """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
+
+    Attributes:
+        epsilon: Of the one release, whatever is trained from it.
+        delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
+        unit: "image", or "person" where the data names identities.
+        relation: How neighbors differ.
+        most_per_person: Public cap on a person's images; further ones are left out, the first by index stay.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
+    unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
+    relation: Relation = Relation.ZERO_OUT
+    most_per_person: int = Field(20, ge=1, le=1_000_000)
+
+
+class Config(RunConfig):
+    """A whole config file of idp-gan-aggregate."""
+
+    method: AggregateConfig = AggregateConfig()
+    privacy: AggregatePrivacy
+
+    @model_validator(mode="after")
+    def _check_people(self) -> Config:
+        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
+        data = self.data
+        if self.privacy.unit is not Unit.PERSON:
+            return self
+        if data.split_by != "identity":
+            raise ConfigError(
+                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+                'and nothing protects those in the public one. Set data.split_by = "identity".'
+            )
+        if data.public_root is not None and not data.confirm_public:
+            raise ConfigError(
+                f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
+                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
+                "is on the public images, confirm it with data.confirm_public = true."
+            )
+        return self
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `RunConfig.ledger_terms`."""
+        return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """See `RunConfig.planned_events`."""
+        return (self.cell_sums(shape).event,)
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the requested epsilon is what is claimed."""
+        terms, method = self.privacy, self.method
+        claimed = Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config")
+        assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
+        if shape.sizes.public:
+            assumptions.append("what was learned from public images; the generator may reproduce them")
+        if terms.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
+        return PrivacyReport(
+            claimed=claimed,
+            proven=proven,
+            audited=None,
+            reason=f"one release of noisy sums; noise: {noise[0].name}",
+            private=noise[0].private and proven.finite,
+            public_assumptions=tuple(assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        config, rows = self.method, max(classes_of(self.model, len(shape.classes)), 1)
+        cells = rows * config.clusters * config.groups
+        needs_public = [key for key in ("features", "metric") if getattr(config, key) == "public"]
+        needs_public += ["clusters"] if config.clusters > 1 else []
+        if needs_public and not shape.sizes.public:
+            raise ConfigError(
+                f"method.{needs_public[0]} = {getattr(config, needs_public[0])} needs public images, and there "
+                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
+                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
+            )
+        if config.clusters > 1 and config.features != "public":
+            raise ConfigError(
+                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
+            )
+        if cells > shape.num_private:
+            raise ConfigError(
+                f"{cells} cells (classes x clusters x groups) for {shape.num_private} private images: most would hold "
+                "noise only. Lower method.clusters or method.groups."
+            )
+        if config.critic == "deep" and config.groups < 2:
+            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
+        if self.privacy.unit is Unit.PERSON and not shape.has_people:
+            raise ConfigError(
+                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
+                "unit = image."
+            )
+        if self.training.batch_size % rows:
+            raise ConfigError(
+                f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
+                "every step generates equally many of each."
+            )
+
+    def cell_sums(self, shape: DataShape) -> CellSums:
+        """Return the release of sums.
+
+        Raises:
+            ConfigError: If Gaussian noise is asked for at delta = 0.
+        """
+        terms, method = self.privacy, self.method
+        if method.law == "gaussian" and terms.delta == 0:
+            raise ConfigError(
+                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
+                'method.law = "laplace".'
+            )
+        classes = classes_of(self.model, len(shape.classes))
+        if method.features == "random":
+            dimensions = RandomFeatures.count_dimensions(
+                shape.image_shape, dimensions=method.moments, fourier=method.fourier
+            )
+        else:
+            dimensions = PublicFeatures.count_dimensions(
+                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
+            )
+        return sums_of(method, terms, max(classes, 1) * method.clusters * method.groups, dimensions)
+
+
+def sums_of(method: AggregateConfig, terms: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
+    """Return the release of so many sums of so many numbers with the least noise that keeps to the terms."""
+    return CellSums.calibrated(
+        cells,
+        dimensions,
+        method.law,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        unit=terms.unit,
+        relation=terms.relation,
+        most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+    )

@@ -1,0 +1,87 @@
+"""What a private generator may learn from public images before any private one is read: free, and unprotected."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from idpgan.data.images import Images, to_float
+from idpgan.models.augment import augment
+from idpgan.models.features import EmbeddingNet
+from idpgan.models.initialize import seeded_init, torch_seed
+from idpgan.models.warp import WarpGenerator
+from idpgan.training.fit import FitConfig, fit_classifier
+
+_BATCH = 128
+_MILD = 1 / 3  # of full augmentation: the warp of the generator does the rest
+_KL_WEIGHT = 0.3
+_LEARNING_RATE = 1.5e-3
+
+
+def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int) -> None:
+    """Fit the embedding to classify augmented public images; stays as it is where they have no labels.
+
+    Args:
+        network: Fitted in place.
+        public: The public split.
+        steps: Gradient steps of 128 images, about.
+        seed: Of batches and augmentation.
+    """
+    if public.labels is None or steps == 0:
+        return
+    epochs = max(1, round(steps * _BATCH / len(public)))
+    config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=2e-3, weight_decay=1e-3, seed=seed)
+    fit_classifier(network, public.images, public.labels, config=config, augment=augment)
+
+
+def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batch_size: int = 256, seed: int) -> None:
+    """Fit a conditional variational autoencoder to mildly moved public images; their posteriors become the codes.
+
+    Args:
+        generator: Its decoder is fitted in place, on its device.
+        public: The public split.
+        steps: Gradient steps.
+        batch_size: Images per step.
+        seed: Of weights, batches and noise.
+    """
+    device = next(generator.parameters()).device
+    rng = torch.Generator(device).manual_seed(torch_seed(seed, 5))
+    images = (to_float(public.images).to(device) + 1) / 2  # [0, 1]
+    labels = public.labels.to(device) if generator.num_classes and public.labels is not None else None
+    latent = generator.config.latent_dim
+    with seeded_init(seed, 6):
+        encoder = nn.Sequential(
+            nn.Linear(images[0].numel() + generator.num_classes, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+            nn.Linear(256, 2 * latent),
+        ).to(device)  # fmt: skip
+    weights = [*generator.parameters(), *encoder.parameters()]
+    optimizer = torch.optim.Adam(weights, _LEARNING_RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.1)
+    generator.train()
+    for _ in range(steps):
+        index = torch.randint(len(images), (batch_size,), generator=rng, device=device)
+        batch = augment(images[index], rng, _MILD).clamp(0, 1)
+        of_batch = None if labels is None else labels[index]
+        mean, log_variance = _encode(encoder, batch, of_batch, generator.num_classes)
+        point = mean + torch.randn(mean.shape, generator=rng, device=device) * (log_variance / 2).exp()
+        decoded = generator.decode(point, of_batch).clamp(1e-4, 1 - 1e-4)
+        reconstruction = functional.binary_cross_entropy(decoded, batch, reduction="sum")
+        divergence = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum()
+        loss = (reconstruction + _KL_WEIGHT * divergence) / batch_size
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        mean, log_variance = _encode(encoder, images, labels, generator.num_classes)
+    generator.set_codes(mean, (log_variance / 2).exp(), labels)
+
+
+def _encode(encoder: nn.Module, images: Tensor, labels: Tensor | None, classes: int) -> tuple[Tensor, Tensor]:
+    """Return mean and log variance of the codes of images in [0, 1]."""
+    flat = images.flatten(1)
+    if labels is not None:
+        flat = torch.cat([flat, functional.one_hot(labels, classes).to(flat.dtype)], dim=1)
+    mean, log_variance = encoder(flat).chunk(2, dim=1)
+    return mean, log_variance

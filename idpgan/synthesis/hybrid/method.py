@@ -1,0 +1,246 @@
+r"""Hybrid: one noisy release of sums and a generator trained on it for nothing, then dp-GAN from that generator.
+
+A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
+the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
+image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic
+step (`per_example.clipped_sum`).
+
+The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only
+the remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from idpgan.data.load import DataShape, Split
+from idpgan.errors import ConfigError
+from idpgan.models.generator import Generator
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy, IdpAggregate
+from idpgan.synthesis.aggregate.method import Config as AggregateRun
+from idpgan.synthesis.dp_gan.method import Config as DpGanRun
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, least_noise
+from idpgan.training import method
+from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.method import Stats
+
+
+class HybridConfig(MethodConfig):
+    """[method] of hybrid.
+
+    Attributes:
+        share: Of epsilon, for the release of sums (at the same delta); in (0, 1).
+        aggregate_steps: First steps of the run, on the released sums alone.
+        aggregate_batch_size: Images generated in each of them; a multiple of the number of classes.
+        match: Weight of the match with the released sums, beside the critic's score, in the generator's steps of
+            dp-gan: without it they forget what the sums say before the critic knows better. 0 = none.
+        aggregate: [method.aggregate], as [method] of idp-gan-aggregate.
+        dp_gan: [method.dp_gan], as [method] of dp-gan; its warm-up lets the critic catch up with the generator.
+    """
+
+    name: Literal["hybrid"] = "hybrid"
+    share: float = Field(0.1, gt=0, lt=1)
+    aggregate_steps: int = Field(2000, ge=1)
+    aggregate_batch_size: int = Field(250, ge=1)
+    match: float = Field(100.0, ge=0)
+    aggregate: AggregateConfig = AggregateConfig()
+    dp_gan: DpGanConfig = DpGanConfig(critic_warmup=300)
+
+
+class HybridPrivacy(PrivacyConfig):
+    """[privacy] of hybrid; unit image, zero-out-one.
+
+    Attributes:
+        epsilon: Of everything together.
+        delta: Of everything together; below 1/N.
+        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    sample_rate: float = Field(gt=0, le=1)
+
+
+class Config(RunConfig):
+    """A whole config file of hybrid."""
+
+    method: HybridConfig = HybridConfig()
+    privacy: HybridPrivacy
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Config:
+        if self.training.steps <= self.method.aggregate_steps:
+            raise ConfigError(
+                f"training.steps = {self.training.steps} counts both parts, so it must be above "
+                f"method.aggregate_steps = {self.method.aggregate_steps}; the rest are critic steps of dp-gan."
+            )
+        return self
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `RunConfig.ledger_terms`."""
+        return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """See `RunConfig.planned_events`."""
+        return (*self._release(shape), *self.dp_gan_part(shape).planned_events(shape))
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the budget is what is claimed, and one ledger proves it for both parts."""
+        first = self.aggregate_part().report(shape, events, proven, noise[:1])
+        second = self.dp_gan_part(shape).report(shape, events, proven, noise[1:])
+        return PrivacyReport(
+            claimed=second.claimed,
+            proven=proven,
+            audited=None,
+            reason=f"{first.reason}; then {second.reason}",
+            private=first.private and second.private,
+            public_assumptions=(*first.public_assumptions, *second.public_assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        self.aggregate_part().check(shape)
+        self.dp_gan_part(shape).check(shape)
+
+    def aggregate_part(self) -> AggregateRun:
+        """Return the first part as a config of its own."""
+        training = self.training.model_copy(
+            update={"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
+        )
+        terms = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=self._release_delta())
+        return AggregateRun(
+            data=self.data, model=self.model, method=self.method.aggregate, privacy=terms, training=training
+        )
+
+    def dp_gan_part(self, shape: DataShape) -> DpGanRun:
+        """Return the second part as a config of its own; its noise is what the release leaves room for."""
+        steps, terms = self.training.steps - self.method.aggregate_steps, self.privacy
+        noise_multiplier = least_noise(terms.epsilon, terms.delta, terms.sample_rate, steps, self._release(shape))
+        return DpGanRun(
+            data=self.data,
+            model=self.model,
+            method=self.method.dp_gan,
+            privacy=DpGanPrivacy(
+                epsilon=terms.epsilon,
+                delta=terms.delta,
+                sample_rate=terms.sample_rate,
+                noise_multiplier=noise_multiplier,
+            ),
+            training=self.training.model_copy(update={"steps": steps}),
+        )
+
+    def _release(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the release of the first part."""
+        return self.aggregate_part().planned_events(shape)
+
+    def _release_delta(self) -> float:
+        """Return the delta at which the share of the release is stated: 0 for Laplace noise, which is pure."""
+        return 0.0 if self.method.aggregate.law == "laplace" else self.privacy.delta
+
+
+class Hybrid:
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        config: The run's config.
+        split: The private part is read in `prepare` and in the charged critic steps; the public part freely.
+        ledger: Charged by `prepare`, and by the loop for each critic step after the aggregate's.
+        device: Where networks and data live.
+        noise: Source of all noise and coins. None = the operating system's for the release, and that of dp-gan.
+
+    Attributes:
+        aggregate: The first part.
+        dp_gan: The second part.
+
+    Raises:
+        ConfigError: If config and data do not fit together. No private image has been read then.
+    """
+
+    UNNOISED = DpGan.UNNOISED
+
+    def __init__(
+        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        self.config, self.privacy_config, self.ledger = config.method, config.privacy, ledger
+        self._run, self._data = config, split.shape
+        first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
+        self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
+        self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
+        if self.config.match:
+            self.dp_gan.extra_loss = self._match_loss
+        self._done = 0  # steps of both parts
+
+    @property
+    def generator(self) -> Generator:
+        """The averaged generator of the part that was trained last."""
+        return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
+
+    def prepare(self) -> None:
+        """Release the noisy sums together with their charge."""
+        self.aggregate.prepare()
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """That of dp-gan; the aggregate's draws only for its release."""
+        return self.dp_gan.noises
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Every step pays for itself."""
+        return ()
+
+    def step_event(self) -> Event | None:
+        """Nothing for the aggregate's steps, then that of dp-gan."""
+        return None if self._done < self.config.aggregate_steps else self.dp_gan.step_event()
+
+    def step(self, step: int) -> Stats:
+        """Do a step of the part whose turn it is; the first of dp-gan takes over the generator."""
+        self._done = step
+        own = step - self.config.aggregate_steps
+        if own <= 0:
+            return self.aggregate.step(step)
+        if own == 1:
+            self.dp_gan.start_from(self.aggregate.generator)
+        return self.dp_gan.step(own)
+
+    def _match_loss(self, generator: Generator) -> Tensor:
+        """Return the weighted loss of a generator before the critic of the released sums, 0-d."""
+        return self.config.match * self.aggregate.match_loss(generator)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """See `DpGan.critic_scores`."""
+        return self.dp_gan.critic_scores(images, labels)
+
+    def privacy(self) -> PrivacyReport:
+        """Report the budget as claimed, and what the one ledger proves for both parts."""
+        proven = self.ledger.proven(self.privacy_config.delta)
+        sources = (self.aggregate.noise.source, self.dp_gan.noise.source)
+        return self._run.report(self._data, self.ledger.events, proven, sources)
+
+    def state(self) -> dict[str, Any]:
+        """Return the states of both parts; what was released is kept once."""
+        first = self.aggregate.state()
+        return {
+            "prepared": first.pop("prepared"),
+            "aggregate": first,
+            "dp_gan": self.dp_gan.state(),
+            "done": self._done,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self.aggregate.load_state({**state["aggregate"], "prepared": state["prepared"]})
+        self.dp_gan.load_state(state["dp_gan"])
+        self._done = state["done"]
+
+
+Method: Callable[..., method.Method] = Hybrid

@@ -1,0 +1,313 @@
+r"""IDP-GAN made sound per image, for a curator whom nobody has to trust (math.md 1.2).
+
+The published method's one sound idea, perturbing every image by itself once, with the noise that a guarantee needs
+instead of the noise that a formula gives. Images and labels go through `idpgan.synthesis.local.channel` before anything
+else sees them, with the noise solved so that proven = requested; then the raw ones are dropped. The critic is that of
+WGAN-GP. It compares noisy reals with *generated* images and labels that went through the same channel, drawn fresh each
+time, so the generator learns the clean distribution (AmbientGAN, `Bora et al. 2018
+<https://openreview.net/forum?id=Hy7fDog0b>`_). All after `prepare` is post-processing: epochs, tuning, architectures.
+
+Utility is limited by local privacy: every image hides by itself, not in the crowd.
+
+What is ours:
+
+1. Labels: one k-ary randomized response, with its own epsilon inside the total. Class frequencies for the fakes of a
+   critic step are estimated from the noisy labels by inverting the response.
+2. The noise on fakes is continuous; that on reals is discrete on a grid of a thousandth of the bound.
+3. Noisy images are mapped back to pixels and divided by the public size of the noise before the critic sees them.
+4. The penalty is taken at interpolates of noisy reals and noisy fakes, with the noisy label of the real.
+5. The noise of a coefficient is proportional to its public bound, so all k have one price.
+
+A null record is perturbed and released like any other, as a black image of class 0. Under replace-one whether a record
+is there is part of its content: leaving it out would tell everybody, without noise, that it is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import DataShape, Split, describe, place
+from idpgan.errors import ConfigError
+from idpgan.models.config import classes_of
+from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
+from idpgan.models.perturbed import ImageShape
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.synthesis.local import INFO
+from idpgan.synthesis.local.channel import (
+    PAIR,
+    Bound,
+    Projection,
+    Terms,
+    build_channel,
+    check_channel,
+    count_coefficients,
+    solve,
+)
+from idpgan.synthesis.wgan_gp.method import WganGp, WganGpConfig
+from idpgan.training import method
+from idpgan.training.config import PrivacyConfig, RunConfig
+from idpgan.training.method import Stats
+
+_CHUNK = 1024  # images perturbed per call
+_RAW_LABELS = "raw labels are an input of the critic"
+
+
+class LocalConfig(WganGpConfig):
+    """[method] of idp-gan-local: that of wgan-gp, and the channel.
+
+    Attributes:
+        projection: "pixels", "dct" or "public-pca"; fixed and public.
+        coefficients: k, for a projection.
+        bound: "clamp" each coefficient (Laplace), or clip the "l1" norm (Laplace, pure) or the "l2" norm (Gaussian).
+        clip_norm: Public norm of "l1" and "l2"; None takes it from public images, or allows any image.
+    """
+
+    name: Literal["idp-gan-local"] = "idp-gan-local"  # type: ignore[assignment]  # the same section, another method
+    projection: Projection = "pixels"
+    coefficients: int | None = Field(None, ge=1)
+    bound: Bound = "clamp"
+    clip_norm: float | None = Field(None, gt=0)
+
+
+class LocalPrivacy(PrivacyConfig):
+    """[privacy] of idp-gan-local.
+
+    Attributes:
+        epsilon: What is proven for one image together with its label.
+        delta: 0 is pure differential privacy.
+        label_epsilon: Part of it that the label's randomized response takes; needed where the model is conditional.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float | None = Field(None, ge=0, lt=1)
+    label_epsilon: float | None = Field(None, gt=0, le=30)
+
+
+class Config(RunConfig):
+    """A whole config file of idp-gan-local."""
+
+    method: LocalConfig = LocalConfig()
+    privacy: LocalPrivacy
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> Config:
+        if self._raw_labels and not self.privacy.accept_unsound:
+            raise ConfigError(
+                "model.conditional = true makes labels an input of the critic. Set privacy.label_epsilon for their "
+                "randomized response, model.conditional = false, or privacy.accept_unsound = true for no guarantee."
+            )
+        if self.privacy.label_epsilon is not None and not self.model.conditional:
+            raise ConfigError("privacy.label_epsilon is set, but model.conditional = false uses no labels.")
+        return self
+
+    @property
+    def _raw_labels(self) -> bool:
+        """Whether labels are used without protection."""
+        return self.model.conditional and self.privacy.label_epsilon is None
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `RunConfig.ledger_terms`: the target is what was asked for; raw labels have none."""
+        if self._raw_labels:
+            return *PAIR, None
+        found = describe(self.data)
+        return *PAIR, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """See `RunConfig.planned_events`."""
+        return self.events(shape.image_shape, len(shape.classes), shape.num_private)
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: no paper claims anything of this method."""
+        method = self.method
+        plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
+        broken = [event.reason for event in events if event.reason]
+        assumptions = [f"noise source: {noise[0].name}"]
+        if shape.sizes.public and not plain:
+            assumptions.append("basis and bounds of the coefficients were computed from public images")
+        return PrivacyReport(
+            claimed=None,
+            proven=proven,
+            audited=None,
+            reason=broken[0] if broken else INFO.reason,
+            private=proven.finite and noise[0].private,
+            public_assumptions=tuple(assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`."""
+        super().check(shape)
+        terms = self.terms(shape.image_shape, len(shape.classes), shape.num_private)
+        check_channel(terms, self.method.projection, shape.sizes.public, self.method.clip_norm)
+
+    def terms(self, image_shape: ImageShape, num_classes: int, num_private: int) -> Terms:
+        """Return what the channel has to keep to."""
+        return Terms(
+            num_coefficients=count_coefficients(self.method.projection, self.method.coefficients, image_shape),
+            bound=self.method.bound,
+            epsilon=self.privacy.epsilon,
+            delta=self.stated_delta(num_private),
+            num_classes=classes_of(self.model, num_classes),
+            label_epsilon=self.privacy.label_epsilon,
+        )
+
+    def events(self, image_shape: ImageShape, num_classes: int, num_private: int) -> tuple[Event, ...]:
+        """Return all that `prepare` charges."""
+        terms = self.terms(image_shape, num_classes, num_private)
+        unpaid = (Event.non_private(_RAW_LABELS, *PAIR),) if self._raw_labels else ()
+        return terms.events(solve(terms)) + unpaid
+
+
+class IdpLocal(WganGp):
+    """WGAN-GP on images and labels that were perturbed one by one; see the module.
+
+    Args:
+        config: The run's config.
+        split: The private part is read once, by `prepare`; the public one sets basis and bounds.
+        ledger: Made with ``config.ledger_terms()``; charged by `prepare` before it reads.
+        device: Where networks and noisy images live.
+        noise: Secret source; None is the operating system's.
+
+    Attributes:
+        channel: What every image goes through, real or generated.
+
+    Raises:
+        ConfigError: If config and data do not fit, or no noise reaches the target.
+    """
+
+    config: LocalConfig
+
+    def __init__(
+        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device)  # type: ignore[arg-type]  # same sections
+        self.config, self._run, self.ledger = config.method, config, ledger
+        self._images = place(split.private, device)  # null records too: see the module
+        self.noise = noise or Noise.system()
+        shape, classes = split.image_shape, len(split.classes)
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
+        self._events = config.events(shape, classes, split.num_private)
+        self._terms = config.terms(shape, classes, split.num_private)
+        channel = build_channel(self._terms, config.method.projection, shape, split.public, config.method.clip_norm)
+        self.channel = channel.to(device)
+        self._steps = torch.empty(0, self._terms.num_coefficients, dtype=torch.int32, device=device)
+        self._labels = torch.empty(0, dtype=torch.int64, device=device)
+        self._frequencies = torch.empty(0, device=device)
+
+    def prepare(self) -> None:
+        """Perturb all images and labels, once, and let go of the raw ones."""
+        released = self.ledger.release(self._events, self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take(released["steps"], released["labels"])
+
+    def _release(self) -> dict[str, Tensor]:
+        """Read every image and label, and return what the channel and the response make of them."""
+        chunks = [
+            self.channel.release(to_float(chunk).to(self.device), self.noise)
+            for chunk in self._images.images.split(_CHUNK)
+        ]
+        labels = torch.empty(0, dtype=torch.int64)
+        if self.newest.num_classes and self._images.labels is not None:
+            raw = self._images.labels.cpu().clone()
+            labels = raw if self._terms.response is None else self._terms.response(raw, self.noise)
+        return {"steps": torch.cat(chunks), "labels": labels}
+
+    def _take(self, steps: Tensor, labels: Tensor) -> None:
+        """Keep what was released, and nothing raw."""
+        self._steps, self._labels = steps.to(self.device), labels.to(self.device)
+        if self.newest.num_classes:
+            self._frequencies = self._estimate_frequencies()
+        empty = self._images.select(torch.empty(0, dtype=torch.int64))
+        self._images = Images(empty.images.clone(), empty.labels, empty.classes)
+
+    def _estimate_frequencies(self) -> Tensor:
+        """Return the class frequencies that the noisy labels point to: the response inverted, (K,)."""
+        classes = self.newest.num_classes
+        noisy = torch.bincount(self._labels, minlength=classes).double() / len(self._labels)
+        truth, lie = self._response_probabilities()
+        estimate = ((noisy - lie) / (truth - lie)).clamp(min=0)
+        return (estimate / estimate.sum()).float()
+
+    def _response_probabilities(self) -> tuple[float, float]:
+        """Return the probability of the true label and of each other one."""
+        if self._terms.response is None:
+            return 1.0, 0.0
+        odds = math.exp(self._terms.response.epsilon)
+        return odds / (odds + self.newest.num_classes - 1), 1 / (odds + self.newest.num_classes - 1)
+
+    def step_event(self) -> None:  # type: ignore[override]  # WGAN-GP always has one
+        """Nothing private is read after `prepare`."""
+        return
+
+    def critic_step(self, step: int) -> Stats:
+        """One Adam step of WGAN-GP's critic on noisy reals and equally noisy fakes."""
+        real, labels = self._real_batch()
+        with torch.no_grad():
+            fake, fake_labels = self._noisy_fakes(frequencies=self._frequencies)
+        alpha = torch.rand(self.batch_size, generator=self._rng, device=self.device)
+        penalty = gradient_penalty(lambda images: self.critic(images, labels), interpolate(real, fake, alpha)).mean()
+        distance = critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels))
+        loss = distance + self.config.gradient_penalty * penalty
+        self._critic_optimizer.zero_grad()
+        loss.backward(inputs=list(self.critic.parameters()))
+        self._critic_optimizer.step()
+        return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
+
+    def generator_step(self, step: int) -> Stats:
+        """One Adam step on minus the critic's mean score of noisy fakes; the average moves."""
+        loss = generator_wasserstein(self.critic(*self._noisy_fakes()))
+        self._generator_optimizer.zero_grad()
+        loss.backward(inputs=list(self.newest.parameters()))
+        self._generator_optimizer.step()
+        self.ema.update(self.newest)
+        return {"generator_loss": loss.detach()}
+
+    def _real_batch(self) -> tuple[Tensor, Tensor | None]:
+        """Draw B noisy images with replacement: (B, C, H, W), and their noisy labels if they are used."""
+        index = torch.randint(len(self._steps), (self.batch_size,), generator=self._rng, device=self.device)
+        images = self.channel.decode_steps(self._steps[index])
+        return images, self._labels[index] if self.newest.num_classes else None
+
+    def _noisy_fakes(self, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Generate B images and send them and their labels through the channel; labels uniform unless told."""
+        classes, labels, noisy = self.newest.num_classes, None, None
+        if classes:
+            weights = torch.ones(classes, device=self.device) if frequencies is None else frequencies
+            labels = torch.multinomial(weights, self.batch_size, replacement=True, generator=self._rng)
+            noisy = self._respond(labels)
+        fake = self.newest(self._latents(), labels)
+        return self.channel.perturb_public(fake, self._rng), noisy
+
+    def _respond(self, labels: Tensor) -> Tensor:
+        """Randomize generated labels as the private ones were."""
+        classes, (truth, _) = self.newest.num_classes, self._response_probabilities()
+        lie = torch.rand(labels.shape, generator=self._rng, device=self.device) >= truth
+        other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=self._rng, device=self.device)
+        return torch.where(lie, other % classes, labels)
+
+    def privacy(self) -> PrivacyReport:
+        """Report what the ledger proves; no paper claims anything of this method."""
+        proven = self.ledger.proven(self._delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
+
+    def state(self) -> dict[str, Any]:
+        """Return WGAN-GP's state, and under "prepared" what was released. The noise source is not needed again."""
+        return {**super().state(), "prepared": {"steps": self._steps, "labels": self._labels}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        super().load_state(state)
+        self._take(state["prepared"]["steps"], state["prepared"]["labels"])
+
+
+Method: Callable[..., method.Method] = IdpLocal

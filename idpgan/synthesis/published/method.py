@@ -1,0 +1,468 @@
+r"""IDP-GAN as published (seed 004, Algorithm 1): unsound, built to be measured. Claimed eps1 + eps2; proven by ledger.
+
+Lines 3-6, the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in
+`idpgan.models.losses`. No loss term sees a raw image, the gradient penalty included. What the paper leaves open, slips
+or contradicts, and what is built (math.md 1.1; also docs/deviations.md):
+
+1. The critic's loss joins two that the paper never joins: noisy Taylor cross-entropy / |L| + 10 x gradient penalty.
+2. Lines 9-10, a gradient step and then Adam on its mean, are read as one Adam step.
+3. The printed eq. 10-11 carry sign slips; the Taylor series of the true cross-entropy is used.
+4. D0 counts the neurons of one feature map (`paper_sensitivity`), after stride; h0 is 5 x 5 with stride 2.
+   `privacy.sensitivity` overrides it.
+5. When noise is drawn is a setting, as the paper says both: `once` (section 2.2.3), `per_step` (the listing), or
+   `per_batch` (the public code of the mechanism's origin). Noise is continuous Laplace, as the paper's.
+6. Fakes get the same noise as reals, from a generator that need not be secret; so does the bias.
+7. The penalty is taken at interpolates of perturbed reals (the same draw) and perturbed fakes, on the real/fake output.
+8. The last features are half a layer norm, clamped to [-1, 1]; outputs are linear without bias.
+9. Coefficient noise: DF is divided by eps2 |L|, drawn for each of the 2 |L| records at every step. Sums over records
+   are drawn as sums where no private label is behind them (the same law). The order-2 matrix is symmetric.
+10. Conditional: M = 1 + classes outputs, or 1 + attributes where `data.label` makes the classes of attributes
+    (multi-label; at most 6 of them). Order-1 coefficients of private labels are released record by record, with
+    secret noise. With `label_path = "coefficients"` they train the last weights only; the literal autograd through
+    line 8 (`"autograd"`) also hands the raw label to the hidden layers, past the noise: proven infinite.
+11. The generator minimizes minus the mean real/fake output of its fakes, minus that of their class where conditional;
+    with attributes minus those of the present ones plus those of the absent ones.
+12. Labels as an *input* of the critic (not in the paper) need `privacy.label_epsilon`, one k-ary randomized response;
+    without it proven is infinite.
+13. `critic_steps_per_generator_step` = 5, Adam betas (0, 0.9) and gradient penalty 10 from improved WGAN; the L2
+    weight, which the paper does not state, is 1e-5. What is released is a moving average of the generator.
+14. Batches go through the images in shuffled epochs: an image is accessed at most ceil(T |L| / N) times, which is
+    charged in full before the first step.
+15. `allocation = "relevance"` divides the scale of pixel j by beta_j, from a small classifier of public images.
+
+A null record is an ordinary record, a black image of class 0: under replace-one whether it is there is part of its
+content, and leaving it out would tell without noise that it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import Split, place
+from idpgan.errors import ConfigError
+from idpgan.models.config import classes_of
+from idpgan.models.ema import Ema
+from idpgan.models.families import build_generator
+from idpgan.models.generator import Generator
+from idpgan.models.initialize import seeded_init, torch_seed
+from idpgan.models.losses import (
+    gradient_penalty,
+    interpolate,
+    taylor_coefficients,
+    taylor_cross_entropy,
+    taylor_curvature,
+    taylor_polynomial,
+)
+from idpgan.models.perturbed import (
+    ImageShape,
+    PerturbedAffine,
+    PerturbedCritic,
+    build_critic,
+    check_bounded_features,
+)
+from idpgan.models.relevance import allocate, mean_relevance
+from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomizedResponse
+from idpgan.synthesis.published.config import (
+    PAIR,
+    Config,
+    PublishedConfig,
+    coefficient_scale,
+    label_events,
+    label_outputs,
+    label_targets,
+    most_accesses,
+    num_outputs,
+    planned,
+)
+from idpgan.training import method
+from idpgan.training.fit import FitConfig, fit_classifier
+from idpgan.training.method import Stats
+
+__all__ = ["Config", "IdpPublished", "Method", "PublishedConfig"]
+
+_LOG = logging.getLogger(__name__)
+_RNG_STREAM, _RELEVANCE_STREAM = 2, 3  # of training.seed; 0 and 1 are the initial weights
+_CHUNK = 2048  # images perturbed per call: bounds the memory of the float64 noise
+_CURVATURE_STEPS = 20  # the loss is examined for a lower bound every so many steps
+
+
+class IdpPublished:
+    """Algorithm 1 as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        config: The run's config.
+        split: The private part is read in `prepare` (`once`) or at every step (otherwise), the public one for
+            relevance only.
+        ledger: Charged in full by `prepare`, before it reads.
+        device: Where networks and images live.
+        noise: Secret source; None is the operating system's.
+        critic: Another critic; its last features must lie in [-1, 1].
+
+    Attributes:
+        generator: The averaged generator.
+        newest: The generator that is trained.
+        critic: The critic with its noisy first layer.
+
+    Raises:
+        ConfigError: If data and config do not fit, or the critic's last features are not bounded.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        split: Split,
+        *,
+        ledger: Ledger,
+        device: torch.device,
+        noise: Noise | None = None,
+        critic: PerturbedCritic | None = None,
+    ) -> None:
+        config.check(split.shape)
+        self.config, self._run = config.method, config
+        self.batch_size = config.training.batch_size
+        self.device, self.ledger = device, ledger
+        self.noise = noise or Noise.system()
+        seed, shape, classes = config.training.seed, split.image_shape, split.classes
+        self._accesses = most_accesses(config, split.num_private)
+        self._num_classes, self._num_private = len(classes), split.num_private
+        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
+        self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
+        self._public = split.public if config.method.allocation == "relevance" else None
+        self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
+        labels = split.private.labels
+        self._labels = None if labels is None else labels.clone().to(device)
+        self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
+
+        self.newest = build_generator(config.model, shape, len(classes), seed=seed).to(device)
+        self.newest.classes = classes if self.newest.num_classes else ()
+        self.critic = (critic or self._build_critic(shape)).to(device)
+        label_classes = self.newest.num_classes if config.method.label_input else 0
+        check_bounded_features(self.critic, shape, label_classes)
+        self.ema = Ema(self.newest, self.config.ema_decay)
+        self.generator = cast(Generator, self.ema.module)
+        self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
+        self._critic_optimizer, self._generator_optimizer = self._adam(self.critic), self._adam(self.newest)
+        self._unbounded, self._warned = torch.zeros((), device=device), False
+        scale = coefficient_scale(config, len(classes))
+        self._coefficient_scale = scale
+        self._coefficient_noise = Laplace(1.0, scale, *PAIR)  # of one number whose sensitivity is 1
+
+    # Private reads ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
+        if self._public is not None:
+            self._allocate(self._relevance(self._public))
+        pixels = self.critic.first.pixel_noise
+        events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
+        self._take_released(self.ledger.release(events, self._release, noise=self.noise))
+        self.critic.first.draw_bias_noise(self._rng)
+
+    def _release(self) -> dict[str, Tensor]:
+        """Return what is drawn once: x~ (`once`), the labels' random answers; and the allocation of the noise."""
+        released, pixels = {}, self.critic.first.pixel_noise
+        if self._labels_are_public and self._labels is not None and self.newest.num_classes:
+            response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *PAIR)
+            released["labels"] = response(self._labels, self.noise)
+        if pixels.draw == "once" and self._raw is not None:
+            perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
+            released["images"] = torch.cat(perturbed)
+        if self.config.allocation == "relevance":
+            released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
+        return released
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run, and let go of what is raw."""
+        self._released = released
+        if "allocation" in released:
+            self._allocate(tuple(released["allocation"].tolist()))
+        if "labels" in released:
+            self._labels = released["labels"].to(self.device)
+        if "images" in released:
+            self._images, self._raw = released["images"].to(self.device), None
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of what is drawn at every step."""
+        return (self.noise,)
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """Return what the accesses after `step` cost at most, one more than they fill: they may begin in an epoch."""
+        left = self._run.training.steps - step
+        accesses = math.ceil(left * self.batch_size / self._num_private) + 1
+        pixels = self.critic.first.pixel_noise
+        of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
+        of_labels = () if not left or self._labels_are_public else label_events(self._run, self._num_classes, accesses)
+        return of_pixels + of_labels
+
+    def step_event(self) -> Event | None:
+        """`prepare` has paid for every step: the number of accesses is fixed in advance."""
+        return None
+
+    def _real_batch(self) -> tuple[Tensor, Tensor | None]:
+        """Return the next |L| images of the shuffled epoch, perturbed, (B, C, H, W), and their labels if used."""
+        index = self._next_index()
+        if self._images is not None:
+            real = self._images[index]
+        else:
+            if self._raw is None:
+                raise RuntimeError("prepare() or load_state() comes before the first step.")
+            raw = to_float(self._raw.select(index).images).to(self.device)
+            real = self.critic.first.pixel_noise(raw, self.noise)
+        if not self.newest.num_classes or self._labels is None:
+            return real, None
+        return real, self._labels[index]
+
+    def _next_index(self) -> Tensor:
+        """Return |L| positions of the stream of shuffled epochs: each image comes once per epoch."""
+        end = self._cursor + self.batch_size
+        parts = [self._order[self._cursor : end]]
+        if end > len(self._order):
+            self._order = torch.randperm(self._num_private, generator=self._rng, device=self.device)
+            end -= self._cursor + len(parts[0])
+            parts.append(self._order[:end])
+        self._cursor = end
+        return torch.cat([part.to(self.device) for part in parts])
+
+    # Steps -----------------------------------------------------------------------------------------------------
+
+    def step(self, step: int) -> Stats:
+        """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
+        stats = self.critic_step(step)
+        if step % self.config.critic_steps_per_generator_step == 0:
+            stats |= self.generator_step(step)
+        return stats
+
+    def critic_step(self, step: int) -> Stats:
+        """Minimize noisy Taylor cross-entropy / |L| + 10 x gradient penalty by one Adam step (lines 3-10)."""
+        first, pixels = self.critic.first, self.critic.first.pixel_noise
+        if pixels.draw != "once":
+            first.draw_bias_noise(self._rng)
+        real, labels = self._real_batch()
+        with torch.no_grad():
+            fake, fake_labels = self._fake_batch()
+            fake = pixels.perturb_public(fake, self._rng)
+        given, fake_given = (labels, fake_labels) if self.config.label_input else (None, None)
+        real_features, fake_features = self.critic.features(real, given), self.critic.features(fake, fake_given)
+        noise = self._coefficient_noise_sums()
+        loss = self._taylor_loss(real_features, labels, fake_features, fake_labels, noise)
+
+        alpha = torch.rand(self.batch_size, generator=self._rng, device=self.device)
+        penalty = gradient_penalty(lambda x: self.critic(x, given)[:, 0], interpolate(real, fake, alpha)).mean()
+        total = loss + self.config.gradient_penalty * penalty
+        self._critic_optimizer.zero_grad()
+        total.backward(inputs=list(self.critic.parameters()))
+        self._critic_optimizer.step()
+        stats = {"critic_loss": total.detach(), "taylor_loss": loss.detach(), "gradient_penalty": penalty.detach()}
+        if step % _CURVATURE_STEPS == 1:
+            stats["unbounded_below"] = self._share_unbounded(real_features, fake_features, noise[1])
+        return stats
+
+    def _taylor_loss(
+        self,
+        real: Tensor,
+        labels: Tensor | None,
+        fake: Tensor,
+        fake_labels: Tensor | None,
+        noise: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Return the noisy loss of 2 |L| records, divided by |L| (lines 7-9). Features are (B, d)."""
+        weight = self.critic.weight
+        released = self._labels_are_public
+        real_targets = self._targets(1.0, labels if released else None)
+        loss = taylor_cross_entropy(real @ weight.T, real_targets).sum()
+        loss = loss + taylor_cross_entropy(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
+        loss = loss + taylor_polynomial(*noise, weight)
+        if labels is not None and not released:
+            loss = loss + self._private_label_term(real, labels)
+        return loss / self.batch_size
+
+    def _private_label_term(self, real: Tensor, labels: Tensor) -> Tensor:
+        """Return the order-1 terms of the class outputs, from coefficients that were released with noise."""
+        weight = self.critic.weight[1:]  # (K, d)
+        targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
+        exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
+        term = (self._coefficient_noise(exact, self.noise).sum(0) * weight).sum()
+        if self._run.privacy.label_path == "autograd":  # line 9 by the letter: the raw label, to the hidden layers
+            leak = ((0.5 - targets) * (real @ weight.detach().T)).sum()
+            term = term + leak - leak.detach()
+        return term
+
+    @property
+    def _labels_are_public(self) -> bool:
+        """Whether the labels at hand have been released, by randomized response."""
+        return self._run.privacy.label_epsilon is not None
+
+    def _targets(self, real: float, labels: Tensor | None) -> Tensor:
+        """Return y (B, M); without labels the class outputs get 1/2, where their order-1 term vanishes."""
+        outputs = label_outputs(self._run, self._num_classes)
+        first = torch.full((self.batch_size, 1), real, device=self.device)
+        if labels is None:
+            return torch.cat([first, torch.full((self.batch_size, outputs), 0.5, device=self.device)], 1)
+        return torch.cat([first, label_targets(self._run, labels, self._num_classes)], 1)
+
+    def _coefficient_noise_sums(self) -> tuple[Tensor, Tensor]:
+        """Draw the noise of all records' coefficients, summed: (M, d) and symmetric (M, d, d).
+
+        Order-1 noise of private labels is not in it: that one is secret and drawn record by record.
+        """
+        outputs, features = self.critic.weight.shape
+        records = torch.full((outputs, 1), 2.0 * self.batch_size, device=self.device)
+        secret = self.newest.num_classes > 0 and not self._labels_are_public
+        order1 = records.clone()
+        order1[1:] -= self.batch_size if secret else 0
+        first = self._laplace_sums(order1.expand(outputs, features))
+        upper = self._laplace_sums(records.unsqueeze(2).expand(outputs, features, features)).triu()
+        return first, upper + upper.triu(1).mT
+
+    def _laplace_sums(self, counts: Tensor) -> Tensor:
+        """Draw sums of ``counts`` Laplace numbers: the difference of two gamma variables is one."""
+        positive, negative = (torch._standard_gamma(counts, generator=self._rng) for _ in range(2))
+        return (positive - negative) * self._coefficient_scale
+
+    def _share_unbounded(self, real: Tensor, fake: Tensor, noise: Tensor) -> Tensor:
+        """Return the share of outputs along whose weights the loss has no lower bound, and remember that it was so."""
+        features = torch.cat([real, fake]).detach()
+        second = (noise + features.T @ features / 8) / self.batch_size
+        share = (taylor_curvature(second, self.config.l2) < 0).float().mean()
+        self._unbounded = torch.maximum(self._unbounded, share)
+        return share
+
+    def generator_step(self, step: int) -> Stats:
+        """Minimize minus the mean output of perturbed fakes by one Adam step (line 11), and move the average."""
+        fake, labels = self._fake_batch()
+        fake = self.critic.first.pixel_noise.perturb_public(fake, self._rng)
+        outputs = self.critic(fake, labels if self.config.label_input else None)  # (B, M)
+        loss = -outputs[:, 0].mean()
+        if labels is not None:
+            wanted = label_targets(self._run, labels, self._num_classes)
+            if self._run.data.label:  # an absent attribute is to be seen as absent; other classes are left alone
+                wanted = 2 * wanted - 1
+            loss = loss - (wanted * outputs[:, 1:]).sum(1).mean()
+        self._generator_optimizer.zero_grad()
+        loss.backward(inputs=list(self.newest.parameters()))
+        self._generator_optimizer.step()
+        self.ema.update(self.newest)
+        return {"generator_loss": loss.detach()}
+
+    # Books -----------------------------------------------------------------------------------------------------
+
+    def privacy(self) -> PrivacyReport:
+        """Report eps1 + eps2 as claimed, and what the ledger proves."""
+        proven = self.ledger.proven(self._delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
+
+    def state(self) -> dict[str, Any]:
+        """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared"."""
+        self._warn_if_unbounded()
+        return {
+            "generator": self.newest.state_dict(),
+            "critic": self.critic.state_dict(),
+            "ema": self.ema.state(),
+            "generator_optimizer": self._generator_optimizer.state_dict(),
+            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "rng": self._rng.get_state(),
+            "noise": self.noise.state(),
+            "order": self._order,
+            "cursor": self._cursor,
+            "unbounded": self._unbounded,
+            "prepared": self._released,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        self.newest.load_state_dict(state["generator"])
+        self.critic.load_state_dict(state["critic"])
+        self.ema.load_state(state["ema"])
+        self._generator_optimizer.load_state_dict(state["generator_optimizer"])
+        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._rng.set_state(state["rng"])
+        self.noise.load_state(state["noise"])
+        self._order, self._cursor = state["order"], state["cursor"]
+        self._unbounded = state["unbounded"].to(self.device)
+        self._take_released(state["prepared"])
+
+    def _warn_if_unbounded(self) -> None:
+        """Say once, at a tick, that the order-2 noise has taken the loss's lower bound away."""
+        if not self._warned and self._unbounded.item() > 0:
+            self._warned = True
+            _LOG.warning(
+                "the order-2 noise leaves the critic's loss without a lower bound for up to %.0f %% of its outputs "
+                "(statistic unbounded_below); raise |L|, privacy.epsilon2 or method.l2, or lower method.features.",
+                100 * self._unbounded.item(),
+            )
+
+    # Helpers ---------------------------------------------------------------------------------------------------
+
+    def _build_critic(self, image_shape: ImageShape) -> PerturbedCritic:
+        """Build the default critic around the paper's noise."""
+        config, privacy = self._run, self._run.privacy
+
+        def perturb(layer: nn.Linear | nn.Conv2d) -> PerturbedAffine:
+            return PerturbedAffine(
+                layer,
+                image_shape,
+                epsilon=privacy.epsilon1,
+                batch_size=self.batch_size,
+                draw=privacy.noise,
+                sensitivity=privacy.sensitivity,
+            )
+
+        return build_critic(
+            config.model,
+            image_shape,
+            kind=self.config.first_layer,
+            num_features=self.config.features,
+            num_outputs=num_outputs(config, self._num_classes),
+            label_classes=classes_of(config.model, self._num_classes) if self.config.label_input else 0,
+            seed=config.training.seed,
+            perturb=perturb,
+        )
+
+    def _relevance(self, public: Images) -> Tensor:
+        """Return the relevance of each pixel (C, H, W) to a small classifier of public images."""
+        if public.labels is None:
+            raise ConfigError("method.allocation = relevance needs labeled public images.")
+        seed, (channels, height, width) = self._run.training.seed, public.image_shape
+        maps = ((height + 3) // 4) * ((width + 3) // 4)
+        with seeded_init(seed, stream=_RELEVANCE_STREAM):
+            network = nn.Sequential(
+                *(nn.Conv2d(channels, 16, 3, stride=2, padding=1), nn.ReLU()),
+                *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()),
+                *(nn.Flatten(), nn.Linear(32 * maps, len(public.classes))),
+            )
+        fit_classifier(network, public.images, public.labels, config=FitConfig(batch_size=64, seed=seed))
+        return mean_relevance(network, to_float(public.images), public.labels)
+
+    def _allocate(self, allocation: Tensor | tuple[float, ...]) -> None:
+        """Put an allocation into the noise of the first layer; relevance is turned into one."""
+        if isinstance(allocation, Tensor):
+            allocation = allocate(allocation, self.config.relevance_floor)
+        first = self.critic.first
+        first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
+
+    def _adam(self, network: nn.Module) -> torch.optim.Adam:
+        """Adam with the L2 term inside the gradient."""
+        betas = (self.config.beta1, self.config.beta2)
+        return torch.optim.Adam(
+            network.parameters(), lr=self.config.learning_rate, betas=betas, weight_decay=self.config.l2, fused=True
+        )
+
+    def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
+        """Generate |L| images with uniform labels; gradients flow."""
+        classes, labels = self.newest.num_classes, None
+        if classes:  # uniform: the private class frequencies are not the generator's to know
+            labels = torch.randint(classes, (self.batch_size,), generator=self._rng, device=self.device)
+        latents = torch.randn(self.batch_size, self.newest.latent_dim, generator=self._rng, device=self.device)
+        return self.newest(latents, labels), labels
+
+
+Method: Callable[..., method.Method] = IdpPublished

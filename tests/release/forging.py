@@ -1,0 +1,219 @@
+"""What a forger does to a release folder: changes one thing, and makes hashes and card fit again."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import shutil
+
+import numpy as np
+from PIL import Image, PngImagePlugin
+from safetensors.torch import load_file, save_file
+
+from idpgan.audit.bounds import cap, epsilon_bound
+from idpgan.errors import InputError
+from idpgan.privacy.event import Event
+from idpgan.privacy.ledger import Ledger
+from idpgan.release.card import CardFacts, render_card
+from idpgan.release.folder import FILES
+from idpgan.release.received import read_privacy
+from idpgan.release.verify import verify_release
+
+
+def verdict(folder):
+    """All that is said of a release, as one text; empty = consistent."""
+    try:
+        found = verify_release(folder)
+    except InputError as error:
+        text = str(error)
+    else:
+        assert found.consistent == (not found.problems) == found.to_json()["consistent"]
+        text = " ".join(found.problems)
+    assert "\n" not in text
+    text.encode()  # can be printed
+    return text
+
+
+# A forger ------------------------------------------------------------------------------------------------------
+
+
+def document_of(folder):
+    return json.loads((folder / "privacy.json").read_text())
+
+
+def put(folder, document):
+    """Write privacy.json with the hashes of what lies there."""
+    for name in FILES:
+        if (folder / name).is_file():
+            document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def put_file(folder, name, content):
+    """Replace a file and mend its hash."""
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    put(folder, document_of(folder))
+
+
+def edit(folder, change):
+    """Change privacy.json as a forger would: the card is rendered again, hashes are mended."""
+    document = document_of(folder)
+    change(document)
+    put(folder, document)
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        report = read_privacy(folder / "privacy.json").report
+        facts = CardFacts(
+            data=config["run"]["data"]["name"],
+            method=config["run"]["method"]["name"],
+            image_shape=tuple(config["generator"]["image_shape"]),
+            classes=tuple(config["generator"]["classes"]),
+            num_private=document["num_private"],
+            num_public=document["num_public"],
+            delta=document["delta"],
+            version=document["idpgan"],
+        )
+        put_file(folder, "MODEL_CARD.md", render_card(report, facts))
+    except (InputError, KeyError, UnicodeEncodeError):
+        pass  # no card can be rendered of that
+
+
+def said(**changes):
+    """Edit the report's proven entry."""
+    return lambda folder: edit(folder, lambda document: document["report"]["proven"].update(changes))
+
+
+def stated(**changes):
+    return lambda folder: edit(folder, lambda document: document.update(changes))
+
+
+def report(**changes):
+    return lambda folder: edit(folder, lambda document: document["report"].update(changes))
+
+
+def charged(*events):
+    """Replace the charges and state what they cost, so that the numbers agree with each other."""
+
+    def change(document):
+        ledger = Ledger(events[0].unit, events[0].relation)
+        for event in events:
+            ledger.charge(event)
+        document["events"] = [event.to_json() for event in events]
+        document["report"]["proven"] = ledger.proven(document["delta"]).to_json()
+
+    return lambda folder: edit(folder, change)
+
+
+def other_event(**changes):
+    """Change the first charge, with all numbers that follow."""
+
+    def apply(folder):
+        first = Event.from_json(document_of(folder)["events"][0])
+        charged(dataclasses.replace(first, **changes))(folder)
+
+    return apply
+
+
+def config(change):
+    """Change config.json, mend hash and card."""
+
+    def apply(folder):
+        content = json.loads((folder / "config.json").read_text())
+        change(content)
+        (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+        edit(folder, lambda document: None)
+
+    return apply
+
+
+def setting(section, **changes):
+    return config(lambda content: content["run"][section].update(changes))
+
+
+def described(**changes):
+    return config(lambda content: content["generator"].update(changes))
+
+
+def first_class(name):
+    return config(lambda content: content["generator"]["classes"].__setitem__(0, name))
+
+
+def raw(name, content):
+    """Replace a file and mend nothing."""
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def with_hash(name, make):
+    return lambda folder: put_file(folder, name, make((folder / name).read_bytes()))
+
+
+MEASURED = float(epsilon_bound(np.array(3358), np.array(20), 50_000, 1e-5, 0.95))
+WORDS = (
+    f"lower bound at 0.95 confidence, cap {cap(50_000, 0.95, 1e-5):.2f}, 100000 runs per side, right 3358 and wrong 20 "
+    "times of 50000, exact log-likelihood ratio, one record absent against present"
+)
+
+
+def audited(epsilon=MEASURED, **changes):
+    def change(document):
+        proven = document["report"]["proven"]
+        document["report"]["audited"] = {**proven, "epsilon": epsilon, "basis": WORDS, **changes}
+
+    return lambda folder: edit(folder, change)
+
+
+def replaced_text(name, old, new):
+    return lambda folder: raw(name, (folder / name).read_text().replace(old, new, 1))(folder)
+
+
+def linked(name, mend=False):
+    def apply(folder):
+        shutil.move(folder / name, folder.parent / "elsewhere")
+        (folder / name).symlink_to(folder.parent / "elsewhere")
+
+    return apply
+
+
+def pipe(name):
+    def apply(folder):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return apply
+
+
+def png(make_picture, **options):
+    buffer = io.BytesIO()
+    make_picture.save(buffer, format=options.pop("form", "PNG"), **options)
+    return buffer.getvalue()
+
+
+def somebody(content):
+    """A picture of the same size that the generator did not draw."""
+    shape = np.asarray(Image.open(io.BytesIO(content))).shape
+    return png(Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)))
+
+
+def with_text(content):
+    note = PngImagePlugin.PngInfo()
+    note.add_text("members", "0, 7, 19")
+    return png(Image.open(io.BytesIO(content)), pnginfo=note)
+
+
+def weights(change):
+    def apply(folder):
+        tensors = load_file(folder / "generator.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "generator.safetensors")
+        put(folder, document_of(folder))
+
+    return apply
+
+
+def first_float(change):
+    def apply(tensors):
+        name = next(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim > 1)
+        tensors[name] = change(tensors[name])
+
+    return weights(apply)

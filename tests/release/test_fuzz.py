@@ -1,0 +1,88 @@
+"""Releases damaged at random: refused in one line or found out, never a traceback."""
+
+import copy
+import json
+import random
+import shutil
+
+import pytest
+
+from tests.release.forging import put, verdict
+
+JUNK = [
+    None, True, False, 0, -1, 1, 2, 0.5, 1e308, -1e308, 10**400, -(10**400), 1 << 64, "", "x", "inf", "\0", "\ud800",
+    "a\nb", "x" * 5000, [], {}, [[]], {"x": {}}, [None], ["x", 1], {"": None}, {"epsilon": 1},
+]  # fmt: skip
+
+
+def paths(value, here=()):
+    """All places in a JSON value, the value itself left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*here, key)
+        yield from paths(inner, (*here, key))
+
+
+def mutated(value, rng):
+    """A copy with one place replaced by junk, removed, or doubled."""
+    changed = copy.deepcopy(value)
+    *parents, last = rng.choice(list(paths(value)))
+    inner = changed
+    for key in parents:
+        inner = inner[key]
+    action = rng.random()
+    if action < 0.8:
+        inner[last] = rng.choice(JUNK)
+    elif action < 0.9:
+        del inner[last]
+    elif isinstance(inner, list):
+        inner.append(inner[last])
+    else:
+        inner[f"{last}x"] = inner[last]
+    return changed
+
+
+def same(first, second):
+    return json.dumps(first) == json.dumps(second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_tables_give_no_traceback(aggregate_run, tmp_path, seed):
+    rng = random.Random(seed)
+    for index in range(150):
+        name = rng.choice(["privacy.json", "config.json"])
+        folder = shutil.copytree(aggregate_run / "release", tmp_path / str(index))
+        before = json.loads((folder / name).read_text())
+        after = mutated(before, rng)
+        (folder / name).write_text(json.dumps(after, indent=2) + "\n")
+        if name == "config.json":
+            put(folder, json.loads((folder / "privacy.json").read_text()))
+        found = verdict(folder)
+        if name == "privacy.json" and not same(before, after):
+            assert found, after
+        if name == "config.json" and not found:  # what changes no charge may be another run's: seeds, steps, rates
+            cap = {"most_per_person": 20}  # of unit person, which this run is not
+            assert after["run"]["privacy"] | cap == before["run"]["privacy"] | cap
+            assert after["generator"]["model"] == before["generator"]["model"]
+        shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_flipped_bytes_are_found(aggregate_run, tmp_path, seed):
+    rng = random.Random(seed)
+    names = sorted(path.name for path in (aggregate_run / "release").iterdir())
+    for index in range(100):
+        folder = shutil.copytree(aggregate_run / "release", tmp_path / str(index))
+        path = folder / rng.choice(names)
+        content = bytearray(path.read_bytes())
+        for _ in range(rng.choice([1, 1, 10])):
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+        if bytes(content) != (aggregate_run / "release" / path.name).read_bytes():
+            assert verdict(folder), path.name
+            if path.name != "privacy.json":
+                put(folder, json.loads((folder / "privacy.json").read_text()))  # a forger mends the hash
+                verdict(folder)
+        shutil.rmtree(folder)
