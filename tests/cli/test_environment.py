@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_computed(
         pytest.fail("computed before the place was tried")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    for name in ("idpgan.jobs.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
+    for name in ("idpgan.jobs.train.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
         monkeypatch.setattr(name, computed)
     before = sorted(path.name for path in tmp_path.iterdir())
     if command == "audit":  # of a run without a guarantee it says so, and writes nothing
