@@ -1,4 +1,6 @@
-"""Figures 5 and 6 of seed 004: precision of membership inference against epsilon and data size, and between methods.
+"""Figures 5 and 6 of the IDP-GAN paper: precision of membership inference over epsilon, data size and method.
+
+Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy".
 
 How we read them (section 3.3.3; the axes are not in the text that we have). Both are on CelebA. *Figure 5*: precision
 of the attack on IDP-GAN over epsilon, one curve per size of the training set; it rises with both, and at epsilon = 2 it
@@ -223,7 +225,9 @@ def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
             axes.errorbar(x, y, around, marker="o", capsize=2, label=", ".join(map(str, key)))
     axes.axhline(0.5, color="grey", linestyle=":", label="a guess")
     axes.axhline(ANCHOR, color="grey", linestyle="--", label="the paper's 0.52 at epsilon 2")
-    axes.set(xscale="log", xlabel=across, ylabel="precision of the attack", title=f"seed 004, figure {figure}")
+    axes.set(
+        xscale="log", xlabel=across, ylabel="precision of the attack", title=f"Yang, Zhou and Ning, figure {figure}"
+    )
     axes.legend(fontsize="small")
     buffer = io.BytesIO()
     sheet.savefig(buffer, format="png", dpi=120)

@@ -1,4 +1,4 @@
-"""The theorems of seed paper 000 by simulation; called by `paper_tables.py`. Each row says what holds (math.md, 2)."""
+"""The theorems of Zhang, Fu and Meng (2020) by simulation; called by `paper_tables.py`. Each row says what holds."""
 
 from __future__ import annotations
 

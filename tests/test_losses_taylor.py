@@ -1,4 +1,4 @@
-"""The Taylor loss of seed 004: against the true loss, against its own coefficients, and its sensitivity by force."""
+"""The Taylor loss of IDP-GAN: against the true loss, against its own coefficients, and its sensitivity by force."""
 
 import itertools
 import math

@@ -11,7 +11,7 @@ ordinary an image is: ordinary images are near to generated ones whether they we
 | `neighborhood_count` | Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4) | generated images |
 | `density_ratio` | DOMIAS, van Breugel et al. (2023), arXiv:2302.12580 | generated and other real images |
 | `critic_score` | LOGAN, Hayes et al. (2019), arXiv:1705.07663, white box | the critic |
-| `classifier_confidence` | Song, Shokri, Mittal (2019): what seed 004 measures | labeled generated images |
+| `classifier_confidence` | Song, Shokri, Mittal (2019); Yang, Zhou and Ning | labeled generated images |
 
 `latent_reconstruction`, the partial black box of GAN-Leaks, is in `reconstruction.py`.
 """
@@ -211,7 +211,7 @@ def classifier_confidence(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Score by the confidence of a classifier that was trained on the generated images (seed 004, section 3.2.2).
+    """Score by the confidence of a classifier that was trained on the generated images (Yang, Zhou and Ning, 3.2.2).
 
     The confidence p is that in the image's class or, where the attacker does not know it, in the likeliest one. The
     score is its log-odds log(p / (1 - p)), which orders images as p does but does not round to 1 (Carlini et al. 2022).

@@ -175,7 +175,7 @@ _ROWS = (
         "classifier-confidence",
         "black box",
         ("samples", "sample_labels"),
-        "seed 004, section 3.2.2; Song, Shokri, Mittal (2019)",
+        "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
         _confidence,
     ),
     Attack("latent-reconstruction", "partial black box", ("generator",), _LEAKS, _reconstruction, costly=True),

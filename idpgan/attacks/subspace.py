@@ -1,8 +1,9 @@
-"""Who is on a released image? Matching its column and row spaces with those of clean images (math.md section 2, (6)).
+"""Who is on a released image? Matching its column and row spaces with those of clean images.
 
 SRA and ESRA (and LRM and MM, where an image has more rows than its rank) put noise on a few numbers and multiply it by
 factors of the private image that carry none. Whatever the noise, the released image lies in the space of those factors,
-so it can be matched with a gallery of clean photographs of the same people, at every epsilon alike.
+so it can be matched with a gallery of clean photographs of the same people, at every epsilon alike. Measured:
+docs/matrix-publishers.md.
 """
 
 from __future__ import annotations

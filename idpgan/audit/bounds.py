@@ -2,7 +2,7 @@ r"""From counts to a lower bound of epsilon: Clopper-Pearson intervals, the choi
 
 An (epsilon, delta) mechanism allows, for every event E, ``P'(E) <= e^epsilon P(E) + delta``, and the same with the two
 neighbors swapped or E replaced by its complement. With E = "the attacker says neighbor", TPR its probability on the
-neighbor and FPR on the data (math.md, section 6; Jagielski, Ullman, Oprea 2020):
+neighbor and FPR on the data (Jagielski, Ullman, Oprea 2020):
 ``epsilon >= max{ log((TPR_low - delta) / FPR_high), log((TNR_low - delta) / FNR_high) }``.
 Both terms rest on the same two statements, "TPR >= TPR_low" and "FPR <= FPR_high", each one-sided at alpha / 2, since
 FNR_high = 1 - TPR_low and TNR_low = 1 - FPR_high. So the maximum holds with confidence 1 - alpha.

@@ -403,7 +403,7 @@ def _randomized_response(request: Request) -> AuditCase:
 
 
 def _lap(request: Request) -> AuditCase:
-    """Return the case of Laplace noise on every pixel of a 112 x 92 image in [0, 1] (math.md, section 2, `lap`).
+    """Return the case of Laplace noise on every pixel of a 112 x 92 image in [0, 1] (the publisher `lap`).
 
     Noise is sized for the L1 distance of the unit where delta is 0, else for each of its pixels by their joint PLD.
     """

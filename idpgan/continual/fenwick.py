@@ -9,15 +9,16 @@ Weights. With ``S = diag(lambda)``, ``B S^-1 (S M x + noise)`` is unbiased, and 
 at most 1 (L1 for Laplace noise, L2 for Gaussian noise) the noise has the scale of one release of sensitivity 1. The
 total variance is then ``sum_p c_p / lambda_p^2`` releases, ``c_p`` the number of prefixes that use node p.
 
-The chapter on continual release with the matrix mechanism (FDA, section 5.4.3) splits n = 2^m - 1 at its middle and
-stops before the closed form. `fast_diagonal` has the closed form, any n, and both norms. Proof. Let h be the largest
-power of two <= n. Node h holds the values 1 .. h and is used by the c = n - h + 1 prefixes h .. n. The nodes below h
-see only values below h and are used only by prefixes below h: a complete tree of h - 1. The nodes above h form the tree
-of n - h and share neither value nor prefix with the rest, apart from node h's own use. With ``w = lambda^norm`` the
-columns left of h carry ``w_h`` and a column of the left tree, so the left tree has the budget ``a = 1 - w_h``. It is
-the same problem scaled: its optimum e(h - 1) becomes ``e(h - 1) / a^q``, q = 2 / norm. What is left to minimize over a,
-``e / a^q + c / (1 - a)^q``, is convex with the minimum ``(e^x + c^x)^(q + 1)`` at ``a = e^x / (e^x + c^x)``, ``x = 1 /
-(q + 1)``: the exponent 1/3 for Laplace and 1/2 for Gaussian noise. The right tree keeps the whole budget.
+The chapter (chapter 5, "Continual data release under differential privacy based on the matrix mechanism", of a Chinese
+book that our text does not name; FDA, section 5.4.3) splits n = 2^m - 1 at its middle and stops before the closed form.
+`fast_diagonal` has the closed form, any n, and both norms. Proof. Let h be the largest power of two <= n. Node h holds
+the values 1 .. h and is used by the c = n - h + 1 prefixes h .. n. The nodes below h see only values below h and are
+used only by prefixes below h: a complete tree of h - 1. The nodes above h form the tree of n - h and share neither
+value nor prefix with the rest, apart from node h's own use. With ``w = lambda^norm`` the columns left of h carry
+``w_h`` and a column of the left tree, so the left tree has the budget ``a = 1 - w_h``. It is the same problem scaled:
+its optimum e(h - 1) becomes ``e(h - 1) / a^q``, q = 2 / norm. What is left to minimize over a, ``e / a^q + c / (1 -
+a)^q``, is convex with the minimum ``(e^x + c^x)^(q + 1)`` at ``a = e^x / (e^x + c^x)``, ``x = 1 / (q + 1)``: the
+exponent 1/3 for Laplace and 1/2 for Gaussian noise. The right tree keeps the whole budget.
 """
 
 from __future__ import annotations

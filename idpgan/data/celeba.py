@@ -6,8 +6,8 @@ The files lie in the data root or in its folder ``celeba``, as torchvision wants
     list_bbox_celeba.txt   list_landmarks_align_celeba.txt
 
 Each picture, 178 x 218, is cut to the 148 x 148 pixels in its middle and then made smaller by Pillow's bilinear filter,
-which averages over all pixels that fall into one (antialiased): 48 x 48, or what ``data.image_size`` says. Seed 004 has
-48 x 48 and does not say how; this cut is that of most GANs on this set.
+which averages over all pixels that fall into one (antialiased): 48 x 48, or what ``data.image_size`` says. The IDP-GAN
+paper has 48 x 48 and does not say how; this cut is that of most GANs on this set.
 
 Whatever is in this layout is taken: torchvision compares the MD5 sums of the five lists with the originals, which would
 refuse a part of the set or drawn faces in its place, so that comparison is left out, and what the lists hold is checked

@@ -175,7 +175,7 @@ def _published_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Gu
     if config.model.conditional and facts.num_classes:
         notes += ("labels were left out: what the pixels show holds for both together",)
     said = claimed or Guarantee(
-        terms.epsilon1 + terms.epsilon2, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "seed 004: eps1 + eps2"
+        terms.epsilon1 + terms.epsilon2, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "Yang, Zhou and Ning: eps1 + eps2"
     )
     accesses = most_accesses(config, facts.num_private)
     return published_case(pixels, accesses, facts.delta, said, notes)

@@ -104,7 +104,7 @@ def _noise() -> Finding:
 
 
 def _golden() -> Finding:
-    """Recompute a golden epsilon (math.md, section 5: sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787)."""
+    """Recompute a golden epsilon (sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787; Opacus' PRV: 6.779132)."""
     event = Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.5, 2250, sample_rate=0.04)
     epsilon = compose_epsilon([event], 1e-5)
     return Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5))

@@ -69,7 +69,8 @@ def fit_feature_classifier(
 ) -> FeatureClassifier:
     """Fit the classifier that inception scores are computed with.
 
-    As in seed paper 004, section 3.2.1: trained on the full real training set, adjusted on a validation part of it.
+    As in Yang, Zhou and Ning, section 3.2.1: trained on the full real training set, adjusted on a validation part of
+    it.
 
     Args:
         images: Real and labeled; see `full_training_set`.

@@ -48,7 +48,7 @@ def grey_histograms(images: Tensor) -> Tensor:
 def entropy(images: Tensor) -> Tensor:
     r"""Return the entropy of each image's grey levels, ``-sum_i p_i log2 p_i`` in bits, in [0, 8].
 
-    Seed paper 000, section 4.2.2, which forgets the minus sign and does not name the base.
+    Zhang, Fu and Meng (2020), section 4.2.2, which forgets the minus sign and does not name the base.
 
     Args:
         images: As in `grey_histograms`.

@@ -66,7 +66,7 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
     r"""Compute the inception score from the class probabilities of any classifier.
 
     Per split ``exp(E_x KL(p(y|x) || p(y)))``, where ``p(y)`` is the mean of the split (Salimans et al. 2016,
-    `arXiv:1606.03498 <https://arxiv.org/abs/1606.03498>`_; seed paper 004, eq. 12). With `splits` = 1 it is eq. 12
+    `arXiv:1606.03498 <https://arxiv.org/abs/1606.03498>`_; Yang, Zhou and Ning, eq. 12). With `splits` = 1 it is eq. 12
     itself. Splits are consecutive rows in the order given: shuffle images that come sorted by class first.
 
     Args:

@@ -1,6 +1,8 @@
-"""Recognition of people: whitened principal components and a support vector machine, as seed paper 000 judges faces.
+"""Recognition of people: whitened principal components and a support vector machine, as Zhang, Fu and Meng judge faces.
 
-The numbers need the private images' identities: for the curator only, covered by no epsilon.
+Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
+differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308, section 4. The numbers need the
+private images' identities: for the curator only, covered by no epsilon.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class Recognition:
 
 @typed
 def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
-    """Split a set within each person: the first half of the images to train on, the rest to test (seed 000, 4.1).
+    """Split a set within each person: the first half of the images to train on, the rest to test (section 4.1).
 
     Args:
         identities: int64 (N,), a number per person, in the order of the images; people may be interleaved.
@@ -93,7 +95,7 @@ def recognize(
     solver: Solver = "randomized",
     seed: int = 0,
 ) -> Recognition:
-    """Recognize people by whitened principal components and an SVM with a radial kernel (seed 000, section 4.2).
+    """Recognize people by whitened principal components and an SVM with a radial kernel (section 4.2).
 
     The components are fitted on the training images alone. The paper states neither their number, nor the kernel, nor
     the penalty: ours are 50, radial with scikit-learn's width ("scale") and C = 10.

@@ -1,4 +1,7 @@
-"""The losses, one equation per function. Scores are (B,), images (B, C, H, W); no function reduces over pixels."""
+"""The losses, one equation per function. Scores are (B,), images (B, C, H, W); no function reduces over pixels.
+
+Those of IDP-GAN are from Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy".
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from torch import Tensor
 
 
 def critic_wasserstein(real_scores: Tensor, fake_scores: Tensor) -> Tensor:
-    """Return ``E[D(G(z))] - E[D(x)]``: the critic's loss without the penalty (seed 004, eq. 5)."""
+    """Return ``E[D(G(z))] - E[D(x)]``: the critic's loss without the penalty (Yang, Zhou and Ning, eq. 5)."""
     return fake_scores.mean() - real_scores.mean()
 
 
 def generator_wasserstein(fake_scores: Tensor) -> Tensor:
-    """Return ``-E[D(G(z))]``: the generator's loss (seed 004, Algorithm 1, line 11)."""
+    """Return ``-E[D(G(z))]``: the generator's loss (Yang, Zhou and Ning, Algorithm 1, line 11)."""
     return -fake_scores.mean()
 
 
 def interpolate(real: Tensor, fake: Tensor, alpha: Tensor) -> Tensor:
-    """Return ``alpha x + (1 - alpha) G(z)`` (seed 004, below eq. 5).
+    """Return ``alpha x + (1 - alpha) G(z)`` (Yang, Zhou and Ning, below eq. 5).
 
     Args:
         real: Images (B, C, H, W).
@@ -32,7 +35,7 @@ def interpolate(real: Tensor, fake: Tensor, alpha: Tensor) -> Tensor:
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Return ``(||grad_x D(x)||_2 - 1)^2`` per record, differentiable in the critic's weights (seed 004, eq. 5).
+    """Return ``(||grad_x D(x)||_2 - 1)^2`` per record, differentiable in the critic's weights (eq. 5).
 
     The critic must not mix records: then the gradient of the sum of the scores holds each record's own gradient.
 
@@ -52,7 +55,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], images: Tensor) -> Tens
 def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     r"""Return the cross-entropy of M sigmoid outputs, expanded to order 2 at z = 0, per record.
 
-    ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of seed 004 with their sign slips mended, from
+    ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of the paper with their sign slips mended, from
     ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. Its minimum lies at ``z = 4 (y - 1/2)``.
 
     Args:
@@ -66,7 +69,7 @@ def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def taylor_coefficients(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the coefficients of `taylor_cross_entropy` as a polynomial in the last weights (seed 004, eq. 11).
+    """Return the coefficients of `taylor_cross_entropy` as a polynomial in the last weights (eq. 11).
 
     Args:
         features: h, (B, d) in [-1, 1].
@@ -80,7 +83,7 @@ def taylor_coefficients(features: Tensor, targets: Tensor) -> tuple[Tensor, Tens
 
 
 def taylor_polynomial(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Return ``sum_l [ first_l . w_l + w_l^T second_l w_l ]`` (seed 004, Algorithm 1, line 8, without its constant).
+    """Return ``sum_l [ first_l . w_l + w_l^T second_l w_l ]`` (Algorithm 1, line 8, without its constant).
 
     Linear in the coefficients: the noisy loss is the loss plus this polynomial of the noise alone.
 

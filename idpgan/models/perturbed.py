@@ -1,5 +1,6 @@
-r"""The noisy first layer of seed 004 (eq. 6-8): what noise the paper asks for, what it costs, and what is proven.
+r"""The noisy first layer of IDP-GAN: what noise the paper asks for, what it costs, and what is proven.
 
+Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", eq. 6-8:
 ``x~ = x + Lap(b0 / beta)``, ``b~ = b + Lap(b0)``, ``b0 = D0 / (eps1 |L|)``: every pixel of every image gets its own
 noise, and the layer ``h = x~ W^T + b~`` and all behind it see x~ only. Hence everything that is computed from x~ is
 post-processing of n Laplace releases per image, and W plays no part in the guarantee.
@@ -334,6 +335,6 @@ def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num
         largest = max(critic.features(probe, labels).abs().max().item() for probe in probes)
     if not largest <= 1:
         raise ConfigError(
-            f"The critic's last features reach {largest:.4g}, but the noise of the loss (seed 004, eq. 11) is sized "
-            "for features in [-1, 1]. End the hidden layers with a normalization within each record, and a clamp."
+            f"The critic's last features reach {largest:.4g}, but the noise of the loss (Yang, Zhou and Ning, eq. 11) "
+            "is sized for features in [-1, 1]. End the hidden layers with normalization within each record and a clamp."
         )

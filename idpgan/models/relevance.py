@@ -1,6 +1,6 @@
 """How much each pixel matters, from PUBLIC images only, and how noise is allotted by it.
 
-Layer-wise relevance propagation (LRP) hands the score of a network back to its pixels, layer by layer. Seed 004 allots
+Layer-wise relevance propagation (LRP) hands the score of a network back to its pixels, layer by layer. IDP-GAN allots
 less noise to relevant pixels (introduction; Phan et al. 2017). Relevance from private images would be a release of its
 own that nobody has paid for, so no function here may be given any.
 """

@@ -59,7 +59,7 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 
 def default_delta(num_images: int) -> float:
-    """Return ``min(1e-5, 1 / (10 N))`` for ``N = num_images``, which is public (math.md, top)."""
+    """Return ``min(1e-5, 1 / (10 N))`` for ``N = num_images``, which is public."""
     return min(1e-5, 1 / (10 * num_images))
 
 

@@ -3,8 +3,8 @@ r"""The matrix mechanism ``B (M X + Z)``: one place for the matrix publishers an
 A workload ``W = B M`` is answered through a strategy ``M``, noise ``Z`` goes on the strategy's answers, and ``B`` turns
 them into answers of the workload (Li et al. 2015). The mechanism is private if ``B`` and ``M`` are public.
 
-The published image publishers (math.md, section 2) have the same form, ``B (L + Z)``, with both factors computed from
-the private image and the noise sized by its own ``L``. They use `noisy_product` directly, and it promises nothing.
+The published image publishers (`idpgan.publish.matrix`) have the same form, ``B (L + Z)``, with both factors computed
+from the private image and the noise sized by its own ``L``. They use `noisy_product` directly, and it promises nothing.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class MatrixMechanism:
     def expected_error(self, columns: int = 1) -> float:
         """Return the expected squared error, summed over all answers of ``columns`` columns.
 
-        ``2 tr(B^T B) scale^2`` per column (Li et al. 2015). Seed 000, eq. 7, states that of one column for all n.
+        ``2 tr(B^T B) scale^2`` per column (Li et al. 2015). Zhang, Fu and Meng (2020), eq. 7, state that of one column
+        for all n.
         """
         scale = self.noise_multiplier * self.sensitivity
         return columns * 2 * scale**2 * float(self.B.double().square().sum())

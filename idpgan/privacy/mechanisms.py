@@ -2,8 +2,8 @@ r"""Mechanisms: frozen objects whose price, ``.event``, is known before ``mechan
 
 Every mechanism fails closed: an answer that is not finite raises, nothing is returned without noise, and no noise
 code stands inside a ``try``. One call is one release of *all* entries of its argument; independent rows that belong
-to disjoint records may be released in one batched call, which then costs one event under parallel composition
-(math.md, section 5, says when that holds).
+to disjoint records may be released in one batched call, which then costs one event under parallel composition: where a
+record's row is a function of that record alone and the pair is zero-out-one, or of its position alone.
 
 Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbors for its unit and relation.
 """

@@ -59,7 +59,7 @@ def published_case(name: str, makers: Sequence[Maker], shape: tuple[int, int], r
         return publish(values, request.epsilon, settings, noise)
 
     terms = (Unit.COLUMN, Relation.REPLACE_ONE)
-    claimed = Guarantee(request.epsilon, 0.0, *terms, "seed 000, theorem 7")
+    claimed = Guarantee(request.epsilon, 0.0, *terms, "Zhang, Fu and Meng (2020), theorem 7")
     proven = Guarantee(float("inf"), 0.0, *terms, "nothing is proven")
     notes: tuple[str, ...] = (f"an image of {shape[0]} x {shape[1]} pixels",)
     if name in _FEWER:

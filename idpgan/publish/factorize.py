@@ -1,4 +1,7 @@
-r"""Factors ``A ~= B L`` of private images, whole batches at a time (seed 000, sections 2.2 and 3.2).
+r"""Factors ``A ~= B L`` of private images, whole batches at a time.
+
+Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
+differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308, sections 2.2 and 3.2.
 
 Nothing here is private: every factor is computed from the image.
 """
@@ -64,7 +67,7 @@ def eigen_design(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
-    r"""Project the first entries of each row on non-increasing sequences, in least squares (seed 000, section 3.2.3).
+    r"""Project the first entries of each row on non-increasing sequences, in least squares (section 3.2.3).
 
     ``result_h = min_{i <= h} max_{j >= h} mean(values[i..j])`` (Robertson, Wright, Dykstra 1988). Theorem 6 of the
     paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front;
@@ -103,12 +106,7 @@ def descend(
     Updates of pixels that share neither row nor column do not touch each other, so a cyclic diagonal is updated at
     once, for all images: this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
 
-    Deviations: (1) The order of pixels, which the paper leaves open, is that of the cyclic diagonals. (2) Noise is
-    redrawn, and its scale recomputed from L, once per sweep instead of at every pixel. (3) The step is
-    ``min(gamma, 1 / |l~_j|^2)`` for b_i and ``min(gamma, 1 / |b_i|^2)`` for l_j. As printed an update multiplies the
-    pixel's error by ``1 - gamma |l~_j|^2``, which is -10^4 at eps = 0.1 on ORL: the numbers overflow within one sweep.
-    The cap is the largest step that does not overshoot the pixel. (4) k is the rank of each image, and factors start
-    from the SVD with the root of the singular values on both sides; the paper says neither.
+    Order of the pixels, redrawn noise, the cap of the step, k and the start: docs/deviations.md, matrix 3 to 6.
 
     Args:
         images: (N, m, n).
@@ -153,10 +151,7 @@ def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tens
 
     min ``1/2 tr(B^T B)`` subject to ``A = B L`` and columns of L in the unit L1 ball (Yuan et al. 2012, 2015), by an
     augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier; the penalty doubles every ten
-    updates. The paper gives no formula: (1) k is the image's rank (Yuan et al. take 1.2 times it); (2) the start is
-    their feasible point ``B = sqrt(k) U S, L = Vh / sqrt(k)``; (3) plain projected gradient steps, a fixed number of
-    alternations and of updates instead of a stopping rule, and images divided by their largest singular value; so
-    ``A = B L`` holds up to a residual, as in their relaxed form (2 % of the norm on two ORL images at the default).
+    updates. ``A = B L`` holds up to a residual. What is ours: docs/deviations.md, matrix 7.
 
     Args:
         images: (N, m, n).

@@ -1,4 +1,7 @@
-r"""The six matrix publishers of seed 000, as published: LAP, LRA, SRA, ESRA, LRM, MM (math.md, section 2).
+r"""Six matrix publishers, as published: LAP, LRA, SRA, ESRA, and for comparison LRM and MM.
+
+Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
+differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308.
 
 **None of them is private.** They are here to be measured and attacked, and `idpgan.publish.release` reports their
 proven epsilon as infinite. Claimed is theorem 7: epsilon for one column, replace-one.
@@ -6,9 +9,7 @@ proven epsilon as infinite. Claimed is theorem 7: epsilon for one column, replac
 All take images (N, m, n) in [0, 1], float32 or float64, and give the same shape, dtype and device, not clamped.
 ``D1`` is the largest column L1 norm. Noise is continuous Laplace noise, as in the paper.
 
-Deviations common to all: (1) Pixels are in [0, 1]; the paper's are 0 to 255. All noise scales are proportional to the
-image, so only ESRA's choice of r depends on it. (2) Factors are those of the thin SVD, singular values below rounding
-error taken as zero: the paper's full Q and P have columns that the image does not determine.
+Where the paper is silent or wrong: docs/deviations.md, matrix 1 to 9; why none is private: docs/matrix-publishers.md.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def lap_published(images: Tensor, epsilon: float, options: Options, noise: Noise
 
 
 def lra(images: Tensor, epsilon: float, options: LraOptions, noise: Noise) -> Tensor:
-    """LRA, section 3.2.1: ``B (L + Lap(D1 L / epsilon))`` with B and L from `factorize.descend` (deviations there)."""
+    """LRA, section 3.2.1: ``B (L + Lap(D1 L / epsilon))`` with B and L from `factorize.descend`."""
 
     def add_noise(L: Tensor) -> Tensor:
         return add_laplace(L, _scale(L, epsilon), noise)
@@ -100,7 +101,7 @@ def lra(images: Tensor, epsilon: float, options: LraOptions, noise: Noise) -> Te
 
 
 def lrm(images: Tensor, epsilon: float, options: LrmOptions, noise: Noise) -> Tensor:
-    """LRM: ``B (L + Lap(D1 L / epsilon))`` with the factors of `factorize.low_rank_mechanism` (deviations there)."""
+    """LRM: ``B (L + Lap(D1 L / epsilon))`` with the factors of `factorize.low_rank_mechanism`."""
     B, L = lrm_factors(images, options.iterations)
     return noisy_product(B, L, column_norm(L) / epsilon, noise)
 
@@ -114,7 +115,7 @@ def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
 def mm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
     """MM: ``B (L + Lap(D1 L / epsilon))`` with the eigen design ``B = Q sqrt(D), L = sqrt(D) P^T`` (Li et al. 2015).
 
-    The paper gives no formula; this reading is ours.
+    The paper gives no formula: docs/deviations.md, matrix 8.
     """
     B, L = eigen_design(images)
     return noisy_product(B, L, column_norm(L) / epsilon, noise)
@@ -129,7 +130,7 @@ def sra(images: Tensor, epsilon: float, options: SraOptions, noise: Noise) -> Te
 def esra(images: Tensor, epsilon: float, options: EsraOptions, noise: Noise) -> Tensor:
     """ESRA: r by the exponential mechanism with eps1 = epsilon / 2, then SRA with eps2 = epsilon / 2.
 
-    The listing writes epsilon in both steps; the proof of theorem 7 adds eps1 and eps2.
+    The listing writes epsilon twice: docs/deviations.md, matrix 9.
     """
     svd = decompose(images)
     choice = score_ranks(svd, epsilon)

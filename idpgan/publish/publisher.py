@@ -167,7 +167,7 @@ def _proven_report(info: MethodInfo, event: Event, epsilon: float, delta: float,
 
 def _claimed_report(info: MethodInfo, event: Event, epsilon: float) -> PrivacyReport:
     """Return the report of a published method."""
-    claimed = Guarantee(epsilon, 0.0, event.unit, event.relation, "seed 000, theorem 7")
+    claimed = Guarantee(epsilon, 0.0, event.unit, event.relation, "Zhang, Fu and Meng (2020), theorem 7")
     proven = Guarantee(math.inf, 0.0, event.unit, event.relation, "nothing is proven")
     return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
 

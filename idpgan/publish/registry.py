@@ -8,7 +8,7 @@ from idpgan.methods import MethodInfo
 
 
 def _published(name: str, reason: str) -> MethodInfo:
-    """Return the row of an algorithm of seed 000, which claims epsilon for one column (theorem 7)."""
+    """Return the row of an algorithm of Zhang, Fu and Meng (2020): epsilon is claimed for one column (theorem 7)."""
     return MethodInfo(name, "publisher", ("column",), "replace-one", False, "epsilon", "inf", reason)
 
 

@@ -274,7 +274,7 @@ def _published(request: Request) -> AuditCase:
     layer = first_layer("conv", ModelConfig(), _PUBLISHED_SHAPE)
     scale = paper_sensitivity(cast(nn.Conv2d, layer), _PUBLISHED_SHAPE) / (request.epsilon / 2 * _PUBLISHED_BATCH)
     pixels = PixelNoise(_PUBLISHED_SHAPE, scale, cast(Draw, request.draw))
-    claimed = Guarantee(request.epsilon, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "seed 004: eps1 + eps2")
+    claimed = Guarantee(request.epsilon, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "Yang, Zhou and Ning: eps1 + eps2")
     notes = (f"MNIST's size, |L| = {_PUBLISHED_BATCH}, eps1 = eps2; scale of the noise {scale:.4g} on [-1, 1]",)
     return published_case(pixels, _ACCESSES, request.delta or 0.0, claimed, notes)
 

@@ -111,7 +111,7 @@ def test_a_broken_mechanism_is_caught(broken):
 
 
 def test_singular_vectors_without_noise_are_caught_at_the_cap():
-    """SRA's mistake (math.md, section 2): singular values get noise, singular vectors none."""
+    """SRA's mistake: singular values get noise, singular vectors none."""
     from idpgan.audit.neighbors import low_rank
 
     noise, pair = Noise.fixed(8), low_rank((6, 5), Unit.COLUMN)

@@ -95,7 +95,7 @@ def area(score, truth):
 
 
 def test_people_are_recognized_about_as_well_as_on_orl():
-    """50 whitened components and an RBF SVM, C = 10, half of each person's pictures (math.md, section 2): 0.85."""
+    """50 whitened components and an RBF SVM, C = 10, half of each person's pictures: 0.85."""
     from sklearn.decomposition import PCA
     from sklearn.svm import SVC
 

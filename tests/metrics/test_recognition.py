@@ -145,7 +145,7 @@ def test_bad_input_is_refused(call, message):
 
 @pytest.mark.data
 def test_orl_without_noise():
-    # math.md section 2: 50 whitened components, radial SVM, C = 10. IDPGAN_DATA holds orl_faces/s1/1.pgm ...
+    # 50 whitened components, radial SVM, C = 10. IDPGAN_DATA holds orl_faces/s1/1.pgm ...
     root = Path(os.environ["IDPGAN_DATA"]) / "orl_faces"
     from PIL import Image
 

@@ -18,7 +18,7 @@ EVENT = (Unit.EVENT, Relation.ZERO_OUT)
 
 
 def prefix_sums(size):
-    """Fenwick factors of the running count (math.md, section 4), with B M = lower-triangular ones."""
+    """Fenwick factors of the running count, with B M = lower-triangular ones."""
     M, B = torch.zeros(size, size).double(), torch.zeros(size, size).double()
     for p in range(1, size + 1):
         t = p
@@ -64,7 +64,7 @@ def test_fenwick_has_the_error_of_the_paper(epsilon):
     B, M = prefix_sums(3)
     mechanism = MatrixMechanism(B, M, 1 / epsilon, 1.0, *EVENT)
     assert torch.equal(B @ M, torch.ones(3, 3).double().tril())
-    assert mechanism.expected_error() == pytest.approx(32 / epsilon**2)  # seed 001, N = 3
+    assert mechanism.expected_error() == pytest.approx(32 / epsilon**2)  # equation 5.2 of the chapter, N = 3
     x = torch.tensor([[1.0], [0.0], [1.0]]).double().expand(20_000, 3, 1)
     error = (mechanism(x, Noise.fixed(2)) - x.cumsum(1)).square().sum((1, 2)).mean().item()
     assert error == pytest.approx(32 / epsilon**2, rel=0.05)

@@ -1,4 +1,4 @@
-"""The six published algorithms: faithful to their formulas, and wrong in the ways that math.md lists."""
+"""The six published algorithms: faithful to their formulas, and wrong as docs/matrix-publishers.md says."""
 
 # ruff: noqa: N806 (matrices keep their names from the papers)
 
@@ -95,7 +95,7 @@ def test_eq_7_forgets_the_number_of_columns():
 
 
 def test_the_error_of_sra_is_far_above_eq_10():
-    """Math.md, wrong (4): 2 r lambda_1^2 / eps^2, against the stated bound 2 sum lambda_i^2 / eps^2."""
+    """Eq. 10 is wrong: 2 r lambda_1^2 / eps^2, against the stated bound 2 sum lambda_i^2 / eps^2."""
     image = pictures(1, 24, 18)
     values = decompose(image).S[0]
     errors = (publish(image.expand(4000, 24, 18), "sra", epsilon=0.7, refine=False) - image).square().sum((1, 2))
@@ -106,7 +106,7 @@ def test_the_error_of_sra_is_far_above_eq_10():
 
 @pytest.mark.parametrize(("method", "rank"), [("sra", 6), ("esra", 6), ("mm", 6), ("lrm", 6)])
 def test_the_column_space_of_the_output_is_that_of_the_image(method, rank):
-    """Math.md, wrong (2): what lies outside the private image's column space is zero; for a neighbor it is not."""
+    """What lies outside the private image's column space is zero; for a neighbor it is not."""
     images = pictures(1, 9, rank)
     neighbor = images.clone()
     neighbor[:, :, 0] = 1 - neighbor[:, :, 0]
@@ -172,7 +172,7 @@ def test_esra_chooses_by_the_exponential_mechanism_with_half_the_budget():
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.9, 1.3])
 def test_the_choice_of_r_is_uniform_in_practice(epsilon):
-    """Math.md, wrong (5): on ORL, largest over smallest probability 1.003 to 1.07; these images are rougher."""
+    """ESRA chooses r almost uniformly: on ORL probabilities differ by 1.003 to 1.07; these images are rougher."""
     found = score_ranks(decompose(pictures(4, 112, 92)), epsilon)
     spread = found.scores.amax(1) - found.scores.amin(1)
     ratios = ((epsilon / 2) * spread / (2 * found.sensitivity)).exp()

@@ -1,25 +1,23 @@
 r"""IDP-GAN, aggregate form: one noisy release of sums of features, then training for as long as you like.
 
-Seed 004 perturbs the critic's affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7).
-As published its guarantee does not hold. It does if (a) the layer's input is a feature map phi that is fixed before any
-private image is read, (b) every private image belongs to exactly one cell of a fixed public list, and (c) the critic
-sees only noisy sums (math.md, 1.3). That is this method.
+Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", perturb the critic's
+affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7). As published its guarantee does
+not hold. It does if (a) the layer's input is a feature map phi that is fixed before any private image is read, (b)
+every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. That is
+this method; what differs from the paper: docs/deviations.md, aggregate 1 to 7.
 
 The only private read is `prepare`: for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
 images, of norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of
 the sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
 
-Choices:
+Why the guarantee survives what happens before the sum:
 
-1. Before phi every private image is moved at random (rotation, shear, bend): the generator moves its images too. The
-   coins are drawn from the noise source, one set per image, and never released: for fixed coins each image still
-   adds one vector of norm at most 1 in one cell, and averaging over independent coins of a record keeps the guarantee
-   (quasi-convexity of the hockey-stick divergence).
-2. A null record keeps its coins and adds the zero vector, so N is public and nobody else's numbers depend on it.
-   Under replace-one too the zero vector is within the bound.
-3. A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
-4. Means are noisy sum / max(noisy count, 1). True counts are used nowhere; labels are drawn uniformly.
-5. The deep critic's fakes come in groups of the (noisy) size of a real group, with the same noise.
+- Every private image is moved at random (rotation, shear, bend). The coins are drawn from the noise source, one set per
+  image, and never released: for fixed coins each image still adds one vector of norm at most 1 in one cell, and
+  averaging over independent coins of a record keeps the guarantee (quasi-convexity of the hockey-stick divergence).
+- A null record keeps its coins and adds the zero vector, so N is public and nobody else's numbers depend on it. Under
+  replace-one too the zero vector is within the bound.
+- A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""dp-GAN: DP-SGD on the critic; the generator learns from the critic alone and costs nothing.
 
-The baseline of seed 004 (Xie et al. 2018), with what made it good since (`Bie, Kamath, Zhang (2023), "Private GANs,
-revisited" <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average of
-the generator. One critic step reads the records that independent coins of chance q choose, and releases
+The baseline of Yang, Zhou and Ning (Xie et al. 2018), with what made it good since (`Bie, Kamath, Zhang (2023),
+"Private GANs, revisited" <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an
+average of the generator. One critic step reads the records that independent coins of chance q choose, and releases
 
 .. math:: \frac{1}{B} \Big( \sum_{i} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
 

@@ -1,4 +1,4 @@
-r"""IDP-GAN made sound per image, for a curator whom nobody has to trust (math.md 1.2).
+r"""IDP-GAN made sound per image, for a curator whom nobody has to trust.
 
 The published method's one sound idea, perturbing every image by itself once, with the noise that a guarantee needs
 instead of the noise that a formula gives. Images and labels go through `idpgan.synthesis.local.channel` before anything
@@ -9,14 +9,7 @@ time, so the generator learns the clean distribution (AmbientGAN, `Bora et al. 2
 
 Utility is limited by local privacy: every image hides by itself, not in the crowd.
 
-What is ours:
-
-1. Labels: one k-ary randomized response, with its own epsilon inside the total. Class frequencies for the fakes of a
-   critic step are estimated from the noisy labels by inverting the response.
-2. The noise on fakes is continuous; that on reals is discrete on a grid of a thousandth of the bound.
-3. Noisy images are mapped back to pixels and divided by the public size of the noise before the critic sees them.
-4. The penalty is taken at interpolates of noisy reals and noisy fakes, with the noisy label of the real.
-5. The noise of a coefficient is proportional to its public bound, so all k have one price.
+What is ours in the channel and the critic: docs/deviations.md, local 1 to 6.
 
 A null record is perturbed and released like any other, as a black image of class 0. Under replace-one whether a record
 is there is part of its content: leaving it out would tell everybody, without noise, that it is not.

@@ -116,7 +116,7 @@ class Config(RunConfig):
     ) -> PrivacyReport:
         """See `RunConfig.report`: the paper claims eps1 + eps2."""
         settings = self.privacy
-        basis = "seed 004, section 2.2.3 and Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
+        basis = "Yang, Zhou and Ning, section 2.2.3, Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
         return PrivacyReport(
             claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *PAIR, basis),
             proven=proven,
@@ -235,7 +235,7 @@ def planned(
 
 
 def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
-    """Return what the label of one image pays (math.md 1.1, below the table)."""
+    """Return what the label of one image pays (docs/deviations.md, IDP-GAN 11, 12, 18)."""
     classes, privacy = classes_of(config.model, num_classes), config.privacy
     if classes == 0:
         return ()

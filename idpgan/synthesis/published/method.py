@@ -1,34 +1,9 @@
-r"""IDP-GAN as published (seed 004, Algorithm 1): unsound, built to be measured. Claimed eps1 + eps2; proven by ledger.
+r"""IDP-GAN as published: unsound, built to be measured. Claimed eps1 + eps2; what is proven is on the ledger.
 
-Lines 3-6, the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in
-`idpgan.models.losses`. No loss term sees a raw image, the gradient penalty included. What the paper leaves open, slips
-or contradicts, and what is built (math.md 1.1; also docs/deviations.md):
-
-1. The critic's loss joins two that the paper never joins: noisy Taylor cross-entropy / |L| + 10 x gradient penalty.
-2. Lines 9-10, a gradient step and then Adam on its mean, are read as one Adam step.
-3. The printed eq. 10-11 carry sign slips; the Taylor series of the true cross-entropy is used.
-4. D0 counts the neurons of one feature map (`paper_sensitivity`), after stride; h0 is 5 x 5 with stride 2.
-   `privacy.sensitivity` overrides it.
-5. When noise is drawn is a setting, as the paper says both: `once` (section 2.2.3), `per_step` (the listing), or
-   `per_batch` (the public code of the mechanism's origin). Noise is continuous Laplace, as the paper's.
-6. Fakes get the same noise as reals, from a generator that need not be secret; so does the bias.
-7. The penalty is taken at interpolates of perturbed reals (the same draw) and perturbed fakes, on the real/fake output.
-8. The last features are half a layer norm, clamped to [-1, 1]; outputs are linear without bias.
-9. Coefficient noise: DF is divided by eps2 |L|, drawn for each of the 2 |L| records at every step. Sums over records
-   are drawn as sums where no private label is behind them (the same law). The order-2 matrix is symmetric.
-10. Conditional: M = 1 + classes outputs, or 1 + attributes where `data.label` makes the classes of attributes
-    (multi-label; at most 6 of them). Order-1 coefficients of private labels are released record by record, with
-    secret noise. With `label_path = "coefficients"` they train the last weights only; the literal autograd through
-    line 8 (`"autograd"`) also hands the raw label to the hidden layers, past the noise: proven infinite.
-11. The generator minimizes minus the mean real/fake output of its fakes, minus that of their class where conditional;
-    with attributes minus those of the present ones plus those of the absent ones.
-12. Labels as an *input* of the critic (not in the paper) need `privacy.label_epsilon`, one k-ary randomized response;
-    without it proven is infinite.
-13. `critic_steps_per_generator_step` = 5, Adam betas (0, 0.9) and gradient penalty 10 from improved WGAN; the L2
-    weight, which the paper does not state, is 1e-5. What is released is a moving average of the generator.
-14. Batches go through the images in shuffled epochs: an image is accessed at most ceil(T |L| / N) times, which is
-    charged in full before the first step.
-15. `allocation = "relevance"` divides the scale of pixel j by beta_j, from a small classifier of public images.
+Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", Algorithm 1. Lines 3-6,
+the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in `idpgan.models.losses`. No
+loss term sees a raw image, the gradient penalty included. Where the paper is silent, slips or contradicts itself:
+docs/deviations.md, IDP-GAN 1 to 19.
 
 A null record is an ordinary record, a black image of class 0: under replace-one whether it is there is part of its
 content, and leaving it out would tell without noise that it is not.

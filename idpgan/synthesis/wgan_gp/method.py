@@ -1,12 +1,7 @@
 """WGAN-GP (improved WGAN) without any privacy: the reference that the private methods are compared with.
 
-`Gulrajani et al. (2017) <https://arxiv.org/abs/1704.00028>`_, as the base of seed 004. Deviations from that paper:
-
-1. Learning rate 5e-4 instead of 5e-5: on MNIST it is where 1,500 critic steps come furthest (class means, one seed).
-2. The generator that is released is an exponential moving average.
-3. A conditional critic gets the label of each image by projection (Miyato and Koyama 2018); in a critic step the fakes
-   have the labels of the reals, so an interpolate has one label. The generator step draws labels uniformly.
-4. Batches are drawn with replacement, so that an index is one call on the device.
+`Gulrajani et al. (2017) <https://arxiv.org/abs/1704.00028>`_, the base of IDP-GAN. What differs:
+docs/deviations.md, WGAN-GP 1 to 4.
 """
 
 from __future__ import annotations
@@ -46,11 +41,11 @@ class WganGpConfig(MethodConfig):
 
     Attributes:
         critic_steps_per_generator_step: 5 in the paper.
-        gradient_penalty: Weight lambda of the penalty, 10 in the paper (seed 004, eq. 5).
+        gradient_penalty: Weight lambda of the penalty, 10 in the paper.
         learning_rate: Of Adam, for both networks.
         beta1: Decay of Adam's first moment.
         beta2: Decay of Adam's second moment.
-        l2: Weight of the L2 term ``l2 / 2 * ||w||^2`` on both networks (seed 004, section 3.1, without a value).
+        l2: Weight of the L2 term ``l2 / 2 * ||w||^2`` on both networks (Yang, Zhou and Ning, section 3.1, no value).
         ema_decay: Weight of the past in the averaged generator; 0 releases the newest weights.
     """
 
@@ -142,7 +137,7 @@ class WganGp:
         return stats
 
     def critic_step(self, step: int) -> Stats:
-        """Minimize ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` (seed 004, eq. 5) by one Adam step."""
+        """Minimize ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` by one Adam step."""
         real, labels = self._real_batch()
         with torch.no_grad():
             fake = self.newest(self._latents(), labels)  # (B, C, H, W)
