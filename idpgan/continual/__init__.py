@@ -1,6 +1,7 @@
 """Running counts of a growing collection, released after every step: Fenwick tree, its best weights, and what competes.
 
-`ContinualCounter` releases; `fast_diagonal` is the optimization behind it; `factorizations` compares mechanisms.
+`ContinualCounter` releases counts, and `SumsStream` sums of vectors; `fast_diagonal` is the optimization behind the
+first; `factorizations` compares mechanisms.
 Names are loaded on first use, so that the command line stays fast.
 """
 
@@ -13,10 +14,17 @@ from idpgan.lazy import lazy_names
 if TYPE_CHECKING:
     from idpgan.continual.fenwick import fast_diagonal
     from idpgan.continual.postprocess import isotonic
+    from idpgan.continual.running_sums import RunningSums, SumsStream
     from idpgan.continual.stream import ContinualCounter
 
-__all__ = ["ContinualCounter", "fast_diagonal", "isotonic"]
+__all__ = ["ContinualCounter", "RunningSums", "SumsStream", "fast_diagonal", "isotonic"]
 
-__getattr__ = lazy_names(
-    __name__, {"ContinualCounter": "stream", "fast_diagonal": "fenwick", "isotonic": "postprocess"}
-)
+_MODULES = {
+    "ContinualCounter": "stream",
+    "RunningSums": "running_sums",
+    "SumsStream": "running_sums",
+    "fast_diagonal": "fenwick",
+    "isotonic": "postprocess",
+}
+
+__getattr__ = lazy_names(__name__, _MODULES)

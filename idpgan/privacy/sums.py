@@ -107,15 +107,25 @@ class CellSums:
         return Grid.fine(1.0, self.dimensions * images, norm=1)
 
     @property
-    def mechanism(self) -> RoundedGaussian | DiscreteLaplace:
-        """The noise that is added to all sums at once."""
+    def distance(self) -> float:
+        """Bound on the norm (`NORMS`) by which neighbors' sums differ, in grid steps; whole for Laplace noise."""
         whole, images = (1 + _NORM_SLACK) / self.grid.step, self.most_per_unit
         if self.law == "laplace":
             moved = 1 if self.relation is Relation.ZERO_OUT else 2
-            steps = moved * math.ceil(whole + images * self.dimensions / 2)
-            return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
+            return moved * math.ceil(whole + images * self.dimensions / 2)
         moved_l2 = 1.0 if self.relation is Relation.ZERO_OUT else math.sqrt(2) if self.nonnegative else 2.0
-        distance = moved_l2 * (whole + images * math.sqrt(self.dimensions) / 2)
+        return moved_l2 * (whole + images * math.sqrt(self.dimensions) / 2)
+
+    @property
+    def mechanism(self) -> RoundedGaussian | DiscreteLaplace:
+        """The noise that is added to all sums at once."""
+        return self.noise_for(self.distance)
+
+    def noise_for(self, distance: float) -> RoundedGaussian | DiscreteLaplace:
+        """Return the noise of this multiplier for answers that neighbors move by at most ``distance`` grid steps."""
+        if self.law == "laplace":
+            steps = math.ceil(distance)
+            return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
         return RoundedGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
 
     @property
@@ -146,10 +156,17 @@ class CellSums:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
                 are given for unit image. Nothing is released then.
         """
+        return self.grid.value(self.mechanism(self.exact(batches), noise))
+
+    def exact(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
+        """Return the sums without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret.
+
+        Args and errors are those of a call.
+        """
         total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
         for vectors, cells, weights in batches:
             total += self._exact_sum(vectors, cells, weights).cpu()
-        return self.grid.value(self.mechanism(total.long(), noise))
+        return total.long()
 
     def _exact_sum(self, vectors: torch.Tensor, cells: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return the sums of one batch in grid steps, float64 (num_cells, dimensions), whole numbers below 2^53."""

@@ -93,6 +93,7 @@ class IdpAggregate:
         self.features = self._new_features(EmbeddingNet(self.shape, max(len(classes), 1), seed=seed))
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
+        self.noise_std = self.sums.noise_std
         self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
         self._start_training()
 
@@ -143,6 +144,18 @@ class IdpAggregate:
 
     # What follows is post-processing of the released sums ------------------------------------------------------
 
+    def start_from(self, sums: Tensor, noise_std: float) -> None:
+        """Set up the training on sums that something else has released (`aggregate.follow`), instead of `prepare`.
+
+        Args:
+            sums: Noisy sums of this method's features, (cells, dimensions), float64.
+            noise_std: Standard deviation of the noise on each number.
+        """
+        self.noise_std = noise_std
+        features = {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
+        self._take_released({"sums": sums, **features})
+        self._start_training()
+
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
         self._private, self._released = None, released
@@ -159,7 +172,7 @@ class IdpAggregate:
         config, count = self.config, self.features.count
         sums = self._released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
         per_row = (sums[..., -1].sum((1, 2)) / count).clamp(min=1)  # noisy images per class
-        noise_std = self.sums.noise_std * math.sqrt(config.groups)
+        noise_std = self.noise_std * math.sqrt(config.groups)
         self.noise_variance = (noise_std / per_row.mean().item()) ** 2
         if config.critic == "deep":
             size = (sums[:, 0, :, -1] / count).clamp(min=1)
@@ -167,7 +180,7 @@ class IdpAggregate:
             means = sums[:, 0, :, :-1] / size[:, :, None]
             self.critic: DeepCritic | LinearCritic = DeepCritic(
                 means,
-                self.sums.noise_std / self.group_size,
+                self.noise_std / self.group_size,
                 seed=self.training.seed,
                 learning_rate=config.learning_rate,
             )

@@ -1,0 +1,113 @@
+"""A generator that follows a growing collection: retrained from the latest running sums, all under one guarantee.
+
+The sums of the aggregate's features over all images so far are released after every part
+(`idpgan.continual.running_sums`, which has the proof). Each generator is computed from them and is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from idpgan.continual.running_sums import RunningSums, SumsStream
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import ConfigError
+from idpgan.models.generator import Generator
+from idpgan.privacy import Ledger, Noise, Unit
+from idpgan.synthesis.aggregate.cells import private_vectors
+from idpgan.synthesis.aggregate.config import Config
+from idpgan.synthesis.aggregate.method import IdpAggregate
+
+
+def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
+    """Return the mechanism that releases the sums of a config's features after each of ``parts`` parts.
+
+    Args:
+        config: Its privacy terms hold for all parts together.
+        split: Says what is public of the data.
+        parts: At most, 1 .. 1,024.
+
+    Raises:
+        ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
+    """
+    if config.method.features != "random" or config.method.clusters > 1:
+        raise ConfigError(
+            'a stream needs features that are there before the data: set method.features = "random" and clusters = 1.'
+        )
+    if config.privacy.unit is not Unit.IMAGE:
+        raise ConfigError("a stream of images is released for unit image; set privacy.unit to image.")
+    return RunningSums(config.cell_sums(split.shape), parts)
+
+
+class Follower:
+    """Takes images part by part, and trains a generator of everything so far when it is asked.
+
+    Formal guarantee: (privacy.epsilon, privacy.delta), unit image, the config's relation, for all generators of all
+    parts together; every image is in one part.
+
+    Args:
+        config: Settings of idp-gan-aggregate.
+        split: Image size, classes, declared number of private images, public images. Its private ones are not read.
+        parts: At most.
+        ledger: Charged once, before the first part is read; None = one in memory, with the config's target.
+        device: Of networks and features.
+        noise: None = the operating system's.
+
+    Raises:
+        ConfigError: If config and data do not fit, or the features would have to be learned.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        split: Split,
+        parts: int,
+        *,
+        ledger: Ledger | None = None,
+        device: torch.device | str = "cpu",
+        noise: Noise | None = None,
+    ) -> None:
+        self.config, self._split, self._device = config, split, torch.device(device)
+        self.noise = Noise.system() if noise is None else noise
+        self.ledger = Ledger(*config.ledger_terms()) if ledger is None else ledger
+        self.stream = SumsStream(running_sums(config, split, parts), ledger=self.ledger, noise=self.noise)
+
+    def add(self, images: Images) -> None:
+        """Read the next part, once; charged before."""
+        method = self._method(self.config)
+        vectors = private_vectors(
+            images, method.features, method.cells, self.noise, motion=self.config.method.augment, cap=None
+        )
+        self.stream.push(vectors)
+
+    def train(
+        self, part: int | None = None, seed: int | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> Generator:
+        """Train a generator by the config's steps.
+
+        Args:
+            part: On the sums of so many parts; None = all that arrived.
+            seed: Of weights and latent vectors; None = the config's.
+            progress: Called with (steps done, steps in all).
+
+        Returns:
+            The averaged generator, in eval mode.
+        """
+        config, training = self.config, self.config.training
+        part = self.stream.count if part is None else part
+        if seed is not None:
+            config = config.model_copy(update={"training": training.model_copy(update={"seed": seed})})
+        method = self._method(config)
+        method.start_from(self.stream.answer(part), self.stream.mechanism.noise_std(part))
+        for step in range(1, training.steps + 1):
+            method.step(step)
+            if progress is not None:
+                progress(step, training.steps)
+        return method.generator
+
+    def _method(self, config: Config) -> IdpAggregate:
+        """Return the method, which is never asked to read or to charge."""
+        ledger = Ledger(*config.ledger_terms())
+        return IdpAggregate(config, self._split, ledger=ledger, device=self._device, noise=self.noise)
