@@ -17,6 +17,7 @@ from idpgan.cli.evaluate import evaluate
 from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
 from idpgan.cli.methods import methods
 from idpgan.cli.sample import sample
+from idpgan.cli.stream import stream
 from idpgan.cli.train import train
 from idpgan.cli.verify import verify
 from idpgan.errors import InputError
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sample, evaluate, attack, audit, methods, verify, doctor):
+for command in (train, sample, evaluate, attack, audit, stream, methods, verify, doctor):
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
@@ -49,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
     code 2, signals with 128 and their number. Anything else is a defect.
     """
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets its number
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    for output in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets its number
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
     root = logging.getLogger()
     if (
         not root.handlers and logging.lastResort is not None

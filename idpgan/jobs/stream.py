@@ -1,0 +1,265 @@
+"""``idpgan stream``: running counts of values that arrive as lines of text, under one epsilon, resumable.
+
+The state file and the answers beside it are on the disk before an answer is shown, block by block: after a crash the
+same values give the same answers again, and no value is released twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idpgan.continual.stream import ContinualCounter
+from idpgan.errors import InputError
+from idpgan.files import (
+    PRIVATE_FILE,
+    check_writable,
+    file_lock,
+    flush_folder,
+    parse_json,
+    read_plain,
+    write_text_atomic,
+)
+
+FORMAT = "idpgan stream state 1"
+_LONGEST_LINE = 400  # characters; a number has far fewer
+_MOST_STATE_BYTES = 1 << 30
+Emit = Callable[[list[float]], None]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a stream is: it never changes in a continuation.
+
+    Attributes:
+        epsilon: Of all answers together, > 0.
+        horizon: Largest number of values; None = not known.
+        integer: Whole counts >= 0; False = real values.
+    """
+
+    epsilon: float
+    horizon: int | None = None
+    integer: bool = True
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What became of the input.
+
+    Attributes:
+        count: Values of the stream so far, those of earlier calls included.
+        new: Values that this call has added.
+        repeated: Values that had been answered before and were answered again by the same numbers.
+        counter: The stream as it stands.
+        answers: All answers of this call, in order.
+    """
+
+    count: int
+    new: int
+    repeated: int
+    counter: ContinualCounter
+    answers: tuple[float, ...]
+
+
+def stream(
+    lines: Iterable[str],
+    terms: Terms,
+    emit: Emit,
+    *,
+    state: Path | None = None,
+    first: int | None = None,
+    block: int = 1,
+) -> Streamed:
+    """Answer values line by line.
+
+    Args:
+        lines: One number each, with its line break; read only as far as they are answered.
+        terms: Of the stream; those of the state file where there is one.
+        emit: Called with the answers of a block once they are durable.
+        state: Where the stream is kept, secret: it holds the true counts. ``NAME.answers`` beside it holds all released
+            answers. None = the stream ends with this call.
+        first: Index of the first line's value, from 1; None = the next one. Values of indices that were answered
+            before are not read, and get the stored answers.
+        block: Values that are answered together.
+
+    Raises:
+        InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off). What
+            was emitted before stands; nothing of the block is released. Also for a state that is foreign, damaged, of
+            other terms or in use, and for a ``first`` that leaves a gap.
+    """
+    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
+        raise InputError(f"--block {block} must be a whole number of at least 1.")
+    with _book(state, terms) as book:
+        index = book.counter.count + 1 if first is None else first
+        if not 1 <= index <= book.counter.count + 1:
+            raise InputError(
+                f"--first {index}: the stream stands at {book.counter.count} values, so the first line is value 1 to "
+                f"{book.counter.count + 1}. A gap cannot be filled later."
+            )
+        shown: list[float] = []
+        new = repeated = 0
+        for values in _blocks(_numbers(lines, terms.integer), block):
+            old = min(len(values), max(0, book.counter.count + 1 - index))
+            answers = [book.answer(number) for number in range(index, index + old)]
+            answers += book.add(values[old:])
+            index, new, repeated = index + len(values), new + len(values) - old, repeated + old
+            shown += answers
+            emit(answers)
+        return Streamed(book.counter.count, new, repeated, book.counter, tuple(shown))
+
+
+def _blocks(numbers: Iterator[float], size: int) -> Iterator[list[float]]:
+    while values := list(itertools.islice(numbers, size)):
+        yield values
+
+
+def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:
+    """Parse lines one by one."""
+    for number, line in enumerate(_decoded(lines), start=1):
+        where, text = f"line {number}", line.strip()
+        if len(line) > _LONGEST_LINE or not text.isprintable():
+            raise InputError(f"{where} holds no number. Nothing of its block was released.")
+        if not line.endswith("\n"):
+            raise InputError(
+                f"{where} ({text!r}) has no line break, so that it may be cut off. It was not released; give it whole."
+            )
+        try:
+            yield int(text) if integer else float(text)
+        except ValueError:
+            kind = "whole number" if integer else "number"
+            raise InputError(
+                f"{where} holds {text!r}, which is no {kind}. Nothing of its block was released."
+            ) from None
+
+
+def _decoded(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines, or say that they are no text."""
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise InputError(f"the input is no UTF-8 text ({error}). Nothing of its block was released.") from None
+
+
+# Books ---------------------------------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """A stream that ends with the process."""
+
+    def __init__(self, counter: ContinualCounter) -> None:
+        self.counter = counter
+
+    def add(self, values: list[float]) -> list[float]:
+        """Release the next values."""
+        return self.counter.release(values).tolist() if values else []
+
+    def answer(self, index: int) -> float:
+        """Return an old answer."""
+        answer: float = self.counter.answer(index)
+        return answer
+
+
+class _File(_Memory):
+    """A stream that is kept in a file, with its answers beside it."""
+
+    def __init__(self, path: Path, terms: Terms) -> None:
+        self.path, self.shown = path, answers_of(path)
+        if path.exists():
+            self.counter, last = _load(path, terms)
+            self._answers = _read_answers(self.shown, self.counter.count)
+            missing = self.counter.count - len(self._answers)
+            if missing > len(last):
+                raise InputError(f"{self.shown} lacks answers that were shown. Restore it from a copy.")
+            self._append(last[len(last) - missing :])  # a crash came between the two files
+        else:
+            if self.shown.exists():
+                raise InputError(
+                    f"{self.shown} is there without its state {path.name}. Move it away, or restore the state."
+                )
+            self.counter = ContinualCounter(terms.epsilon, terms.horizon, terms.integer)
+            self._answers = []
+            self._save([])  # the stream exists, and is paid for, before its first value is read
+
+    def add(self, values: list[float]) -> list[float]:
+        """Release the next values, and make state and answers durable."""
+        answers = super().add(values)
+        if answers:
+            self._save(answers)
+            self._append(answers)
+        return answers
+
+    def answer(self, index: int) -> float:
+        """Return an old answer."""
+        return self._answers[index - 1]
+
+    def _save(self, last: list[float]) -> None:
+        content = {"format": FORMAT, "stream": self.counter.state(), "last": last}
+        write_text_atomic(self.path, json.dumps(content, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+
+    def _append(self, answers: list[float]) -> None:
+        if not answers:
+            return
+        self._answers += answers
+        with open(self.shown, "a", encoding="ascii") as file:
+            file.write("".join(f"{answer!r}\n" for answer in answers))
+            file.flush()
+            os.fsync(file.fileno())
+        flush_folder(self.shown.parent)
+
+
+def answers_of(state: Path) -> Path:
+    """Return where the released answers of a stream lie."""
+    return state.with_name(f"{state.name}.answers")
+
+
+@contextlib.contextmanager
+def _book(path: Path | None, terms: Terms) -> Iterator[_Memory]:
+    """Open a stream; nobody else may use its file meanwhile."""
+    if path is None:
+        yield _Memory(ContinualCounter(terms.epsilon, terms.horizon, terms.integer))
+        return
+    if path.is_symlink() or path.is_dir():
+        raise InputError(f"--state {path} is a link or a folder, not a file. Name a file.")
+    check_writable(path)
+    with file_lock(path.parent / f".{path.name}.lock", busy=f"{path} is in use by another process."):
+        yield _File(path, terms)
+
+
+def _load(path: Path, terms: Terms) -> tuple[ContinualCounter, list[float]]:
+    """Read a state file: the stream, and the answers of its last block."""
+    try:
+        content = parse_json(read_plain(path, _MOST_STATE_BYTES))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}). Restore it from a copy, or start a new stream.") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{path} is no state of `idpgan stream`. Name another file.")
+    try:
+        counter = ContinualCounter.from_state(content["stream"], terms.epsilon, terms.horizon, terms.integer)
+        return counter, [*content["last"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error!r}). Restore it from a copy, or start a new stream.") from error
+
+
+def _read_answers(path: Path, count: int) -> list[float]:
+    """Return the answers that are whole, at most ``count``; a line that a crash has cut is taken away."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        answers: list[Any] = [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}). Restore it from a copy.") from error
+    if len(answers) > count:
+        raise InputError(
+            f"{path} holds {len(answers)} answers, the state {count} values: one of them is an older copy."
+        )
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return answers
