@@ -1,7 +1,10 @@
 """Whatever can be run or published is audited by the entry that it brings, or says in a true sentence why not."""
 
+import ast
 import itertools
 import math
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
@@ -26,6 +29,7 @@ from idpgan.synthesis.wgan_gp.method import WganGpConfig
 from tests.redteam.small_runs import config_of
 
 ROWS = {**synthesis.METHODS, **publish.METHODS}
+FOLDERS = "|".join(registry._FOLDERS)
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
@@ -78,6 +82,28 @@ def test_a_release_may_say_what_the_audit_of_a_run_says(name):
         names = {make(case.pair.data, case.pair.neighbor).name for make in case.statistics}
         assert case.pair.name in neighbors.OF_RUNS
         assert names <= set(statistics.OF_RUNS)
+
+
+def naming(source):
+    """The strings and imports of a source text that name a method, or look into its folder."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and node.value in set(synthesis.METHODS):
+            found.append(node.value)
+        if isinstance(node, ast.ImportFrom) and re.match(rf"idpgan\.synthesis\.({FOLDERS})\b", node.module or ""):
+            found.append(node.module)
+    return found
+
+
+def test_nothing_outside_of_a_method_switches_on_its_name_or_class():
+    package = Path(registry.__file__).parents[1]
+    outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] != "synthesis"]
+    assert len(outside) > 50
+    assert {str(path): naming(path.read_text()) for path in outside if naming(path.read_text())} == {}
+    assert naming("if name == 'dp-gan': ...") == ["dp-gan"]
+    assert naming("def f():\n    from idpgan.synthesis.dp_gan.method import DpGan") == [
+        "idpgan.synthesis.dp_gan.method"
+    ]
 
 
 # A method that is nowhere but here ------------------------------------------------------------------------------------
