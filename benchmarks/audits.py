@@ -26,11 +26,12 @@ import torch
 import idpgan
 from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
-from idpgan.jobs.audit import AUDITABLE, method_case
+from idpgan.jobs.audit import audit_entry, method_case
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan.method import DpGanConfig, least_noise
-from idpgan.synthesis.step_audits import Steps, hybrid_case, steps_case
+from idpgan.synthesis.dp_gan.audit import Steps, steps_case
+from idpgan.synthesis.dp_gan.config import DpGanConfig, least_noise
+from idpgan.synthesis.hybrid.audit import sums_and_steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -88,7 +89,7 @@ class Cell:
             sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
             spent = (sums.event,)
         steps = Steps(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
-        return steps_case(steps, request) if sums is None else hybrid_case(sums, steps, request)
+        return steps_case(steps, request) if sums is None else sums_and_steps_case(sums, steps, request)
 
 
 def cells() -> Iterator[Cell]:
@@ -102,7 +103,7 @@ def cells() -> Iterator[Cell]:
             yield Cell("idp-gan-published", Request(epsilon, draw=draw))
         for law in ("clamp", "l1", "l2"):
             yield Cell("idp-gan-local", Request(epsilon, law=law))
-        laws = (AUDITABLE["lap"].options or {})["law"]
+        laws = (audit_entry("lap").options or {})["law"]
         for law, unit in itertools.product(laws, (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)):
             yield Cell("lap", Request(epsilon, law=law, unit=unit))
         for law, unit, relation in itertools.product(("gaussian", "laplace"), (Unit.IMAGE, Unit.PERSON), relations):

@@ -31,6 +31,13 @@ class MethodInfo:
     proven: str
     reason: str
 
+    @property
+    def nothing_to_audit(self) -> str | None:
+        """Why there is no guarantee to audit, one sentence; None where one is claimed or proven."""
+        if self.claimed is not None or self.proven != "inf":
+            return None
+        return f"{self.reason}, so there is no guarantee to audit."
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return {**asdict(self), "units": list(self.units)}

@@ -19,7 +19,6 @@ ordinary an image is: ordinary images are near to generated ones whether they we
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -41,8 +40,8 @@ from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
 from idpgan.training.fit import FitConfig, fit_classifier, predict
+from idpgan.training.method import CriticScores
 
-CriticScores = Callable[[Tensor, Tensor | None], Tensor]  # float (B, C, H, W) in [-1, 1], labels (B,) or None -> (B,)
 _MOST_RADIUS = 1e9  # images lie within 2 sqrt(pixels) of each other
 _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 

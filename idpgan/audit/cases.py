@@ -1,6 +1,8 @@
-"""What can be audited by name: a mechanism with its worst-case neighbors, its claim and its proof.
+"""What can be audited: a mechanism with its worst-case neighbors, its claim and its proof.
 
-Here are the privacy mechanisms themselves; `idpgan.synthesis.audits` adds the releases of the GANs.
+A *request* is what somebody wants audited: an epsilon, and what may be chosen besides. An *entry* turns it into a
+*case*, one game to play. A *pair* is the two neighbors of a case, and an *adjacency* is what neighbors are: a unit and
+a relation. Every method and every publisher brings its own entry; here are those of the privacy mechanisms, ``CASES``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
 from idpgan.audit.distinguish import Progress, audit, check_runs
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
+from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
 from idpgan.audit.tradeoff import gaussian_epsilon, is_nearly_gaussian, proven_separation
 from idpgan.errors import InputError
@@ -293,6 +296,8 @@ class Entry:
         delta: Default.
         options: Further fields of `Request` that it knows, with their possible values, the default first.
         pure: Values of ``law`` for which delta is 0 unless told.
+        of_run: Makes the case of what a run has released, from its config and the public facts of its data; None for
+            what is no run.
     """
 
     build: Callable[[Request], AuditCase]
@@ -301,6 +306,7 @@ class Entry:
     delta: float = 0.0
     options: Mapping[str, tuple[str, ...]] | None = None
     pure: tuple[str, ...] = ()
+    of_run: Callable[[Any, RunFacts], AuditCase] | None = None
 
     def case(self, name: str, request: Request) -> AuditCase:
         """Fill in defaults and make the case.
@@ -340,14 +346,14 @@ def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:
 
 def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:
     """Return what was asked for, and what the events prove at the request's delta."""
-    delta, pair = request.delta or 0.0, (events[0].unit, events[0].relation)
-    claimed = Guarantee(request.epsilon, delta, *pair, "asked for")
+    delta, adjacency = request.delta or 0.0, (events[0].unit, events[0].relation)
+    claimed = Guarantee(request.epsilon, delta, *adjacency, "asked for")
     epsilon = compose_epsilon(events, delta)
-    proven = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *pair, f"accountant, {events[0].kind}")
+    proven = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *adjacency, f"accountant, {events[0].kind}")
     return claimed, proven
 
 
-def _terms(request: Request) -> tuple[Unit, Relation]:
+def _adjacency(request: Request) -> tuple[Unit, Relation]:
     return request.unit or Unit.IMAGE, request.relation or Relation.REPLACE_ONE
 
 
@@ -371,18 +377,18 @@ def _scalar(name: str, mechanism_of: Callable[[float, Request], Mechanism], *, d
 
 
 def _discrete_laplace(multiplier: float, request: Request) -> Mechanism:
-    return DiscreteLaplace(_SENSITIVITY_STEPS, math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
+    return DiscreteLaplace(_SENSITIVITY_STEPS, math.ceil(multiplier * _SENSITIVITY_STEPS), *_adjacency(request))
 
 
 def _rounded_gaussian(multiplier: float, request: Request) -> Mechanism:
-    return RoundedGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_terms(request))
+    return RoundedGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_adjacency(request))
 
 
 def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
     """Return the entry of a choice among scores of sensitivity 1: one rises by 1, all others fall by 1."""
 
     def build(request: Request) -> AuditCase:
-        mechanism = kind(1.0, request.epsilon, *_terms(request))
+        mechanism = kind(1.0, request.epsilon, *_adjacency(request))
         scores = torch.ones(_CHOICES, dtype=torch.float64)
         scores[0] = 0.0
         maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
@@ -395,7 +401,7 @@ def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
 
 def _randomized_response(request: Request) -> AuditCase:
     """Return the case of one label of ten."""
-    mechanism = RandomizedResponse(_CATEGORIES, request.epsilon, *_terms(request))
+    mechanism = RandomizedResponse(_CATEGORIES, request.epsilon, *_adjacency(request))
     pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
     given = guarantees(request, mechanism.event)
     ratio = likelihood_ratio(mechanism)
@@ -407,7 +413,7 @@ def _lap(request: Request) -> AuditCase:
 
     Noise is sized for the L1 distance of the unit where delta is 0, else for each of its pixels by their joint PLD.
     """
-    unit, relation = _terms(request)
+    unit, relation = _adjacency(request)
     rows, columns = IMAGE_SHAPE
     touched = {Unit.PIXEL: 1, Unit.COLUMN: rows, Unit.IMAGE: rows * columns}[unit]
     count, distance = (1, touched) if not request.delta else (touched, 1)  # number of releases, L1 distance of each
@@ -436,8 +442,8 @@ def _lap(request: Request) -> AuditCase:
 
 
 CASES: dict[str, Entry] = {
-    "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_terms(request)), discrete=False),
-    "gaussian": _scalar("gaussian", lambda m, request: Gaussian(1.0, m, *_terms(request)), discrete=False),
+    "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_adjacency(request)), discrete=False),
+    "gaussian": _scalar("gaussian", lambda m, request: Gaussian(1.0, m, *_adjacency(request)), discrete=False),
     "discrete-laplace": _scalar("discrete-laplace", _discrete_laplace, discrete=True),
     "rounded-gaussian": _scalar("rounded-gaussian", _rounded_gaussian, discrete=True),
     "exponential": _selection("exponential", Exponential),

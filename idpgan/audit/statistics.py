@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
 from idpgan.numerics.safe_svd import safe_svd
+from idpgan.privacy.grid import Grid
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
@@ -114,8 +115,12 @@ class LogProbability(Statistic):
         return self._log_ratio[outputs.flatten().to(self._log_ratio.device)]
 
 
-def likelihood_ratio(mechanism: object) -> Maker:
+def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
     """Return the maker of the exact log-likelihood ratio of one of our mechanisms.
+
+    Args:
+        mechanism: What draws the noise.
+        grid: Of a discrete mechanism whose neighbors are in steps and whose outputs are in values; None = both alike.
 
     Raises:
         InputError: If its density is not known in closed form.
@@ -127,7 +132,9 @@ def likelihood_ratio(mechanism: object) -> Maker:
             if isinstance(mechanism, Laplace | Gaussian):
                 scale = mechanism.noise_multiplier * mechanism.sensitivity
             else:
-                scale = float(mechanism.scale)
+                scale = float(mechanism.scale) * (grid.step if grid else 1.0)
+            if grid is not None:
+                data, neighbor = grid.value(data), grid.value(neighbor)
             unit = 2 * scale**2 if gaussian else scale
             statistic: Statistic = Nearness(data, neighbor, order=2 if gaussian else 1, unit=unit)
             statistic.name = EXACT

@@ -8,75 +8,59 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idpgan import publish, synthesis
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
+from idpgan.audit.run_facts import RunFacts
+from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
-from idpgan.jobs import load_config, plan
+from idpgan.jobs import load_config
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, describe_generator
-from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
-from idpgan.privacy.guarantee import Guarantee, Relation, Unit
-from idpgan.privacy.sums import CellSums
 from idpgan.publish.audits import PUBLISHER_CASES
 from idpgan.release.folder import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
 from idpgan.release.received import read_privacy, release_config
 from idpgan.release.verify import Verification, verify_release
 from idpgan.run import RunFolder
-from idpgan.synthesis import METHODS
-from idpgan.synthesis.aggregate.config import sums_of
-from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy
-from idpgan.synthesis.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
-from idpgan.synthesis.dp_gan.method import Config as DpGanRun
-from idpgan.synthesis.hybrid.method import Config as HybridRun
-from idpgan.synthesis.local.method import Config as LocalRun
-from idpgan.synthesis.published.config import Config as PublishedConfig
-from idpgan.synthesis.published.config import most_accesses, pixel_noise
-from idpgan.synthesis.step_audits import STEP_CASES, Steps, hybrid_case, steps_case
 
 if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
 
 FORMAT = "idpgan audit 2"
-AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
 
 
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
     name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
-    info = METHODS.get(name)
-    if info is None or info.claimed is not None or info.proven != "inf":
-        return None
-    return f"{info.reason}, so there is no guarantee to audit."
+    return synthesis.METHODS[name].nothing_to_audit if name in synthesis.METHODS else None
+
+
+def audit_entry(name: str) -> Entry:
+    """Return how a method, a publisher or a mechanism is audited.
+
+    Raises:
+        InputError: If there is none of that name, or it has no guarantee.
+    """
+    if name in synthesis.METHODS:
+        return synthesis.audit_entry(name)
+    if name in publish.METHODS:
+        return PUBLISHER_CASES[name]
+    if name in CASES:
+        return CASES[name]
+    known = {**CASES, **synthesis.METHODS, **publish.METHODS}
+    raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, known)}")
 
 
 def method_case(name: str, request: Request) -> AuditCase:
-    """Return the case of a method.
+    """Return the case of a method, a publisher or a mechanism.
 
     Raises:
         InputError: If there is none of that name, it has no guarantee, or it cannot be asked for that.
     """
-    nothing = nothing_to_audit(name)
-    if nothing:
-        raise InputError(nothing)
-    if name not in AUDITABLE:
-        from idpgan.config import nearest_hint
-
-        raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, [*AUDITABLE, *METHODS])}")
-    return AUDITABLE[name].case(name, request)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Facts:
-    """What is public about a run's data."""
-
-    image_shape: ImageShape
-    num_classes: int
-    num_private: int
-    delta: float
+    return audit_entry(name).case(name, request)
 
 
 def run_case(path: Path) -> AuditCase:
@@ -87,107 +71,24 @@ def run_case(path: Path) -> AuditCase:
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
-    name = config.method.name
-    nothing = nothing_to_audit(name)
-    if nothing:
-        raise InputError(nothing)
+    make = synthesis.audit_entry(config.method.name).of_run
+    if make is None:
+        raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
+    return make(config, _facts(run, config))
+
+
+def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
+    """Return what a run's release states, or, before it is written, what its settings and the data's size say."""
     if not (run.release / PRIVACY).is_file():
         shape = known_shape(config.data)
-        facts = _Facts(shape.image_shape, len(shape.classes), shape.num_private, plan(config).delta)
-        claimed = None
-    else:
-        stated = read_privacy(run.release / PRIVACY)
-        content = read_plain(run.release / CONFIG, MOST_TEXT_BYTES)
-        generator = describe_generator(content, run.release / CONFIG)
-        private, delta = stated.document["num_private"], stated.document["delta"]
-        facts = _Facts(generator.image_shape, len(generator.classes), private, delta)
-        claimed = stated.report.claimed
-    return RUN_CASES[name](run, config, facts, claimed)
-
-
-def _prepared(run: RunFolder) -> Any:
-    """Open what `prepare` released, for shapes and allocation."""
-    from safetensors import SafetensorError, safe_open
-
-    if not run.prepared.is_file():
-        raise InputError(
-            f"{run.path} has released nothing yet ({run.prepared.name} is missing). Let it start training."
-        )
-    try:
-        return safe_open(run.prepared, framework="pt")
-    except SafetensorError as error:
-        raise InputError(f"{run.prepared} is damaged ({error}). Restore it from a copy.") from error
-
-
-def _aggregate_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    method, terms = config.method, config.privacy
-    if not (isinstance(method, AggregateConfig) and isinstance(terms, AggregatePrivacy)):
-        raise TypeError("an aggregate run has an aggregate config.")
-    return aggregate_case(_sums(run, method, terms), Request(terms.epsilon, terms.delta), claimed)
-
-
-def _sums(run: RunFolder, method: AggregateConfig, terms: AggregatePrivacy) -> CellSums:
-    """Return the mechanism of a release of sums that was made."""
-    with _prepared(run) as tensors:
-        cells, dimensions = tensors.get_slice("sums").get_shape()
-    return sums_of(method, terms, cells, dimensions)
-
-
-def _steps(config: DpGanRun) -> Steps:
-    """Return the critic steps of a run of dp-gan, or of that part of a hybrid run."""
-    event = config.step_event()
-    return Steps(config.method, event.sample_rate or 0.0, event.noise_multiplier or 0.0, config.training.steps)
-
-
-def _dp_gan_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    if not isinstance(config, DpGanRun):
-        raise TypeError("a dp-gan run has a dp-gan config.")
-    return steps_case(_steps(config), Request(config.privacy.epsilon, config.privacy.delta), claimed)
-
-
-def _hybrid_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    if not isinstance(config, HybridRun):
-        raise TypeError("a hybrid run has a hybrid config.")
-    first, second = config.aggregate_part(), config.dp_gan_part(known_shape(config.data))
-    request = Request(config.privacy.epsilon, config.privacy.delta)
-    return hybrid_case(_sums(run, first.method, first.privacy), _steps(second), request, claimed)
-
-
-def _local_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    if not isinstance(config, LocalRun):
-        raise TypeError("a local run has a local config.")
-    terms = config.terms(facts.image_shape, facts.num_classes, facts.num_private)
-    public = bool(config.data.public_share or config.data.public_root)
-    channel = channel_of(terms, config.method.projection, facts.image_shape, config.method.clip_norm, public=public)
-    return local_case(channel, Request(terms.epsilon, terms.delta), claimed)
-
-
-def _published_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
-    if not isinstance(config, PublishedConfig):
-        raise TypeError("a published run has a published config.")
-    pixels = pixel_noise(config, facts.image_shape)
-    if config.method.allocation == "relevance":
-        with _prepared(run) as tensors:
-            allocation = tuple(tensors.get_tensor("allocation").tolist())
-        pixels = dataclasses.replace(pixels, allocation=allocation)
-    terms = config.privacy
-    notes: tuple[str, ...] = (f"scale of the noise {pixels.scale:.4g} for a range of {PIXEL_RANGE:g}",)
-    if config.model.conditional and facts.num_classes:
-        notes += ("labels were left out: what the pixels show holds for both together",)
-    said = claimed or Guarantee(
-        terms.epsilon1 + terms.epsilon2, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "Yang, Zhou and Ning: eps1 + eps2"
-    )
-    accesses = most_accesses(config, facts.num_private)
-    return published_case(pixels, accesses, facts.delta, said, notes)
-
-
-RUN_CASES: dict[str, Callable[[RunFolder, RunConfig, _Facts, Guarantee | None], AuditCase]] = {
-    "idp-gan-aggregate": _aggregate_run,
-    "idp-gan-local": _local_run,
-    "idp-gan-published": _published_run,
-    "dp-gan": _dp_gan_run,
-    "hybrid": _hybrid_run,
-}
+        delta = config.stated_delta(shape.num_private)
+        return RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
+    stated = read_privacy(run.release / PRIVACY)
+    content = read_plain(run.release / CONFIG, MOST_TEXT_BYTES)
+    generator = describe_generator(content, run.release / CONFIG)
+    num_private, delta = stated.document["num_private"], stated.document["delta"]
+    classes, claimed = len(generator.classes), stated.report.claimed
+    return RunFacts(generator.image_shape, classes, num_private, delta, claimed, run.prepared)
 
 
 def audit_document(audited: Audited) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """``idpgan audit --one-run``: one training with canaries in it, each in or out by a coin.
 
-Two kinds. Gradient canaries go through the critic steps of dp-gan without any data (`step_audits`): the attacker sees
-every noisy gradient. Image canaries are mislabeled holdout images among the private ones of a config's own data, for
+Two kinds. Gradient canaries go through the steps of a method's audit case, without any data: the attacker sees every
+noisy gradient. Image canaries are mislabeled holdout images among the private ones of a config's own data, for
 any method: the attacker sees the trained critic, or samples only. The second kind reads private images, and its result
 is for the curator.
 """
@@ -80,10 +80,10 @@ class OneRun:
 def gradients_once(
     case: AuditCase, canaries: int | None = None, *, confidence: float = 0.95, seed: int | None = None
 ) -> OneRun:
-    """Play a case of dp-gan or hybrid in one training, with gradient canaries.
+    """Play a case that is a training in one training, with gradient canaries.
 
     Args:
-        case: Of `step_audits`.
+        case: Of a method that takes noisy gradients of the private images.
         canaries: m; None = 5,000.
         confidence: Of the bound.
         seed: Fixes coins and noise.

@@ -2,7 +2,8 @@
 
 A folder's ``__init__`` imports nothing heavy. It holds ``INFO``, the method's row of ``idpgan methods``, and gives
 ``Config`` (a `RunConfig`) and ``Method``, which is made by ``Method(config, split, ledger=ledger, device=device)`` and
-does what `idpgan.training.method.Method` asks, when they are first used.
+does what `idpgan.training.method.Method` asks, when they are first used. A method with a guarantee gives ``AUDIT`` too,
+the `idpgan.audit.cases.Entry` by which its release is audited.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from idpgan.config import build, nearest_hint
-from idpgan.errors import ConfigError
+from idpgan.errors import ConfigError, InputError
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
+    from idpgan.audit.cases import Entry
     from idpgan.training.config import RunConfig
 
 
@@ -55,6 +57,20 @@ def load_method(name: str) -> ModuleType:
     if name not in METHODS:
         raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, METHODS)}")
     return _MODULES[name]
+
+
+def audit_entry(name: str) -> Entry:
+    """Return how a method is audited.
+
+    Raises:
+        InputError: If it has no guarantee to audit, or there is none of that name.
+    """
+    module = load_method(name)
+    nothing = METHODS[name].nothing_to_audit
+    if nothing:
+        raise InputError(nothing)
+    entry: Entry = module.AUDIT
+    return entry
 
 
 def build_config(table: Mapping[str, Any], where: str) -> RunConfig:

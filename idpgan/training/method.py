@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from idpgan.errors import ConfigError
+from idpgan.errors import ConfigError, InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.noise import Noise
@@ -17,6 +17,10 @@ from idpgan.privacy.noise import Noise
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
 empty Poisson batch has no loss, and a missing value is not counted in the average."""
+
+CriticScores = Callable[[Tensor, Tensor | None], Tensor]
+"""Images, float (B, C, H, W) in [-1, 1], and labels (B,) or None, both on the method's device -> how real the critic
+finds each, (B,); higher = more real."""
 
 
 class Method(Protocol):
@@ -70,6 +74,26 @@ class Method(Protocol):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned; all tensors are on the CPU."""
+
+
+class NoCriticError(InputError):
+    """There is no critic that scores single images; the message is a clause that says why."""
+
+
+@runtime_checkable
+class HasCritic(Protocol):
+    """The optional part of `Method`: a critic that an attacker inside the curator's walls can ask about an image."""
+
+    @property
+    def critic_scores(self) -> CriticScores:
+        """How real the trained critic finds images: a plain method, or a function that a property makes.
+
+        The images go in as they are, without the noise that the method adds in training: the least that an attacker
+        would do.
+
+        Raises:
+            NoCriticError: If the critic, as it is set up, does not see single images.
+        """
 
 
 @dataclass(frozen=True)

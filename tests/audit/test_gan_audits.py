@@ -16,8 +16,10 @@ from idpgan.jobs.audit import method_case
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
+from idpgan.synthesis.aggregate.audit import sums_case
+from idpgan.synthesis.local.audit import channel_case, data_free_channel
 from idpgan.synthesis.local.channel import Terms, build_channel
+from idpgan.synthesis.published.audit import pixels_case
 
 REPLACE = Relation.REPLACE_ONE
 SOUND = [
@@ -36,7 +38,7 @@ CONFIDENCE = 1 - 0.001 / len(SOUND)
 
 @pytest.mark.parametrize(("name", "request_", "least"), SOUND)
 def test_a_sound_release_is_never_caught(name, request_, least):
-    audited = GAN_CASES[name].case(name, request_).run(RUNS.get(name, 60_000), confidence=CONFIDENCE, seed=3)
+    audited = method_case(name, request_).run(RUNS.get(name, 60_000), confidence=CONFIDENCE, seed=3)
     assert least <= audited.result.epsilon_lower <= audited.case.proven.epsilon
     assert not audited.violation
 
@@ -73,10 +75,10 @@ def test_half_the_noise_in_cell_sums_is_a_violation(monkeypatch):
     """The audit of a release goes through its own code: what is wrong there shows."""
     sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
     mechanism = CellSums.mechanism
-    assert not aggregate_case(sums, Request(1.0)).run(20_000, seed=1).violation
-    proven = aggregate_case(sums, Request(1.0)).proven
+    assert not sums_case(sums, Request(1.0)).run(20_000, seed=1).violation
+    proven = sums_case(sums, Request(1.0)).proven
     monkeypatch.setattr(CellSums, "mechanism", property(lambda self: halved(mechanism.fget(self))))
-    broken = dataclasses.replace(aggregate_case(sums, Request(1.0)), proven=proven).run(20_000, seed=1)
+    broken = dataclasses.replace(sums_case(sums, Request(1.0)), proven=proven).run(20_000, seed=1)
     assert broken.violation
     assert broken.verdict.startswith("VIOLATION")
     assert broken.result.epsilon_lower > 1.5
@@ -90,13 +92,13 @@ def test_a_clip_forgotten_in_cell_sums_is_a_violation(monkeypatch):
         return total.index_add(0, cells, (vectors.double() / self.grid.step).round())
 
     monkeypatch.setattr(CellSums, "_exact_sum", unclipped)
-    assert aggregate_case(sums, Request(1.0)).run(20_000, seed=1).result.epsilon_lower > 1.5
+    assert sums_case(sums, Request(1.0)).run(20_000, seed=1).result.epsilon_lower > 1.5
 
 
 def test_the_simulated_release_is_that_of_the_whole_call():
     """One call of `CellSums` on the case's two data sets: same law of the sum that differs."""
     sums = CellSums.calibrated(1, 2, "gaussian", epsilon=2.0, delta=1e-5, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
-    case, noise, runs = aggregate_case(sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
+    case, noise, runs = sums_case(sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
     vectors = torch.tensor([[0.25, 0.25], [3.0, 0.0]]).double()  # bystander and target
     whole = torch.stack([sums([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]
     single = case.release(case.pair.neighbor.expand(runs, 1, 2), noise)[:, 0, 0]
@@ -110,8 +112,8 @@ def test_the_simulated_release_is_that_of_the_whole_call():
 @pytest.mark.parametrize("bound", ["clamp", "l1", "l2"])
 def test_every_channel_has_a_case_with_its_label(projection, bound):
     terms = Terms(16 if projection == "pixels" else 3, bound, 2.0, 1e-5, num_classes=4, label_epsilon=0.5)
-    channel = channel_of(terms, projection, (1, 4, 4), None, public=projection == "public-pca")
-    case = local_case(channel, Request(2.0, 1e-5))
+    channel = data_free_channel(terms, projection, (1, 4, 4), None, public=projection == "public-pca")
+    case = channel_case(channel, Request(2.0, 1e-5))
     audited = case.run(6000, confidence=1 - 0.001 / 9, seed=2)
     assert 0.2 < audited.result.epsilon_lower <= case.proven.epsilon <= 2.0
     assert len({1.0, *case.pair.data[:-1].abs().tolist()} - {0.0}) == 1
@@ -120,7 +122,7 @@ def test_every_channel_has_a_case_with_its_label(projection, bound):
 def test_the_channels_pair_moves_the_whole_sensitivity():
     terms = Terms(16, "l1", 1.0, 0.0)
     channel = build_channel(terms, "pixels", (1, 4, 4), Images(torch.empty(0, 1, 4, 4).byte(), None, ()), 3.0)
-    case = local_case(channel, Request(1.0))
+    case = channel_case(channel, Request(1.0))
     both = channel.encode(torch.stack([case.pair.data, case.pair.neighbor]).view(2, 1, 4, 4))
     assert (both[0] - both[1]).abs().sum().item() == pytest.approx(2.0)
     assert int((both[0] != both[1]).sum()) == 3
@@ -130,11 +132,11 @@ def test_an_allocation_is_audited_with_its_scales():
     beta = (0.25, 1.75, 1.0, 1.0)
     claimed = Guarantee(1.0, 0.0, Unit.IMAGE, REPLACE, "x")
     for draw, least in (("once", 1.0), ("per_step", 1.2), ("per_batch", 4.0)):
-        case = published_case(PixelNoise((1, 2, 2), 4.0, draw, beta), 3, 0.0, claimed)
+        case = pixels_case(PixelNoise((1, 2, 2), 4.0, draw, beta), 3, 0.0, claimed)
         audited = case.run(4000, seed=5)
         assert least < audited.result.epsilon_lower <= case.proven.epsilon
     even = PixelNoise((1, 2, 2), 4.0, "once", (1.0,) * 4)
-    score = published_case(even, 1, 0.0, claimed).statistics[0](-torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
+    score = pixels_case(even, 1, 0.0, claimed).statistics[0](-torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2))
     outputs = torch.randn(9, 1, 1, 2, 2, generator=torch.Generator().manual_seed(1))
     plain = Nearness(-torch.ones(4), torch.ones(4), unit=4.0)
     assert torch.allclose(score(outputs), plain(outputs))

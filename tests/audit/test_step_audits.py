@@ -8,16 +8,15 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from idpgan import publish, synthesis
 from idpgan.audit import Request
 from idpgan.errors import InputError
-from idpgan.jobs.audit import AUDITABLE, RUN_CASES, nothing_to_audit
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.dp_gan import method as dp_gan
-from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.dp_gan.audit import Steps, canary_images, steps_case
+from idpgan.synthesis.dp_gan.config import DpGanConfig
 from idpgan.synthesis.dp_gan.noisy_optimizer import NoisyOptimizer
-from idpgan.synthesis.step_audits import Steps, canary_images, hybrid_case, steps_case
+from idpgan.synthesis.hybrid.audit import sums_and_steps_case
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
 PLAN = Steps(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
@@ -121,7 +120,7 @@ def sums_of(epsilon):
 
 def test_hybrid_is_its_release_and_its_steps(case, monkeypatch):
     sums = sums_of(2.0)
-    joined = hybrid_case(sums, PLAN, Request(10.0, DELTA))
+    joined = sums_and_steps_case(sums, PLAN, Request(10.0, DELTA))
     assert joined.proven.epsilon > case.proven.epsilon
     alone = case.run(RUNS, confidence=CONFIDENCE, seed=3).result
     both = joined.run(RUNS, confidence=CONFIDENCE, seed=3)
@@ -130,7 +129,7 @@ def test_hybrid_is_its_release_and_its_steps(case, monkeypatch):
     mechanism = CellSums.mechanism
     fifth = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 5))
     monkeypatch.setattr(CellSums, "mechanism", fifth)  # a fifth of the noise in the release
-    wrong = dataclasses.replace(hybrid_case(sums, PLAN, Request(10.0, DELTA)), proven=joined.proven)
+    wrong = dataclasses.replace(sums_and_steps_case(sums, PLAN, Request(10.0, DELTA)), proven=joined.proven)
     assert wrong.run(RUNS, confidence=CONFIDENCE, seed=3).violation
 
 
@@ -151,11 +150,3 @@ def test_a_long_plan_is_simulated_in_part_and_says_so():
     assert PLAN.simulated == PLAN.count
     assert not any("simulated" in note for note in PLAN.notes)
     assert math.isclose(PLAN.event.noise_multiplier, 0.9)
-
-
-def test_every_method_has_an_audit_or_a_true_sentence():
-    for name in (*synthesis.METHODS, *publish.METHODS):
-        assert (name in AUDITABLE) != (nothing_to_audit(name) is not None)
-    for name in synthesis.METHODS:
-        assert (name in RUN_CASES) != (nothing_to_audit(name) is not None)
-    assert nothing_to_audit("wgan-gp").endswith("so there is no guarantee to audit.")

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from idpgan import jobs
 from idpgan.attacks import ATTACKS
 from idpgan.data.load import load
 from idpgan.jobs.attack import deal
-from idpgan.jobs.critics import NoCriticError, critic_of
-from idpgan.privacy.ledger import Ledger
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ["--samples", 60, "--most", 30, "--most-costly", 4]
@@ -121,34 +118,3 @@ def test_members_non_members_and_reference_are_disjoint():
     assert torch.equal(others.images, split.holdout.images[:100])
     assert len(reference) == len(split.test) + len(split.holdout) - 100
     assert torch.equal(reference.images[len(split.test) :], split.holdout.images[100:])
-
-
-@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-local", "idp-gan-published", "aggregate"])
-def test_the_critic_of_every_method_scores_images(name):
-    config = jobs.load_config(CONFIGS / f"digits-{name}.toml", ["model.width=8"])
-    split = load(config.data)
-    method = jobs._method(config, split, Ledger(*config.ledger_terms()), torch.device("cpu"))
-    if name == "aggregate":  # its critic comes from the released sums
-        method.prepare()
-    critic = critic_of(method)
-    images, labels = torch.rand(6, *split.image_shape) * 2 - 1, torch.arange(6)
-    scores = critic(images, labels)
-    assert scores.shape == (6,)
-    assert scores.isfinite().all()
-    assert scores.unique().numel() > 1
-
-
-def test_a_method_that_scores_images_itself_is_taken_at_its_word():
-    method = SimpleNamespace(critic_scores=lambda images, labels: images.sum((1, 2, 3)))
-    assert critic_of(method) is method.critic_scores
-    with pytest.raises(NoCriticError):
-        critic_of(SimpleNamespace())
-
-
-def test_a_critic_that_never_sees_one_image_is_not_asked():
-    deep = ["method.critic=deep", "method.groups=2", "method.moments=6", "method.fourier=20"]
-    config = jobs.load_config(CONFIGS / "digits-aggregate.toml", deep)
-    method = jobs._method(config, load(config.data), Ledger(*config.ledger_terms()), torch.device("cpu"))
-    method.prepare()
-    with pytest.raises(NoCriticError, match="groups"):
-        critic_of(method)

@@ -57,11 +57,15 @@ class LinearCritic:
         difference = self.target - self.average
         return {"distance": difference.square().sum() / len(difference)}
 
+    @property
+    def witness(self) -> Tensor:
+        """The direction in which real images lie from generated ones, (K, P, D)."""
+        witness = self.target - self.average
+        return witness if self.metric is None else witness @ self.metric
+
     def score(self, fake: Tensor) -> Tensor:
         """See `SumCritic.score`."""
-        witness = self.target - self.average
-        witness = witness if self.metric is None else witness @ self.metric
-        return 2 * (witness * fake).sum()
+        return 2 * (self.witness * fake).sum()
 
     def set_metric(self, vectors: Tensor, labels: Tensor, noise: float) -> None:
         """Whiten by the within-class covariance of public or generated images.

@@ -46,7 +46,7 @@ from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy,
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.training import method
-from idpgan.training.method import Stats
+from idpgan.training.method import CriticScores, NoCriticError, Stats
 
 __all__ = ["AggregateConfig", "AggregatePrivacy", "Config", "IdpAggregate", "Method"]
 
@@ -268,6 +268,26 @@ class IdpAggregate:
             parts = zip(z.split(_BATCH), rows.split(_BATCH), strict=True)
             images = [self.generator(part, of_part if self.classes else None) for part, of_part in parts]
         return torch.cat(images), rows
+
+    @property
+    def critic_scores(self) -> CriticScores:
+        """See `HasCritic`: how far an image's features lie from generated ones towards the released sums.
+
+        Raises:
+            NoCriticError: If the critic sees groups or clusters of images.
+        """
+        critic = self.critic
+        if not isinstance(critic, LinearCritic) or self.config.clusters > 1:
+            raise NoCriticError("its critic sees groups or clusters of images, never one")
+        witness = critic.witness[:, 0]  # (rows, D)
+
+        def scores(images: Tensor, labels: Tensor | None = None) -> Tensor:
+            rows = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+            rows = labels if self.classes and labels is not None else rows
+            vectors = self.features(images, rows if self.classes else None)[:, :-1]
+            return (vectors * witness[rows]).sum(1)
+
+        return scores
 
     def privacy(self) -> PrivacyReport:
         """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""

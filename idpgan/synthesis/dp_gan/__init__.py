@@ -8,10 +8,11 @@ from idpgan.lazy import lazy_names
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
+    from idpgan.synthesis.dp_gan.audit import AUDIT
     from idpgan.synthesis.dp_gan.config import Config
     from idpgan.synthesis.dp_gan.method import Method
 
-__all__ = ["INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method"]
 
 INFO = MethodInfo(
     name="dp-gan",
@@ -24,4 +25,4 @@ INFO = MethodInfo(
     reason="DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method"})

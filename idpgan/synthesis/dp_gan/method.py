@@ -278,14 +278,10 @@ class DpGan:
         return torch.optim.AdamW(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Score images as the critic stands: for white-box attacks and audits, on the curator's side.
-
-        Args:
-            images: (B, C, H, W), uint8 or float in [-1, 1].
-            labels: (B,) int64 if the critic is conditional; ignored otherwise.
+        """See `HasCritic`; any number of images, of uint8 too, from any device.
 
         Returns:
-            (B,) on the CPU; higher means more real.
+            (B,) on the CPU; higher = more real.
         """
         parts = []
         with torch.no_grad():

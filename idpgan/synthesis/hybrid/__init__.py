@@ -8,9 +8,10 @@ from idpgan.lazy import lazy_names
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
+    from idpgan.synthesis.hybrid.audit import AUDIT
     from idpgan.synthesis.hybrid.method import Config, Method
 
-__all__ = ["INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method"]
 
 INFO = MethodInfo(
     name="hybrid",
@@ -23,4 +24,4 @@ INFO = MethodInfo(
     reason="one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "method", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "method", "Method": "method"})

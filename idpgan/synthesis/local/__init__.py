@@ -8,9 +8,10 @@ from idpgan.lazy import lazy_names
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
+    from idpgan.synthesis.local.audit import AUDIT
     from idpgan.synthesis.local.method import Config, Method
 
-__all__ = ["INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method"]
 
 INFO = MethodInfo(
     name="idp-gan-local",
@@ -23,4 +24,4 @@ INFO = MethodInfo(
     reason="each image and its label are perturbed by themselves, once; all else is computed from the result",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "method", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "method", "Method": "method"})

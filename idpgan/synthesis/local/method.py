@@ -288,6 +288,10 @@ class IdpLocal(WganGp):
         other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=self._rng, device=self.device)
         return torch.where(lie, other % classes, labels)
 
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """See `HasCritic`; the critic sees an image as the channel would give it back without noise."""
+        return super().critic_scores(self.channel.decode(self.channel.encode(images)), labels)
+
     def privacy(self) -> PrivacyReport:
         """Report what the ledger proves; no paper claims anything of this method."""
         proven = self.ledger.proven(self._delta)

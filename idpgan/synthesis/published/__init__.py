@@ -8,10 +8,11 @@ from idpgan.lazy import lazy_names
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
+    from idpgan.synthesis.published.audit import AUDIT
     from idpgan.synthesis.published.config import Config
     from idpgan.synthesis.published.method import Method
 
-__all__ = ["INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method"]
 
 INFO = MethodInfo(
     name="idp-gan-published",
@@ -24,4 +25,4 @@ INFO = MethodInfo(
     reason="the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method"})

@@ -330,6 +330,12 @@ class IdpPublished:
 
     # Books -----------------------------------------------------------------------------------------------------
 
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """See `HasCritic`: the real/fake output."""
+        given = labels if self.critic.label_embedding is not None else None
+        outputs: Tensor = self.critic(images, given)
+        return outputs[:, 0]
+
     def privacy(self) -> PrivacyReport:
         """Report eps1 + eps2 as claimed, and what the ledger proves."""
         proven = self.ledger.proven(self._delta)

@@ -160,6 +160,11 @@ class WganGp:
         self.ema.update(self.newest)
         return {"generator_loss": loss.detach()}
 
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """See `HasCritic`."""
+        scores: Tensor = self.critic(images, labels if self.newest.num_classes else None)
+        return scores
+
     def privacy(self) -> PrivacyReport:
         """Nothing is claimed, nothing is proven."""
         return _REPORT

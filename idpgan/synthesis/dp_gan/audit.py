@@ -1,4 +1,4 @@
-r"""Audit cases of dp-gan and hybrid: canary gradients at every step, through the step code of dp-gan itself.
+r"""The audit of dp-gan: canary gradients at every step, through the step code of dp-gan itself. `hybrid` uses it too.
 
 One training plays many games at once. The critic has one weight per canary, and the gradient of canary j is weight j's
 alone, of a norm far above C: clipping leaves C. A record that is present goes through its own Poisson coin,
@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import CANARY, Pair
-from idpgan.audit.statistics import RANGE, Column, Maker, Nearness
+from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.statistics import EXACT, RANGE, Column, Maker
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
-from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Ledger, Noise, Relation, Unit
-from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audits import differing_totals
-from idpgan.synthesis.dp_gan.method import Config, DpGan, DpGanConfig, DpGanPrivacy, least_noise
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
+from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy, least_noise
+from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.dp_gan.per_example import CriticLoss
 from idpgan.training.config import TrainingConfig
 
@@ -42,10 +42,8 @@ _MOST_STEPS = 10_000  # simulated: some minutes
 _CALLS = 10_000  # steps of all trainings of one audit together, about: some minutes
 _MOST_RUNS = 50_000  # unless told
 _SAMPLE_RATE, _STEPS = 0.3, 50  # of a plan that stands for all, where no run says which: nearly Gaussian
-_SHARE = 0.1  # of epsilon for the release of hybrid, its default
-_CELLS, _DIMENSIONS = 10, 64  # of that release
 _STATISTICS: tuple[Maker, ...] = (
-    lambda one, other: Column(0, "exact log-likelihood ratio"),
+    lambda one, other: Column(0, EXACT),
     lambda one, other: Column(1, RANGE),
 )
 
@@ -222,87 +220,67 @@ class _Watched(DpGan):
         self.seen = gradient.detach().clone()
 
 
-# The two methods -----------------------------------------------------------------------------------------------------
-
-
 def steps_case(steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of dp-gan's critic steps: one record absent against present.
+    """Return the case of the critic steps: one record absent against present.
 
     Args:
         steps: Of a run, or of a plan.
         request: Epsilon and delta that were asked for.
         claimed: None = what was asked for.
     """
-
-    def release(values: Tensor, noise: Noise) -> Tensor:
-        return steps.play(values[:, 0] > 0, noise)
-
-    return _case("dp-gan", steps, (steps.event,), request, claimed, release, steps.notes)
+    return canary_case("dp-gan", steps, (steps.event,), steps.play, request, claimed)
 
 
-def hybrid_case(sums: CellSums, steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of hybrid: the release of sums and the critic steps, the sum of both log-likelihood ratios.
-
-    Args:
-        sums: The release.
-        steps: Of a run, or of a plan.
-        request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
-    """
-    absent, present = differing_totals(sums)
-    mechanism, grid = sums.mechanism, sums.grid
-    laplace, scale = isinstance(mechanism, DiscreteLaplace), mechanism.scale * grid.step
-    ratio = Nearness(
-        grid.value(absent), grid.value(present), order=1 if laplace else 2, unit=scale if laplace else 2 * scale**2
-    )
-
-    def release(values: Tensor, noise: Noise) -> Tensor:
-        there = values[:, 0] > 0
-        played = steps.play(there, noise)
-        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
-        played[:, 0] += ratio(grid.value(mechanism(totals, noise)))
-        return played
-
-    return _case("hybrid", steps, (sums.event, steps.event), request, claimed, release, steps.notes)
-
-
-def _case(
-    name: str,
+def canary_case(
+    method: str,
     steps: Steps,
     events: Sequence[Event],
+    play: Callable[[Tensor, Noise], Tensor],
     request: Request,
     claimed: Guarantee | None,
-    release: Callable[[Tensor, Noise], Tensor],
-    notes: tuple[str, ...],
 ) -> AuditCase:
+    """Return the case of a training whose records are canaries.
+
+    Args:
+        method: What is audited.
+        steps: The part of it that is critic steps of dp-gan.
+        events: All that it releases.
+        play: Trains once; see `Steps.play`.
+        request: Epsilon and delta that were asked for.
+        claimed: None = what was asked for.
+    """
     asked, proven = guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        return play(values[:, 0] > 0, noise)
+
     return AuditCase(
-        name, Pair(CANARY, 0 * one, one),
+        method, Pair(CANARY, 0 * one, one),
         claimed or asked, proven, release, _STATISTICS,
-        notes=notes, events=tuple(events), runs=steps.runs, rows=steps.rows,
+        notes=steps.notes, events=tuple(events), runs=steps.runs, rows=steps.rows,
     )  # fmt: skip
 
 
-def _planned(request: Request, spent: tuple[Event, ...] = ()) -> Steps:
-    """Return a short plan with the least noise that keeps to the request."""
-    noise = least_noise(request.epsilon, request.delta or 0.0, _SAMPLE_RATE, _STEPS, spent)
-    return Steps(DpGanConfig(), _SAMPLE_RATE, noise, _STEPS)
+def planned_steps(request: Request, spent: tuple[Event, ...] = ()) -> Steps:
+    """Return a short plan with the least noise that, after what is spent, keeps to the request."""
+    noise_multiplier = least_noise(request.epsilon, request.delta or 0.0, _SAMPLE_RATE, _STEPS, spent)
+    return Steps(DpGanConfig(), _SAMPLE_RATE, noise_multiplier, _STEPS)
 
 
-def _dp_gan(request: Request) -> AuditCase:
-    return steps_case(_planned(request), request)
+def steps_of(config: Config) -> Steps:
+    """Return the critic steps of a run."""
+    event = config.step_event()
+    return Steps(config.method, event.sample_rate or 0.0, event.noise_multiplier or 0.0, config.training.steps)
 
 
-def _hybrid(request: Request) -> AuditCase:
-    sums = CellSums.calibrated(
-        _CELLS, _DIMENSIONS, "gaussian", epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0,
-        unit=Unit.IMAGE, relation=Relation.ZERO_OUT,
-    )  # fmt: skip
-    return hybrid_case(sums, _planned(request, (sums.event,)), request)
+def _build(request: Request) -> AuditCase:
+    return steps_case(planned_steps(request), request)
 
 
-STEP_CASES: dict[str, Entry] = {
-    "dp-gan": Entry(_dp_gan, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5),
-    "hybrid": Entry(_hybrid, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5),
-}
+def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+    request = Request(config.privacy.epsilon, config.privacy.delta)
+    return steps_case(steps_of(config), request, facts.claimed)
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=_of_run)

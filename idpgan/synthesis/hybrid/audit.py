@@ -1,0 +1,59 @@
+"""The audit of hybrid: its release of sums and its critic steps, seen by one attacker."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.statistics import likelihood_ratio
+from idpgan.data.load import known_shape
+from idpgan.privacy import Guarantee, Noise, Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.audit import differing_totals, released_sums
+from idpgan.synthesis.dp_gan.audit import Steps, canary_case, planned_steps, steps_of
+from idpgan.synthesis.hybrid.method import Config
+
+_SHARE = 0.1  # of epsilon for the release of sums, the default
+_CELLS, _DIMENSIONS = 10, 64  # of that release
+
+
+def sums_and_steps_case(sums: CellSums, steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    """Return the case of the release of sums and the critic steps: the sum of both log-likelihood ratios.
+
+    Args:
+        sums: The release.
+        steps: Of a run, or of a plan.
+        request: Epsilon and delta that were asked for.
+        claimed: None = what was asked for.
+    """
+    absent, present = differing_totals(sums)
+    mechanism, grid = sums.mechanism, sums.grid
+    ratio = likelihood_ratio(mechanism, grid)(absent, present)
+
+    def play(there: Tensor, noise: Noise) -> Tensor:
+        played = steps.play(there, noise)
+        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
+        played[:, 0] += ratio(grid.value(mechanism(totals, noise)))
+        return played
+
+    return canary_case("hybrid", steps, (sums.event, steps.event), play, request, claimed)
+
+
+def _build(request: Request) -> AuditCase:
+    sums = CellSums.calibrated(
+        _CELLS, _DIMENSIONS, "gaussian", epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0,
+        unit=Unit.IMAGE, relation=Relation.ZERO_OUT,
+    )  # fmt: skip
+    return sums_and_steps_case(sums, planned_steps(request, (sums.event,)), request)
+
+
+def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+    first, second = config.aggregate_part(), config.dp_gan_part(known_shape(config.data))
+    sums = released_sums(first.method, first.privacy, facts)
+    request = Request(config.privacy.epsilon, config.privacy.delta)
+    return sums_and_steps_case(sums, steps_of(second), request, facts.claimed)
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=_of_run)

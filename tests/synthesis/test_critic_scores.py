@@ -1,0 +1,58 @@
+"""How real a method's critic finds an image: what an attacker inside the curator's walls asks."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from idpgan import jobs, synthesis
+from idpgan.data.load import load
+from idpgan.jobs.critics import NoCriticError, critic_of
+from idpgan.privacy.ledger import Ledger
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def method_of(name, overrides, *, prepare=False):
+    config = jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides)
+    split = load(config.data)
+    module = synthesis.load_method(config.method.name)
+    method = module.Method(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    if prepare:
+        method.prepare()
+    return method, split
+
+
+@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-local", "idp-gan-published", "aggregate"])
+def test_the_critic_of_every_method_scores_images(name):
+    method, split = method_of(name, ["model.width=8"], prepare=name == "aggregate")  # whose critic comes from the sums
+    critic = critic_of(method)
+    images, labels = torch.rand(6, *split.image_shape) * 2 - 1, torch.arange(6)
+    scores = critic(images, labels)
+    assert scores.shape == (6,)
+    assert scores.isfinite().all()
+    assert scores.unique().numel() > 1
+
+
+def test_the_linear_critic_of_sums_scores_one_image_as_it_scores_its_mean():
+    """A batch of one image per class is the mean of its class: the sum of the scores is half the critic's own."""
+    method, split = method_of("aggregate", ["model.width=8"], prepare=True)
+    labels = torch.arange(method.rows)
+    images = torch.rand(method.rows, *split.image_shape) * 2 - 1
+    whole = method.critic.score(method.features.means(images, labels, method.rows, None))
+    assert 2 * critic_of(method)(images, labels).sum().item() == pytest.approx(whole.item(), rel=1e-4)
+
+
+def test_a_method_that_scores_images_itself_is_taken_at_its_word():
+    method = SimpleNamespace(critic_scores=lambda images, labels: images.sum((1, 2, 3)))
+    assert critic_of(method) is method.critic_scores
+    with pytest.raises(NoCriticError):
+        critic_of(SimpleNamespace())
+
+
+def test_a_critic_that_never_sees_one_image_is_not_asked():
+    overrides = ["method.critic=deep", "method.groups=2", "method.moments=6", "method.fourier=20"]
+    method, _ = method_of("aggregate", overrides, prepare=True)
+    with pytest.raises(NoCriticError, match="groups"):
+        critic_of(method)
