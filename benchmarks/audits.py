@@ -28,8 +28,9 @@ from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.jobs.audit import AUDITABLE, method_case
 from idpgan.privacy import Relation, Unit
+from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan.method import DpGanConfig, least_noise
+from idpgan.synthesis.dp_gan.method import DpGanConfig
 from idpgan.synthesis.step_audits import Steps, hybrid_case, steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
