@@ -28,9 +28,10 @@ from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.jobs.audit import audit_entry, method_case
 from idpgan.privacy import Relation, Unit
+from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.dp_gan.audit import Steps, steps_case
-from idpgan.synthesis.dp_gan.config import DpGanConfig, least_noise
+from idpgan.synthesis.dp_gan.config import DpGanConfig
 from idpgan.synthesis.hybrid.audit import sums_and_steps_case
 
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -46,6 +46,7 @@ FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
 _SCALE = 1 << 12  # of the strategy: its entries are multiples of 1 / _SCALE
 _MOST = 1 << 53  # of a whole number in float64
+_DAMAGED = "the state of the stream is damaged. Restore it from a copy, or start a new stream."
 
 
 @dataclass(frozen=True)
@@ -208,19 +209,21 @@ class SumsStream:
             raise InputError(
                 "the state is of another stream: its parts, cells, law or noise differ. Use its own settings."
             )
-        parts, noisy = state.get("parts"), state.get("noisy")
-        shape = stream._parts.shape[1:]
-        for tensor in (parts, noisy):
-            if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != shape:
-                raise InputError("the state of the stream is damaged. Restore it from a copy, or start a new stream.")
+        parts, noisy = (stream._saved(state.get(name)) for name in ("parts", "noisy"))
         if len(parts) != len(noisy) or len(noisy) > mechanism.parts:
-            raise InputError("the state of the stream is damaged. Restore it from a copy, or start a new stream.")
+            raise InputError(_DAMAGED)
         if state.get("paid") and mechanism.event not in ledger.events:
             raise InputError("the ledger was not charged for this stream. Name the stream's own ledger.")
         stream._parts, stream._noisy = parts, noisy
         stream._private = stream._private and bool(state.get("private"))
         stream._paid = bool(state.get("paid"))
         return stream
+
+    def _saved(self, tensor: Any) -> Tensor:
+        """Return numbers of a state, checked."""
+        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != self._parts.shape[1:]:
+            raise InputError(_DAMAGED)
+        return tensor
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be equal in every continuation."""

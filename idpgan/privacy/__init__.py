@@ -13,6 +13,7 @@ Words and symbols:
 """
 
 from idpgan.privacy.accounting import calibrate, compose_epsilon
+from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
@@ -33,6 +34,7 @@ from idpgan.privacy.noise import Noise
 __all__ = [
     "Budget",
     "BudgetError",
+    "DPSGDPlan",
     "DiscreteLaplace",
     "Event",
     "Exponential",

@@ -31,7 +31,7 @@ from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 
-FORMAT = 2  # of state.pt
+FORMAT = 3  # of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
 _KERNELS = ("ATEN_", "DNNL_", "KMP_", "MKL_", "ONEDNN_", "OPENBLAS_")  # variables by which libraries choose kernels
 _UNREADABLE = (

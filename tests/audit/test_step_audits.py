@@ -10,12 +10,10 @@ from scipy.stats import ks_2samp
 
 from idpgan.audit import Request
 from idpgan.errors import InputError
-from idpgan.privacy import Noise, Relation, Unit
+from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan import method as dp_gan
 from idpgan.synthesis.dp_gan.audit import Steps, canary_images, steps_case
 from idpgan.synthesis.dp_gan.config import DpGanConfig
-from idpgan.synthesis.dp_gan.noisy_optimizer import NoisyOptimizer
 from idpgan.synthesis.hybrid.audit import sums_and_steps_case
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
@@ -73,35 +71,40 @@ def test_the_steps_are_audited_to_three_quarters_and_never_above(case):
     assert audited.result.statistic == "exact log-likelihood ratio"
 
 
+def changing(monkeypatch, name, **changes):
+    """Let one part of the plan work with other numbers than it is priced by."""
+    part = getattr(DPSGDPlan, name)
+
+    def changed(self, *args, **options):
+        numbers = {key: change(getattr(self, key)) for key, change in changes.items()}
+        return part(dataclasses.replace(self, **numbers), *args, **options)
+
+    monkeypatch.setattr(DPSGDPlan, name, changed)
+
+
 def half_the_noise(monkeypatch):
-    add_noise = NoisyOptimizer.add_noise
-
-    def half(self):
-        self.noise_multiplier, whole = self.noise_multiplier / 2, self.noise_multiplier
-        add_noise(self)
-        self.noise_multiplier = whole
-
-    monkeypatch.setattr(NoisyOptimizer, "add_noise", half)
+    changing(monkeypatch, "noisy_step", noise_multiplier=lambda sigma: sigma / 2)
 
 
 def clip_forgotten(monkeypatch):
-    clipped = dp_gan.clipped_sum
-    monkeypatch.setattr(dp_gan, "clipped_sum", lambda *args, clip_norm, **more: clipped(*args, clip_norm=1e9, **more))
+    changing(monkeypatch, "clipped_sum", clip_norm=lambda _: 1e9)
 
 
 def everybody_in(monkeypatch):
-    monkeypatch.setattr(dp_gan, "poisson_sample", lambda num, rate, noise: torch.arange(num))
+    changing(monkeypatch, "sample", sample_rate=lambda _: 1.0)
 
 
 def noise_drawn_once(monkeypatch):
-    drawn = {}
+    drawn, step = {}, DPSGDPlan.noisy_step
 
-    def reused(self):
-        sums = [parameter.summed_grad for parameter in self.params]
-        noise = drawn.setdefault(id(self), self.noise.normal(sums[0].shape) * self.noise_multiplier)
-        self.params[0].grad = (sums[0] + noise * self.max_grad_norm).float()
+    def reused(self, optimizer, weights, sums, noise):
+        class Once:
+            def normal(self, shape):
+                return drawn.setdefault(optimizer, noise.normal(shape))  # of one training
 
-    monkeypatch.setattr(NoisyOptimizer, "add_noise", reused)
+        step(self, optimizer, weights, sums, Once())
+
+    monkeypatch.setattr(DPSGDPlan, "noisy_step", reused)
 
 
 @pytest.mark.parametrize("broken", [half_the_noise, clip_forgotten, everybody_in, noise_drawn_once])

@@ -14,7 +14,7 @@ from PIL import Image
 from idpgan import publish
 from idpgan.data.images import to_unit
 from idpgan.data.load import load
-from idpgan.privacy import Noise
+from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.synthesis.hybrid import method as hybrid
 from idpgan.synthesis.local import channel
 from idpgan.synthesis.local import method as idp_local
@@ -132,18 +132,21 @@ def dp_gan(**method):
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Recording(DPSGDPlan):
+    """Keeps the sums of each critic step as they are before the noise."""
+
+    seen: list = dataclasses.field(default_factory=list)
+
+    def noisy_step(self, optimizer, weights, sums, noise):
+        self.seen.append(torch.cat([part.flatten() for part in sums.values()]))
+        super().noisy_step(optimizer, weights, sums, noise)
+
+
 def recorded(method):
     """Return a list that gets the sums of each critic step as they are before the noise."""
-    sums, optimizer = [], method._critic_optimizer
-    step = optimizer.noisy_step
-
-    def noisy_step(parts):
-        parts = list(parts)
-        sums.append(torch.cat([part.flatten() for part in parts]))
-        step(parts)
-
-    optimizer.noisy_step = noisy_step
-    return sums
+    method.plan = Recording(**dataclasses.asdict(method.plan))
+    return method.plan.seen
 
 
 def moved_sums(left, right, steps, first=1):

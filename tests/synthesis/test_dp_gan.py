@@ -9,12 +9,10 @@ import torch
 
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError, InputError
-from idpgan.privacy import Budget, Ledger, Noise, Relation, Unit, compose_epsilon
+from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
+from idpgan.privacy.dpsgd import least_noise
 from idpgan.synthesis import build_config, load_method
-from idpgan.synthesis.dp_gan import method as module
-from idpgan.synthesis.dp_gan import noisy_optimizer
-from idpgan.synthesis.dp_gan.method import Config, DpGan, least_noise
-from idpgan.synthesis.dp_gan.per_example import poisson_sample
+from idpgan.synthesis.dp_gan.method import Config, DpGan
 from idpgan.training.loop import train
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, digits, new_run, remains
@@ -124,11 +122,11 @@ def test_every_critic_step_is_charged_and_no_generator_step(tmp_path):
 
 
 def test_the_rate_that_is_charged_is_the_rate_of_the_coins(monkeypatch):
-    seen = []
-    monkeypatch.setattr(module, "poisson_sample", lambda *args: seen.append(args) or poisson_sample(*args))
+    seen, sample = [], DPSGDPlan.sample
+    monkeypatch.setattr(DPSGDPlan, "sample", lambda *args: seen.append(args) or sample(*args))
     method = method_of(config_of())
     method.critic_step(1)
-    assert [(num, rate) for num, rate, _ in seen] == [(1295, method.step_event().sample_rate)]
+    assert [(plan.event, num) for plan, num, _ in seen] == [(method.step_event(), 1295)]
     assert seen[0][2] is method.noise
 
 
@@ -187,9 +185,9 @@ def test_a_paired_fake_depends_on_its_own_record_alone(generator):
 def test_fakes_and_motions_of_records_are_secret_coins():
     config = everyone(augment=1.0)
     method, same, other = (method_of(config, split=twenty(), seed=seed) for seed in (1, 1, 2))
-    state = method._rng.get_state()
+    state = method.networks.rng.get_state()
     real, _, fake, alpha, *_ = method._records()
-    assert torch.equal(state, method._rng.get_state())  # nothing comes from training.seed, which is published
+    assert torch.equal(state, method.networks.rng.get_state())  # nothing comes from training.seed, which is published
     assert all(map(torch.equal, (real, fake, alpha), _three(same._records())))
     for mine, theirs in zip((real, fake, alpha), _three(other._records()), strict=True):
         assert not torch.equal(mine, theirs)
@@ -229,9 +227,9 @@ def test_separate_fakes_add_a_constant_to_the_sum(monkeypatch):
     """Neighbors, equal weights and public coins: the sums before the noise differ by at most C."""
     sums = []
     monkeypatch.setattr(
-        noisy_optimizer.NoisyOptimizer,
+        DPSGDPlan,
         "noisy_step",
-        lambda self, parts: sums.append(torch.cat([p.flatten() for p in parts])),
+        lambda self, optimizer, weights, parts, noise: sums.append(torch.cat([p.flatten() for p in parts.values()])),
     )
     config = everyone(fakes="separate", clip_norm=0.3)
     method_of(config, split=twenty()).critic_step(1)
@@ -259,15 +257,14 @@ def test_the_generator_step_leaves_nothing_on_the_critic():
     before = weights(method.critic)
     method.generator_step(1)
     assert torch.equal(before, weights(method.critic))
-    left = ("grad", "grad_sample", "summed_grad")
-    assert all(getattr(weight, name, None) is None for weight in method.critic.parameters() for name in left)
+    assert all(weight.grad is None for weight in method.critic.parameters())
     other = method_of(config_of())  # so that the critic's step is the same with and without it
     other.generator_step(1)
     method.newest.load_state_dict(other.newest.state_dict())
     method.critic_step(1)
     other.critic_step(1)
     assert torch.equal(weights(method.critic), weights(other.critic))
-    assert all(getattr(weight, name, None) is None for weight in method.critic.parameters() for name in left)
+    assert all(weight.grad is None for weight in method.critic.parameters())
 
 
 @pytest.mark.parametrize("fakes", ["paired", "separate"])
@@ -284,14 +281,14 @@ def test_physical_batches_change_neither_step_nor_charge(fakes, tmp_path):
 def test_too_little_memory_halves_the_physical_batch_and_takes_the_same_step(monkeypatch):
     plenty, little = method_of(config_of()), method_of(config_of())
     plenty.critic_step(1)
-    real = module.clipped_sum
+    real = dpsgd.per_example_gradients
 
-    def tight(*args, physical_batch, **options):
-        if physical_batch > 16:
+    def tight(loss, weights, chunk):
+        if len(chunk[0]) > 16:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(*args, physical_batch=physical_batch, **options)
+        return real(loss, weights, chunk)
 
-    monkeypatch.setattr(module, "clipped_sum", tight)
+    monkeypatch.setattr(dpsgd, "per_example_gradients", tight)
     little.critic_step(1)
     assert little.state()["physical_batch"] == 16
     assert torch.allclose(weights(plenty.critic), weights(little.critic), atol=1e-5)
@@ -387,7 +384,7 @@ def test_warm_up_pace_and_cool_down():
     for step in range(1, 13):
         if "generator_loss" in method.step(step):
             wanted.append(step)
-        rates.append(method._critic_optimizer.param_groups[0]["lr"])
+        rates.append(method.networks.critic_optimizer.param_groups[0]["lr"])
     assert wanted == [5, 7, 9, 11]
     assert rates[:7] == pytest.approx([5e-4] * 7)
     assert rates[7:] == pytest.approx([5e-4 * left / 6 for left in (5, 4, 3, 2, 1)])

@@ -249,7 +249,7 @@ def test_the_critic_sees_noisy_images_and_noisy_labels_only():
     assert (labels == digits().private.labels).double().mean().item() == pytest.approx(
         math.e**0.5 / (9 + math.e**0.5), abs=0.05
     )
-    fake, noisy = method._noisy_fakes()
+    fake, noisy = method._fake_batch()
     assert fake.std().item() == pytest.approx(images.std().item(), rel=0.2)  # one law of noise
     assert noisy.shape == (8,)
 

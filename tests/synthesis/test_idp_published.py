@@ -378,7 +378,7 @@ def test_without_noise_to_speak_of_the_critic_tells_real_from_fake():
     early, *_, late = (stats["taylor_loss"].item() for stats in (method.critic_step(step) for step in range(1, 120)))
     assert late < early - 0.5
     loud = prepared(config(model=PLAIN, method={"learning_rate": 2e-3, "gradient_penalty": 0.0}))
-    real, fake = method._real_batch()[0], method._fake_batch()[0]
+    real, fake = method._real_batch()[0], method.networks.fakes(method.batch_size)[0]
     assert method.critic(real)[:, 0].mean() > method.critic(fake)[:, 0].mean() + 1
     assert loud.critic.first.pixel_noise.scale > 10
 

@@ -178,13 +178,15 @@ def test_it_reads_the_private_part_only():
             method.critic_step(step)
             method.generator_step(step)
         states.append(method.state())
-    assert all(torch.equal(states[0]["generator"][name], tensor) for name, tensor in states[1]["generator"].items())
+    first, second = (state["networks"]["newest"] for state in states)
+    assert all(torch.equal(first[name], tensor) for name, tensor in second.items())
     changed = Images(255 - one.private.images, one.private.labels, one.classes)  # negative control
     method = make(tiny_config(), Split(public=empty, private=changed, holdout=empty, test=empty))
     for step in range(1, 5):
         method.critic_step(step)
         method.generator_step(step)
-    assert not torch.equal(method.state()["critic"]["head.weight"], states[0]["critic"]["head.weight"])
+    critics = [state["networks"]["critic"]["head.weight"] for state in (method.state(), states[0])]
+    assert not torch.equal(*critics)
 
 
 @pytest.mark.parametrize("conditional", [True, False])

@@ -22,6 +22,7 @@ Why the guarantee survives what happens before the sum:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -33,11 +34,8 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.augment import augment
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet, FeatureMap, PublicFeatures, RandomFeatures
 from idpgan.models.generator import Generator
-from idpgan.models.initialize import torch_seed
 from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
 from idpgan.privacy.sums import NORMS
@@ -45,6 +43,7 @@ from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_peop
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy, Config
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
+from idpgan.synthesis.networks import Adam, Generators, set_rate
 from idpgan.training import method
 from idpgan.training.method import CriticScores, NoCriticError, Stats
 
@@ -68,6 +67,8 @@ class IdpAggregate:
 
     Attributes:
         generator: The averaged generator, in eval mode.
+        newest: The generator that is trained.
+        networks: Both with their optimizer and random numbers.
         sums: The mechanism of the release.
 
     Raises:
@@ -82,20 +83,24 @@ class IdpAggregate:
         self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
         self._private: Images | None = split.private
         self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
-        seed, classes = config.training.seed, split.classes
         config.check(split.shape)
         if config.privacy.unit is Unit.PERSON:
             refuse_people_in_two_parts(split)
-        self.newest = build_generator(config.model, self.shape, len(classes), seed=seed).to(device)
-        self.newest.classes = classes if self.newest.num_classes else ()
+        self.networks = Generators(
+            config,
+            split.shape,
+            device=device,
+            adam=Adam(self.config.learning_rate, self.config.beta1, self.config.beta2),
+            ema_decay=self.config.ema_decay,
+            stream=_RNG_STREAM,
+        )
+        self.newest, self.generator = self.networks.newest, self.networks.average
+        self.newest.train(not self._pretrained)  # the batch statistics of the pre-training stay
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self.features = self._new_features(EmbeddingNet(self.shape, max(len(classes), 1), seed=seed))
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
         self.noise_std = self.sums.noise_std
-        self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
-        self._start_training()
 
     # The one private read --------------------------------------------------------------------------------------
 
@@ -104,17 +109,28 @@ class IdpAggregate:
         released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
-        if len(self._public) and isinstance(self.newest, WarpGenerator) and self.config.pretrain_steps:
+        self._pretrain()
+
+    def _pretrain(self) -> None:
+        """Let the generator learn from public images, where there are any to learn from."""
+        if self._pretrained:
             steps, seed = self.config.pretrain_steps, self.training.seed
-            pretrain_codes(self.newest, self._public, steps=steps, seed=seed)
-        self._start_training()
+            pretrain_codes(cast(WarpGenerator, self.newest), self._public, steps=steps, seed=seed)
+            self.newest.eval()
+            self.networks.start_from(self.newest)
+
+    @property
+    def _pretrained(self) -> bool:
+        """Whether the generator learns from public images first."""
+        public, steps = len(self._public), self.config.pretrain_steps
+        return bool(public and steps) and isinstance(self.newest, WarpGenerator)
 
     def _release(self) -> dict[str, Tensor]:
         """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
         if self.config.features == "public":
-            network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=self.training.seed)
+            network = self._embedding_net()
             fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=self.training.seed)
-            self.features = self._new_features(network)
+            self.features = self._public_features(network)
             if self.config.clusters > 1:
                 self.cells.find_clusters(self._embedding, self._public, self.training.seed)
         vectors = private_vectors(
@@ -137,6 +153,35 @@ class IdpAggregate:
         """Return the cap on one person's images; None for unit image."""
         return self.privacy_config.most_per_person if self.privacy_config.unit is Unit.PERSON else None
 
+    # The feature map --------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def features(self) -> FeatureMap:
+        """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
+        if self.config.features == "public":
+            return self._public_features(self._embedding_net())
+        return RandomFeatures(
+            self.shape,
+            norm=NORMS[self.config.law],
+            seed=self.training.seed,
+            dimensions=self.config.moments,
+            fourier=self.config.fourier,
+        ).to(self.device)
+
+    def _embedding_net(self) -> EmbeddingNet:
+        return EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=self.training.seed)
+
+    def _public_features(self, network: EmbeddingNet) -> PublicFeatures:
+        return PublicFeatures(
+            network,
+            self._public.images,
+            self.classes,
+            norm=NORMS[self.config.law],
+            seed=self.training.seed,
+            components=self.config.moments,
+            fourier=self.config.fourier,
+        ).to(self.device)
+
     def _embedding(self, images: Tensor) -> Tensor:
         """Embed images (B, C, H, W) in [-1, 1] by the public CNN, (B, 64)."""
         with torch.no_grad():
@@ -154,7 +199,7 @@ class IdpAggregate:
         self.noise_std = noise_std
         features = {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         self._take_released({"sums": sums, **features})
-        self._start_training()
+        self._pretrain()
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
@@ -213,12 +258,9 @@ class IdpAggregate:
     def _generator_step(self, fake: Tensor, step: int) -> Stats:
         """Raise the critic's score of an embedding by one Adam step, and move the average."""
         score = self.critic.score(fake)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * _schedule(step / self.training.steps)
-        self._optimizer.zero_grad()
-        (-score).backward(inputs=self._trained)  # leaves no gradient on critic or features
-        self._optimizer.step()
-        self.ema.update(self.newest)
+        rate = self.config.learning_rate * _schedule(step / self.training.steps)
+        set_rate(self.networks.generator_optimizer, rate)
+        self.networks.step_generator(-score)
         return {"score": score.detach()}
 
     def match_loss(self, generator: Generator) -> Tensor:
@@ -235,8 +277,7 @@ class IdpAggregate:
         deep = isinstance(self.critic, DeepCritic)
         size = self.group_size if deep else self.training.batch_size // self.rows
         labels = torch.arange(self.rows, device=self.device).repeat_interleave(size)
-        z = torch.randn(len(labels), self.newest.latent_dim, generator=self._rng, device=self.device)
-        images = generator(z, labels if self.classes else None)
+        images = generator(self.networks.latents(len(labels)), labels if self.classes else None)
         members = self.cells.members(images, labels) if self.config.clusters > 1 else None
         means = self.features.means(images, labels if self.classes else None, self.rows, members)
         return means[:, 0] if deep else means
@@ -258,12 +299,12 @@ class IdpAggregate:
         images = to_float(self._public.images).to(self.device).repeat(copies, 1, 1, 1)
         labels = self._public.labels
         rows = torch.zeros(len(self._public), dtype=torch.int64) if labels is None or not self.classes else labels
-        return augment(images, self._rng, self.config.augment), rows.to(self.device).repeat(copies)
+        return augment(images, self.networks.rng, self.config.augment), rows.to(self.device).repeat(copies)
 
     def _fake_images(self) -> tuple[Tensor, Tensor]:
         """Return images of the averaged generator and their rows."""
         rows = torch.arange(_METRIC_IMAGES, device=self.device) % self.rows
-        z = torch.randn(len(rows), self.newest.latent_dim, generator=self._rng, device=self.device)
+        z = self.networks.latents(len(rows))
         with torch.no_grad():
             parts = zip(z.split(_BATCH), rows.split(_BATCH), strict=True)
             images = [self.generator(part, of_part if self.classes else None) for part, of_part in parts]
@@ -301,10 +342,7 @@ class IdpAggregate:
         return {
             "prepared": self._released,
             "critic": self.critic.state(),
-            "generator": self.newest.state_dict(),
-            "ema": self.ema.state(),
-            "optimizer": self._optimizer.state_dict(),
-            "rng": self._rng.get_state(),
+            "networks": self.networks.state(),
             "private_noise": self.noise.private,
         }
 
@@ -312,40 +350,9 @@ class IdpAggregate:
         """Take back what `state` returned."""
         self._take_released(state["prepared"])
         self.critic.load_state(state["critic"])
-        self.newest.load_state_dict(state["generator"])
-        self.ema.load_state(state["ema"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._rng.set_state(state["rng"])
+        self.networks.load_state(state["networks"])
         if self.noise.private and not state["private_noise"]:
             raise ConfigError("the saved release was made with a fixed noise seed and is not private; start a new run.")
-
-    def _start_training(self) -> None:
-        """Make average and optimizer for the generator as it stands."""
-        pretrained = isinstance(self.newest, WarpGenerator) and bool(len(self._public)) and self.config.pretrain_steps
-        self.newest.train(not pretrained)  # the batch statistics of the pre-training stay
-        self.ema = Ema(self.newest, self.config.ema_decay)
-        self.generator = cast(Generator, self.ema.module)
-        self._trained = list(self.newest.parameters())
-        betas = (self.config.beta1, self.config.beta2)
-        self._optimizer = torch.optim.Adam(self._trained, lr=self.config.learning_rate, betas=betas, fused=True)
-
-    def _new_features(self, network: EmbeddingNet) -> FeatureMap:
-        norm, seed = NORMS[self.config.law], self.training.seed
-        if self.config.features == "random":
-            features: FeatureMap = RandomFeatures(
-                self.shape, norm=norm, seed=seed, dimensions=self.config.moments, fourier=self.config.fourier
-            )
-        else:
-            features = PublicFeatures(
-                network,
-                self._public.images,
-                self.classes,
-                norm=norm,
-                seed=seed,
-                components=self.config.moments,
-                fourier=self.config.fourier,
-            )
-        return features.to(self.device)
 
 
 def _schedule(progress: float) -> float:

@@ -2,7 +2,7 @@ r"""The audit of dp-gan: canary gradients at every step, through the step code o
 
 One training plays many games at once. The critic has one weight per canary, and the gradient of canary j is weight j's
 alone, of a norm far above C: clipping leaves C. A record that is present goes through its own Poisson coin,
-`clipped_sum`, the noise and the division of `NoisyOptimizer`; one that is absent is a null record at the same position.
+`clipped_sum`, the noise and the division of `DPSGDPlan`; one that is absent is a null record at the same position.
 So number j of every noisy gradient is N(0, s^2) for an absent canary and ``(1 - q) N(0, s^2) + q N(C, s^2)`` for a
 present one, independent of all other canaries: the dominating pair of the Poisson-sampled Gaussian mechanism. The
 attacker sees the gradient of every step (Nasr et al. 2023, gradient canaries), and its score is the exact
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +29,9 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
-from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy, least_noise
+from idpgan.privacy.dpsgd import least_noise
+from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
 from idpgan.synthesis.dp_gan.method import DpGan
-from idpgan.synthesis.dp_gan.per_example import CriticLoss
 from idpgan.training.config import TrainingConfig
 
 _SHAPE = (1, 8, 8)
@@ -199,21 +200,17 @@ class _Watched(DpGan):
 
     seen: Tensor
 
-    def _start_training(self) -> None:
-        """Put the critic in before optimizers are made for it."""
-        self.canaries = CanaryCritic(len(self._images), _SLOPE * self.config.clip_norm).to(self.device)
-        self.critic = self.canaries  # type: ignore[assignment]
-        self.loss = CriticLoss(
-            self.critic,
-            self.config.loss,
-            penalty=self.config.gradient_penalty,
-            paired=self.config.fakes == "paired",
-        )
-        super()._start_training()
-        self._critic_optimizer.attach_step_hook(self._watch)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.networks.critic_optimizer.register_step_pre_hook(self._watch)
 
-    def _watch(self, optimizer: object) -> None:
-        """Be called by Opacus once noise and divisor are in the gradient."""
+    def _build_critic(self) -> CanaryCritic:  # type: ignore[override]  # scores images like a `Critic`
+        """Take the critic of canaries."""
+        self.canaries = CanaryCritic(len(self._images), _SLOPE * self.config.clip_norm)
+        return self.canaries
+
+    def _watch(self, *_: object) -> None:
+        """Look at the gradient before the optimizer steps: noise and divisor are in it."""
         gradient = self.canaries.weight.grad
         if gradient is None:
             raise RuntimeError("a step without a gradient.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,8 +12,9 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.footprint import critic_bytes
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit, calibrate, check_delta
+from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
@@ -156,30 +156,21 @@ class Config(RunConfig):
         """The [model] section as the critic has it."""
         return self.model.model_copy(update={"width": self.method.critic_width or self.model.width})
 
+    @property
+    def plan(self) -> DPSGDPlan:
+        """The critic's steps."""
+        terms = self.privacy
+        return DPSGDPlan(
+            sample_rate=terms.sample_rate,
+            clip_norm=self.method.clip_norm,
+            divisor=self.training.batch_size,
+            noise_multiplier=terms.noise_multiplier
+            or least_noise(terms.epsilon, terms.delta, terms.sample_rate, self.training.steps),
+        )
+
     def step_event(self) -> Event:
         """Return the price of one critic step."""
-        terms = self.privacy
-        multiplier = terms.noise_multiplier or least_noise(
-            terms.epsilon, terms.delta, terms.sample_rate, self.training.steps
-        )
-        return _step_event(multiplier, terms.sample_rate)
-
-
-def _step_event(noise_multiplier: float, sample_rate: float) -> Event:
-    return Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier, sample_rate=sample_rate)
-
-
-@functools.lru_cache(maxsize=16)  # some seconds of work, and asked for by the plan and by the method
-def least_noise(epsilon: float, delta: float, sample_rate: float, steps: int, spent: tuple[Event, ...] = ()) -> float:
-    """Return the least noise multiplier with which ``steps`` critic steps after ``spent`` stay within the target.
-
-    Returns:
-        To 1e-4 relative, rounded up: composing it gives at most ``epsilon``, which `calibrate` checks at the end.
-
-    Raises:
-        InputError: If ``spent`` leaves nothing.
-    """
-    return calibrate(lambda multiplier: [*spent, _step_event(multiplier, sample_rate).repeated(steps)], epsilon, delta)
+        return self.plan.event
 
 
 def _check_divisor(config: Config, num_private: int) -> None:

@@ -6,10 +6,10 @@ average of the generator. One critic step reads the records that independent coi
 
 .. math:: \frac{1}{B} \Big( \sum_{i} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
 
-with B = ``training.batch_size``, a public constant. That is the Poisson-sampled Gaussian mechanism of noise multiplier
-sigma, unit image, zero-out-one (Abadi et al. 2016); an image and its label are one record.
+with B = ``training.batch_size``, a public constant: a step of `privacy.dpsgd.DPSGDPlan`, the Poisson-sampled Gaussian
+mechanism of noise multiplier sigma, unit image, zero-out-one; an image and its label are one record.
 
-Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own:
+Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own, as the plan asks:
 
 - ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: zeroing out a
   record moves the sum by at most C. The fake has the record's label, latent numbers from the secret noise source (from
@@ -26,10 +26,9 @@ pace follows the critic's accuracy on *fakes*, which is post-processing.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,25 +37,17 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.critic import Critic
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
-from idpgan.models.initialize import torch_seed
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
-from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy, least_noise
-from idpgan.synthesis.dp_gan.noisy_optimizer import NoisyOptimizer
-from idpgan.synthesis.dp_gan.per_example import (
-    ClippedSum,
-    CriticLoss,
-    clipped_sum,
-    halving_on_out_of_memory,
-    poisson_sample,
-)
+from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Weights
+from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
+from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.networks import Adam, Networks, set_rate
 from idpgan.training import method
 from idpgan.training.method import Stats
 
-__all__ = ["Config", "DpGan", "DpGanConfig", "DpGanPrivacy", "Method", "least_noise"]
+__all__ = ["Config", "DpGan", "DpGanConfig", "DpGanPrivacy", "Method"]
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
@@ -79,6 +70,8 @@ class DpGan:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: The critic; covered by the guarantee, but not released.
+        networks: These three with their optimizers and random numbers.
+        plan: The critic's steps.
         pace: Critic steps per generator step.
         UNNOISED: See `idpgan.training.method.Method`.
         extra_loss: What the generator minimizes besides, of itself; it must read nothing private. None = nothing.
@@ -96,11 +89,20 @@ class DpGan:
         self._run, self._data = config, split.shape
         self.ledger, self.device = ledger, device
         config.check(split.shape)
-        seed, classes = config.training.seed, split.classes
-        self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device).eval()
-        self.newest.classes = classes if self.newest.num_classes else ()
-        self.critic = Critic(config.critic_model, split.image_shape, len(classes), seed=seed).to(device)
-        validate_private_critic(self.critic)
+        self._images = place(split.private, device)
+        self.critic = self._build_critic().to(device)
+        betas = (self.config.beta1, self.config.beta2)
+        self.networks = Networks(
+            config,
+            split.shape,
+            self.critic,
+            device=device,
+            adam=Adam(self.config.generator_learning_rate, *betas),
+            critic_adam=Adam(self.config.critic_learning_rate, *betas, decay=self.config.critic_decay),
+            ema_decay=self.config.ema_decay,
+            stream=_RNG_STREAM,
+        )
+        self.newest, self.generator = self.networks.newest.eval(), self.networks.average
         self.loss = CriticLoss(
             self.critic,
             self.config.loss,
@@ -109,33 +111,23 @@ class DpGan:
             mismatch=self.config.mismatch,
         )
         self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
-        self._images = place(split.private, device)
-        self._event = config.step_event()
-        self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
+        self.plan = config.plan
         self._physical_batch = self.config.max_physical_batch
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = self.config.critic_steps_per_generator_step, 0, 1.0
-        self._start_training()
 
-    def _start_training(self) -> None:
-        """Make average and optimizers for the networks as they stand."""
-        self.ema = Ema(self.newest, self.config.ema_decay)
-        self.generator = cast(Generator, self.ema.module)
-        self._critic_optimizer = NoisyOptimizer(
-            self._adam(self.critic, self.config.critic_learning_rate, self.config.critic_decay),
-            noise_multiplier=self._event.noise_multiplier or 0.0,
-            clip_norm=self.config.clip_norm,
-            divisor=self.training.batch_size,
-            noise=self.noise,
-        )
-        self._generator_optimizer = self._adam(self.newest, self.config.generator_learning_rate)
+    def _build_critic(self) -> Critic:
+        """Build the critic, and see that no layer of it mixes records."""
+        shape = self._data
+        critic = Critic(self._run.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
+        validate_private_critic(critic)
+        return critic
 
     def start_from(self, generator: Generator) -> None:
         """Go on from a trained generator of the same layout; its batch statistics stay as they are."""
-        self.newest.load_state_dict(generator.state_dict())
+        self.networks.start_from(generator)
         self._frozen_statistics = True
-        self._start_training()
 
     def prepare(self) -> None:
         """Nothing is read once for all."""
@@ -147,7 +139,7 @@ class DpGan:
 
     def step_event(self) -> Event:
         """One Poisson-sampled Gaussian release, of empty batches too."""
-        return self._event
+        return self.plan.event
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Every step pays for itself."""
@@ -166,26 +158,23 @@ class DpGan:
         """Clip, sum, add noise, divide by the public divisor, step."""
         *records, null = self._records()
         weights = dict(self.critic.named_parameters())
-        result, self._physical_batch = halving_on_out_of_memory(
-            functools.partial(self._clipped, self.loss.of_record, weights, records, null), self._physical_batch
-        )
+        result = self._clipped_sum(self.loss.of_record, weights, records, null)
         sums = result.sums
         if not self.loss.paired:
-            fakes, self._physical_batch = halving_on_out_of_memory(
-                functools.partial(self._clipped, self.loss.of_fake, weights, self._public_fakes(), None),
-                self._physical_batch,
-            )
+            fakes = self._clipped_sum(self.loss.of_fake, weights, self._public_fakes())
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
-        self._set_rate(self._critic_optimizer, self.config.critic_learning_rate, step)
-        self._critic_optimizer.noisy_step(sums.values())
+        set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
+        self.plan.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         self._since += 1
-        return _statistics(result, self.config.clip_norm)
+        return _statistics(result, self.plan.clip_norm)
 
-    def _clipped(
-        self, loss: Callable[..., Tensor], weights: Any, records: Any, null: Tensor | None, physical_batch: int
+    def _clipped_sum(
+        self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
     ) -> ClippedSum:
-        clip_norm = self.config.clip_norm
-        return clipped_sum(loss, weights, records, clip_norm=clip_norm, physical_batch=physical_batch, null=null)
+        """Clip and sum, from now on with as many records in memory as sufficed."""
+        result = self.plan.clipped_sum(loss, weights, records, physical_batch=self._physical_batch, null=null)
+        self._physical_batch = result.physical_batch
+        return result
 
     def _records(self) -> tuple[Tensor, ...]:
         """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins.
@@ -193,7 +182,7 @@ class DpGan:
         Null records are drawn like others and have coins of their own, so that nobody else's coins depend on them. The
         last tensor, bool (B,), says which they are.
         """
-        index = poisson_sample(len(self._images), self.privacy_config.sample_rate, self.noise)
+        index = self.plan.sample(len(self._images), self.noise)
         batch = self._images.select(index).to(self.device)
         num, strength = len(batch), self.config.augment
         real = to_float(batch.images)  # (B, C, H, W)
@@ -220,7 +209,7 @@ class DpGan:
     def _public_fakes(self) -> tuple[Tensor, Tensor]:
         """Generate exactly B fakes of uniform labels: nothing about them depends on private images or their number."""
         with torch.no_grad():
-            images, labels = self._fakes()
+            images, labels = self.networks.fakes(self.training.batch_size)
         return images, torch.zeros(len(images), dtype=torch.int64, device=self.device) if labels is None else labels
 
     def _uniform(self, *shape: int) -> Tensor:
@@ -234,18 +223,15 @@ class DpGan:
     def generator_step(self, step: int) -> Stats:
         """Raise the scores of fakes by one Adam step, move the average, and set the pace."""
         self._since = 0
-        self._set_rate(self._generator_optimizer, self.config.generator_learning_rate, step)
+        set_rate(self.networks.generator_optimizer, self._rate(self.config.generator_learning_rate, step))
         self.newest.train(not self._frozen_statistics)
-        images, labels = self._fakes()
+        images, labels = self.networks.fakes(self.training.batch_size)
         scores = self.critic(images, labels)
         loss = self.loss.of_generator(scores)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(self.newest)
-        self._generator_optimizer.zero_grad()
-        loss.backward(inputs=list(self.newest.parameters()))  # leaves nothing on the critic
-        self._generator_optimizer.step()
+        self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
-        self.ema.update(self.newest)
         accuracy = (scores.detach() < 0).float().mean()
         self._set_pace(accuracy)
         return {"generator_loss": loss.detach(), "fake_accuracy": accuracy, "pace": torch.tensor(float(self.pace))}
@@ -259,23 +245,10 @@ class DpGan:
             self.pace = min(math.ceil(self.pace * _PACE_GROWTH), _MOST_PACE)
             self._accuracy = 1.0  # wait until the new pace shows
 
-    def _fakes(self) -> tuple[Tensor, Tensor | None]:
-        """Generate B images with uniform labels; gradients flow."""
-        size, classes, labels = self.training.batch_size, self.newest.num_classes, None
-        if classes:  # uniform: the private class frequencies are not the generator's to know
-            labels = torch.randint(classes, (size,), generator=self._rng, device=self.device)
-        z = torch.randn(size, self.newest.latent_dim, generator=self._rng, device=self.device)
-        return self.newest(z, labels), labels
-
-    def _set_rate(self, optimizer: torch.optim.Optimizer, rate: float, step: int) -> None:
-        """Set the learning rate: constant, then falling to zero over the cool-down."""
+    def _rate(self, rate: float, step: int) -> float:
+        """Return the learning rate of a step: constant, then falling to zero over the cool-down."""
         left = 1 - (step - 1) / self.training.steps
-        for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
-
-    def _adam(self, network: torch.nn.Module, rate: float, decay: float = 0.0) -> torch.optim.AdamW:
-        betas = (self.config.beta1, self.config.beta2)
-        return torch.optim.AdamW(network.parameters(), lr=rate, betas=betas, weight_decay=decay, fused=True)
+        return rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """See `HasCritic`; any number of images, of uint8 too, from any device.
@@ -301,12 +274,7 @@ class DpGan:
     def state(self) -> dict[str, Any]:
         """Return networks, optimizers, average, random state and the state of the noise source."""
         return {
-            "generator": self.newest.state_dict(),
-            "critic": self.critic.state_dict(),
-            "ema": self.ema.state(),
-            "generator_optimizer": self._generator_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "rng": self._rng.get_state(),
+            "networks": self.networks.state(),
             "noise": self.noise.state(),
             "pace": [self.pace, self._since, self._accuracy],
             "physical_batch": self._physical_batch,
@@ -315,12 +283,7 @@ class DpGan:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
-        self.newest.load_state_dict(state["generator"])
-        self.critic.load_state_dict(state["critic"])
-        self.ema.load_state(state["ema"])
-        self._generator_optimizer.load_state_dict(state["generator_optimizer"])
-        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self._rng.set_state(state["rng"])
+        self.networks.load_state(state["networks"])
         self.noise.load_state(state["noise"])
         self.pace, self._since, self._accuracy = state["pace"]
         self._physical_batch = state["physical_batch"]

@@ -3,7 +3,7 @@ r"""Hybrid: one noisy release of sums and a generator trained on it for nothing,
 A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
 the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
 image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic
-step (`per_example.clipped_sum`).
+step (`privacy.dpsgd`).
 
 The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only
 the remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
@@ -22,12 +22,13 @@ from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
+from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy, IdpAggregate
 from idpgan.synthesis.aggregate.method import Config as AggregateRun
 from idpgan.synthesis.dp_gan.method import Config as DpGanRun
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, least_noise
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy
 from idpgan.training import method
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats

@@ -26,10 +26,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, describe, place
+from idpgan.data.load import DataShape, Split, describe
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
-from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -185,7 +184,6 @@ class IdpLocal(WganGp):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device)  # type: ignore[arg-type]  # same sections
         self.config, self._run, self.ledger = config.method, config, ledger
-        self._images = place(split.private, device)  # null records too: see the module
         self.noise = noise or Noise.system()
         shape, classes = split.image_shape, len(split.classes)
         self._data, self._delta = split.shape, config.stated_delta(split.num_private)
@@ -196,6 +194,10 @@ class IdpLocal(WganGp):
         self._steps = torch.empty(0, self._terms.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
         self._frequencies = torch.empty(0, device=device)
+
+    def _usable(self, private: Images) -> Images:
+        """Return all records, null records too: see the module."""
+        return private
 
     def prepare(self) -> None:
         """Perturb all images and labels, once, and let go of the raw ones."""
@@ -246,46 +248,30 @@ class IdpLocal(WganGp):
         """One Adam step of WGAN-GP's critic on noisy reals and equally noisy fakes."""
         real, labels = self._real_batch()
         with torch.no_grad():
-            fake, fake_labels = self._noisy_fakes(frequencies=self._frequencies)
-        alpha = torch.rand(self.batch_size, generator=self._rng, device=self.device)
-        penalty = gradient_penalty(lambda images: self.critic(images, labels), interpolate(real, fake, alpha)).mean()
-        distance = critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels))
-        loss = distance + self.config.gradient_penalty * penalty
-        self._critic_optimizer.zero_grad()
-        loss.backward(inputs=list(self.critic.parameters()))
-        self._critic_optimizer.step()
-        return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
-
-    def generator_step(self, step: int) -> Stats:
-        """One Adam step on minus the critic's mean score of noisy fakes; the average moves."""
-        loss = generator_wasserstein(self.critic(*self._noisy_fakes()))
-        self._generator_optimizer.zero_grad()
-        loss.backward(inputs=list(self.newest.parameters()))
-        self._generator_optimizer.step()
-        self.ema.update(self.newest)
-        return {"generator_loss": loss.detach()}
+            fake, fake_labels = self._fake_batch(frequencies=self._frequencies)
+        return self._step_critic(real, labels, fake, fake_labels)
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B noisy images with replacement: (B, C, H, W), and their noisy labels if they are used."""
-        index = torch.randint(len(self._steps), (self.batch_size,), generator=self._rng, device=self.device)
+        index = torch.randint(len(self._steps), (self.batch_size,), generator=self.networks.rng, device=self.device)
         images = self.channel.decode_steps(self._steps[index])
         return images, self._labels[index] if self.newest.num_classes else None
 
-    def _noisy_fakes(self, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def _fake_batch(self, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Generate B images and send them and their labels through the channel; labels uniform unless told."""
         classes, labels, noisy = self.newest.num_classes, None, None
         if classes:
             weights = torch.ones(classes, device=self.device) if frequencies is None else frequencies
-            labels = torch.multinomial(weights, self.batch_size, replacement=True, generator=self._rng)
+            labels = torch.multinomial(weights, self.batch_size, replacement=True, generator=self.networks.rng)
             noisy = self._respond(labels)
-        fake = self.newest(self._latents(), labels)
-        return self.channel.perturb_public(fake, self._rng), noisy
+        fake = self.newest(self.networks.latents(self.batch_size), labels)
+        return self.channel.perturb_public(fake, self.networks.rng), noisy
 
     def _respond(self, labels: Tensor) -> Tensor:
         """Randomize generated labels as the private ones were."""
-        classes, (truth, _) = self.newest.num_classes, self._response_probabilities()
-        lie = torch.rand(labels.shape, generator=self._rng, device=self.device) >= truth
-        other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=self._rng, device=self.device)
+        classes, (truth, _), rng = self.newest.num_classes, self._response_probabilities(), self.networks.rng
+        lie = torch.rand(labels.shape, generator=rng, device=self.device) >= truth
+        other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=rng, device=self.device)
         return torch.where(lie, other % classes, labels)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:

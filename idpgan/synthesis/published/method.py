@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
-from idpgan.models.generator import Generator
-from idpgan.models.initialize import seeded_init, torch_seed
+from idpgan.models.initialize import seeded_init
 from idpgan.models.losses import (
     gradient_penalty,
     interpolate,
@@ -45,6 +42,7 @@ from idpgan.models.perturbed import (
 )
 from idpgan.models.relevance import allocate, mean_relevance
 from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomizedResponse
+from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.published.config import (
     PAIR,
     Config,
@@ -85,6 +83,7 @@ class IdpPublished:
         generator: The averaged generator.
         newest: The generator that is trained.
         critic: The critic with its noisy first layer.
+        networks: These three with their optimizers and random numbers.
 
     Raises:
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
@@ -105,7 +104,7 @@ class IdpPublished:
         self.batch_size = config.training.batch_size
         self.device, self.ledger = device, ledger
         self.noise = noise or Noise.system()
-        seed, shape, classes = config.training.seed, split.image_shape, split.classes
+        shape, classes = split.image_shape, split.classes
         self._accesses = most_accesses(config, split.num_private)
         self._num_classes, self._num_private = len(classes), split.num_private
         self._data, self._delta = split.shape, config.stated_delta(split.num_private)
@@ -116,15 +115,20 @@ class IdpPublished:
         self._labels = None if labels is None else labels.clone().to(device)
         self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
 
-        self.newest = build_generator(config.model, shape, len(classes), seed=seed).to(device)
-        self.newest.classes = classes if self.newest.num_classes else ()
         self.critic = (critic or self._build_critic(shape)).to(device)
-        label_classes = self.newest.num_classes if config.method.label_input else 0
-        check_bounded_features(self.critic, shape, label_classes)
-        self.ema = Ema(self.newest, self.config.ema_decay)
-        self.generator = cast(Generator, self.ema.module)
-        self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
-        self._critic_optimizer, self._generator_optimizer = self._adam(self.critic), self._adam(self.newest)
+        adam = Adam(self.config.learning_rate, self.config.beta1, self.config.beta2, l2=self.config.l2)
+        self.networks = Networks(
+            config,
+            split.shape,
+            self.critic,
+            device=device,
+            adam=adam,
+            critic_adam=adam,
+            ema_decay=self.config.ema_decay,
+            stream=_RNG_STREAM,
+        )
+        self.newest, self.generator = self.networks.newest, self.networks.average
+        check_bounded_features(self.critic, shape, self.newest.num_classes if config.method.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=device), False
         scale = coefficient_scale(config, len(classes))
         self._coefficient_scale = scale
@@ -139,7 +143,7 @@ class IdpPublished:
         pixels = self.critic.first.pixel_noise
         events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
         self._take_released(self.ledger.release(events, self._release, noise=self.noise))
-        self.critic.first.draw_bias_noise(self._rng)
+        self.critic.first.draw_bias_noise(self.networks.rng)
 
     def _release(self) -> dict[str, Tensor]:
         """Return what is drawn once: x~ (`once`), the labels' random answers; and the allocation of the noise."""
@@ -201,7 +205,7 @@ class IdpPublished:
         end = self._cursor + self.batch_size
         parts = [self._order[self._cursor : end]]
         if end > len(self._order):
-            self._order = torch.randperm(self._num_private, generator=self._rng, device=self.device)
+            self._order = torch.randperm(self._num_private, generator=self.networks.rng, device=self.device)
             end -= self._cursor + len(parts[0])
             parts.append(self._order[:end])
         self._cursor = end
@@ -220,22 +224,20 @@ class IdpPublished:
         """Minimize noisy Taylor cross-entropy / |L| + 10 x gradient penalty by one Adam step (lines 3-10)."""
         first, pixels = self.critic.first, self.critic.first.pixel_noise
         if pixels.draw != "once":
-            first.draw_bias_noise(self._rng)
+            first.draw_bias_noise(self.networks.rng)
         real, labels = self._real_batch()
         with torch.no_grad():
-            fake, fake_labels = self._fake_batch()
-            fake = pixels.perturb_public(fake, self._rng)
+            fake, fake_labels = self.networks.fakes(self.batch_size)
+            fake = pixels.perturb_public(fake, self.networks.rng)
         given, fake_given = (labels, fake_labels) if self.config.label_input else (None, None)
         real_features, fake_features = self.critic.features(real, given), self.critic.features(fake, fake_given)
         noise = self._coefficient_noise_sums()
         loss = self._taylor_loss(real_features, labels, fake_features, fake_labels, noise)
 
-        alpha = torch.rand(self.batch_size, generator=self._rng, device=self.device)
+        alpha = torch.rand(self.batch_size, generator=self.networks.rng, device=self.device)
         penalty = gradient_penalty(lambda x: self.critic(x, given)[:, 0], interpolate(real, fake, alpha)).mean()
         total = loss + self.config.gradient_penalty * penalty
-        self._critic_optimizer.zero_grad()
-        total.backward(inputs=list(self.critic.parameters()))
-        self._critic_optimizer.step()
+        self.networks.step_critic(total)
         stats = {"critic_loss": total.detach(), "taylor_loss": loss.detach(), "gradient_penalty": penalty.detach()}
         if step % _CURVATURE_STEPS == 1:
             stats["unbounded_below"] = self._share_unbounded(real_features, fake_features, noise[1])
@@ -300,7 +302,7 @@ class IdpPublished:
 
     def _laplace_sums(self, counts: Tensor) -> Tensor:
         """Draw sums of ``counts`` Laplace numbers: the difference of two gamma variables is one."""
-        positive, negative = (torch._standard_gamma(counts, generator=self._rng) for _ in range(2))
+        positive, negative = (torch._standard_gamma(counts, generator=self.networks.rng) for _ in range(2))
         return (positive - negative) * self._coefficient_scale
 
     def _share_unbounded(self, real: Tensor, fake: Tensor, noise: Tensor) -> Tensor:
@@ -313,8 +315,8 @@ class IdpPublished:
 
     def generator_step(self, step: int) -> Stats:
         """Minimize minus the mean output of perturbed fakes by one Adam step (line 11), and move the average."""
-        fake, labels = self._fake_batch()
-        fake = self.critic.first.pixel_noise.perturb_public(fake, self._rng)
+        fake, labels = self.networks.fakes(self.batch_size)
+        fake = self.critic.first.pixel_noise.perturb_public(fake, self.networks.rng)
         outputs = self.critic(fake, labels if self.config.label_input else None)  # (B, M)
         loss = -outputs[:, 0].mean()
         if labels is not None:
@@ -322,10 +324,7 @@ class IdpPublished:
             if self._run.data.label:  # an absent attribute is to be seen as absent; other classes are left alone
                 wanted = 2 * wanted - 1
             loss = loss - (wanted * outputs[:, 1:]).sum(1).mean()
-        self._generator_optimizer.zero_grad()
-        loss.backward(inputs=list(self.newest.parameters()))
-        self._generator_optimizer.step()
-        self.ema.update(self.newest)
+        self.networks.step_generator(loss)
         return {"generator_loss": loss.detach()}
 
     # Books -----------------------------------------------------------------------------------------------------
@@ -345,12 +344,7 @@ class IdpPublished:
         """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared"."""
         self._warn_if_unbounded()
         return {
-            "generator": self.newest.state_dict(),
-            "critic": self.critic.state_dict(),
-            "ema": self.ema.state(),
-            "generator_optimizer": self._generator_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "rng": self._rng.get_state(),
+            "networks": self.networks.state(),
             "noise": self.noise.state(),
             "order": self._order,
             "cursor": self._cursor,
@@ -360,12 +354,7 @@ class IdpPublished:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned; raw images are let go of as in `prepare`."""
-        self.newest.load_state_dict(state["generator"])
-        self.critic.load_state_dict(state["critic"])
-        self.ema.load_state(state["ema"])
-        self._generator_optimizer.load_state_dict(state["generator_optimizer"])
-        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self._rng.set_state(state["rng"])
+        self.networks.load_state(state["networks"])
         self.noise.load_state(state["noise"])
         self._order, self._cursor = state["order"], state["cursor"]
         self._unbounded = state["unbounded"].to(self.device)
@@ -429,21 +418,6 @@ class IdpPublished:
             allocation = allocate(allocation, self.config.relevance_floor)
         first = self.critic.first
         first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
-
-    def _adam(self, network: nn.Module) -> torch.optim.Adam:
-        """Adam with the L2 term inside the gradient."""
-        betas = (self.config.beta1, self.config.beta2)
-        return torch.optim.Adam(
-            network.parameters(), lr=self.config.learning_rate, betas=betas, weight_decay=self.config.l2, fused=True
-        )
-
-    def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
-        """Generate |L| images with uniform labels; gradients flow."""
-        classes, labels = self.newest.num_classes, None
-        if classes:  # uniform: the private class frequencies are not the generator's to know
-            labels = torch.randint(classes, (self.batch_size,), generator=self._rng, device=self.device)
-        latents = torch.randn(self.batch_size, self.newest.latent_dim, generator=self._rng, device=self.device)
-        return self.newest(latents, labels), labels
 
 
 Method: Callable[..., method.Method] = IdpPublished

@@ -7,24 +7,21 @@ docs/deviations.md, WGAN-GP 1 to 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from idpgan.data.images import to_float
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, place
 from idpgan.models.critic import Critic
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
-from idpgan.models.generator import Generator
-from idpgan.models.initialize import torch_seed
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise, Source
+from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.wgan_gp import INFO
 from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
@@ -92,6 +89,7 @@ class WganGp:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
         critic: The critic.
+        networks: These three with their optimizers and random numbers.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
@@ -102,16 +100,24 @@ class WganGp:
         self.config = config.method
         self.batch_size = config.training.batch_size
         self.device = device
-        self._images = place(split.private.existing(), device)
-        seed, classes = config.training.seed, split.classes
-        self.newest = build_generator(config.model, split.image_shape, len(classes), seed=seed).to(device)
-        self.newest.classes = classes if self.newest.num_classes else ()
-        self.critic = Critic(config.model, split.image_shape, len(classes), seed=seed).to(device)
-        self.ema = Ema(self.newest, self.config.ema_decay)
-        self.generator = cast(Generator, self.ema.module)
-        self._rng = torch.Generator(device).manual_seed(torch_seed(seed, _RNG_STREAM))
-        self._critic_optimizer = self._adam(self.critic)
-        self._generator_optimizer = self._adam(self.newest)
+        self._images = place(self._usable(split.private), device)
+        self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
+        adam = Adam(self.config.learning_rate, self.config.beta1, self.config.beta2, l2=self.config.l2)
+        self.networks = Networks(
+            config,
+            split.shape,
+            self.critic,
+            device=device,
+            adam=adam,
+            critic_adam=adam,
+            ema_decay=self.config.ema_decay,
+            stream=_RNG_STREAM,
+        )
+        self.newest, self.generator = self.networks.newest, self.networks.average
+
+    def _usable(self, private: Images) -> Images:
+        """Return the records that training reads: all but null records, as no guarantee says anything of them."""
+        return private.existing()
 
     def prepare(self) -> None:
         """Nothing is read once for all."""
@@ -140,24 +146,22 @@ class WganGp:
         """Minimize ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` by one Adam step."""
         real, labels = self._real_batch()
         with torch.no_grad():
-            fake = self.newest(self._latents(), labels)  # (B, C, H, W)
-        alpha = torch.rand(self.batch_size, generator=self._rng, device=self.device)
-        penalty = gradient_penalty(lambda images: self.critic(images, labels), interpolate(real, fake, alpha)).mean()
-        distance = critic_wasserstein(self.critic(real, labels), self.critic(fake, labels))
-        loss = distance + self.config.gradient_penalty * penalty
+            fake = self.newest(self.networks.latents(self.batch_size), labels)  # (B, C, H, W)
+        return self._step_critic(real, labels, fake, labels)
 
-        self._critic_optimizer.zero_grad()
-        loss.backward(inputs=list(self.critic.parameters()))  # not the interpolates, which are leaves too
-        self._critic_optimizer.step()
+    def _step_critic(self, real: Tensor, labels: Tensor | None, fake: Tensor, fake_labels: Tensor | None) -> Stats:
+        """Take the Adam step on a batch; interpolates have the labels of the reals."""
+        alpha = torch.rand(self.batch_size, generator=self.networks.rng, device=self.device)
+        penalty = gradient_penalty(lambda images: self.critic(images, labels), interpolate(real, fake, alpha)).mean()
+        distance = critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels))
+        loss = distance + self.config.gradient_penalty * penalty
+        self.networks.step_critic(loss)
         return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
 
     def generator_step(self, step: int) -> Stats:
         """Minimize ``-E[D(G(z))]`` by one Adam step, and move the average."""
         loss = generator_wasserstein(self.critic(*self._fake_batch()))
-        self._generator_optimizer.zero_grad()
-        loss.backward(inputs=list(self.newest.parameters()))  # leaves no gradient on the critic
-        self._generator_optimizer.step()
-        self.ema.update(self.newest)
+        self.networks.step_generator(loss)
         return {"generator_loss": loss.detach()}
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -165,53 +169,27 @@ class WganGp:
         scores: Tensor = self.critic(images, labels if self.newest.num_classes else None)
         return scores
 
+    def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
+        """Generate B images as the critic sees them, and their labels; gradients flow."""
+        return self.networks.fakes(self.batch_size)
+
     def privacy(self) -> PrivacyReport:
         """Nothing is claimed, nothing is proven."""
         return _REPORT
 
     def state(self) -> dict[str, Any]:
         """Return networks, optimizers, average and random state."""
-        return {
-            "generator": self.newest.state_dict(),
-            "critic": self.critic.state_dict(),
-            "ema": self.ema.state(),
-            "generator_optimizer": self._generator_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "rng": self._rng.get_state(),
-        }
+        return {"networks": self.networks.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
-        self.newest.load_state_dict(state["generator"])
-        self.critic.load_state_dict(state["critic"])
-        self.ema.load_state(state["ema"])
-        self._generator_optimizer.load_state_dict(state["generator_optimizer"])
-        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
-        self._rng.set_state(state["rng"])
-
-    def _adam(self, network: torch.nn.Module) -> torch.optim.Adam:
-        """Adam with the L2 term inside the gradient; fused: one call per step, not one per tensor."""
-        betas = (self.config.beta1, self.config.beta2)
-        return torch.optim.Adam(
-            network.parameters(), lr=self.config.learning_rate, betas=betas, weight_decay=self.config.l2, fused=True
-        )
-
-    def _latents(self) -> Tensor:
-        """Draw (B, latent_dim) standard normal numbers."""
-        return torch.randn(self.batch_size, self.newest.latent_dim, generator=self._rng, device=self.device)
+        self.networks.load_state(state["networks"])
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B private images with replacement: (B, C, H, W) in [-1, 1], and their labels if they are used."""
-        index = torch.randint(len(self._images), (self.batch_size,), generator=self._rng, device=self.device)
+        index = torch.randint(len(self._images), (self.batch_size,), generator=self.networks.rng, device=self.device)
         batch = self._images.select(index).to(self.device)
         return to_float(batch.images), batch.labels if self.newest.num_classes else None
-
-    def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
-        """Generate B images with uniform labels; gradients flow."""
-        classes, labels = self.newest.num_classes, None
-        if classes:  # uniform: the private class frequencies are not the generator's to know
-            labels = torch.randint(classes, (self.batch_size,), generator=self._rng, device=self.device)
-        return self.newest(self._latents(), labels), labels
 
 
 Method: Callable[..., method.Method] = WganGp

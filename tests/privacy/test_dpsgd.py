@@ -1,5 +1,6 @@
-"""Gradients per record, the clipped sum and its sensitivity, the coins, and the noise of the optimizer."""
+"""The plan of DP-SGD: clipped sum and sensitivity, coins, noisy step; and a classifier that is trained by it."""
 
+import dataclasses
 import math
 
 import pytest
@@ -8,19 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus.optimizers import DPOptimizer
 from scipy.stats import binom, kstest, norm
+from torch.func import functional_call
 
+from idpgan.data.images import to_float
+from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
-from idpgan.models.losses import critic_wasserstein, gradient_penalty, interpolate
-from idpgan.privacy import Noise
-from idpgan.synthesis.dp_gan.noisy_optimizer import NoisyOptimizer
-from idpgan.synthesis.dp_gan.per_example import (
-    CriticLoss,
-    clipped_sum,
-    halving_on_out_of_memory,
-    per_example_gradients,
-    poisson_sample,
-)
+from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
+from idpgan.privacy.dpsgd import per_example_gradients
+from idpgan.synthesis.dp_gan.loss import CriticLoss
+from tests.training.toy import digits
 
 KINDS = ["non-saturating", "wgan-gp"]
 
@@ -36,57 +34,14 @@ def critic_of(conditional=True, width=4):
     return Critic(ModelConfig(width=width, conditional=conditional), (1, 8, 8), 10)
 
 
-def plain_loss(critic, kind, paired, mismatch, real, label, fake, alpha, wrong):
-    """The loss of records written once more, with autograd and not with functorch."""
-    labels = label if critic.num_classes else None
-    at_real, at_fake = critic(real, labels), critic(fake, labels)
-    at_wrong = critic(real, wrong if critic.num_classes else None)
-    if kind == "non-saturating":
-        loss = torch.nn.functional.softplus(-at_real).sum()
-        loss = loss + mismatch * torch.nn.functional.softplus(at_wrong).sum()
-        return loss + torch.nn.functional.softplus(at_fake).sum() * paired
-    penalty = gradient_penalty(lambda images: critic(images, labels), interpolate(real, fake, alpha))
-    wasserstein = critic_wasserstein(at_real, at_fake) * len(real) if paired else -at_real.sum()
-    return wasserstein + 10 * penalty.sum() + mismatch * at_wrong.sum()
-
-
-@pytest.mark.parametrize("num", [0, 1, 5])
-@pytest.mark.parametrize(("conditional", "mismatch"), [(True, 0.0), (True, 0.5), (False, 0.0)])
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_equal_a_loop_over_batches_of_one(kind, paired, conditional, mismatch, num):
-    critic, batch = critic_of(conditional), records(num)
-    loss = CriticLoss(critic, kind, penalty=10.0, paired=paired, mismatch=mismatch)
-    gradients, losses = per_example_gradients(loss.of_record, dict(critic.named_parameters()), batch)
-    assert losses.shape == (num,)
-    for i in range(num):
-        value = plain_loss(critic, kind, paired, mismatch, *(part[i : i + 1] for part in batch))
-        expected = torch.autograd.grad(value, list(critic.parameters()), allow_unused=True)
-        assert losses[i].item() == pytest.approx(value.item(), abs=1e-5)
-        for (name, weight), wanted in zip(critic.named_parameters(), expected, strict=True):
-            wanted = torch.zeros_like(weight) if wanted is None else wanted
-            assert torch.allclose(gradients[name][i], wanted, rtol=1e-5, atol=1e-5)
-    assert all(gradients[name].shape == (num, *weight.shape) for name, weight in critic.named_parameters())
-    if num > 1:  # negative control: the gradient of another record is not it
-        assert not torch.allclose(gradients["head.weight"][0], gradients["head.weight"][1], rtol=1e-2, atol=1e-2)
-
-
-def test_gradients_leave_nothing_on_the_critic():
-    critic = critic_of()
-    loss = CriticLoss(critic, "wgan-gp", penalty=10.0, paired=True)
-    before = [weight.clone() for weight in critic.parameters()]
-    per_example_gradients(loss.of_record, dict(critic.named_parameters()), records(3))
-    assert all(map(torch.equal, before, critic.parameters()))
-    assert all(weight.grad is None and not hasattr(weight, "grad_sample") for weight in critic.parameters())
-
-
 # The clipped sum -----------------------------------------------------------------------------------------------------
 
 
 def sum_of(batch, *, critic, kind="non-saturating", clip_norm=0.5, physical_batch=64, paired=True, null=None):
     loss = CriticLoss(critic, kind, penalty=10.0, paired=paired)
+    plan = plan_of(clip_norm=clip_norm)
     weights = dict(critic.named_parameters())
-    return clipped_sum(loss.of_record, weights, batch, clip_norm=clip_norm, physical_batch=physical_batch, null=null)
+    return plan.clipped_sum(loss.of_record, weights, batch, physical_batch=physical_batch, null=null)
 
 
 def flat(result):
@@ -139,7 +94,8 @@ def of_gradients(gradients, clip_norm, null=None):
     """Sum records whose gradients are given, float32 (B, n)."""
     weights = {"w": torch.zeros(gradients.shape[1])}
     loss = lambda weights, record: (weights["w"] * record).sum()  # noqa: E731
-    return clipped_sum(loss, weights, [gradients], clip_norm=clip_norm, physical_batch=100, null=null).sums["w"]
+    plan = plan_of(clip_norm=clip_norm)
+    return plan.clipped_sum(loss, weights, [gradients], physical_batch=100, null=null).sums["w"]
 
 
 def adversarial_gradients():
@@ -217,40 +173,48 @@ def test_the_sum_equals_that_of_opacus():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("you can't allocate memory: 9 bytes")])
-def test_the_batch_is_halved_until_it_fits(error):
-    tried = []
+def test_the_batch_is_halved_until_it_fits(error, monkeypatch):
+    critic, batch, tried = critic_of(), records(40), []
 
-    def compute(physical_batch):
-        tried.append(physical_batch)
-        if physical_batch > 5:
+    def tight(loss, weights, chunk):
+        tried.append(len(chunk[0]))
+        if tried[-1] > 5:
             raise error
-        return "done"
+        return per_example_gradients(loss, weights, chunk)
 
-    assert halving_on_out_of_memory(compute, 40) == ("done", 5)
-    assert tried == [40, 20, 10, 5]
+    plenty = sum_of(batch, critic=critic, physical_batch=40)
+    monkeypatch.setattr(dpsgd, "per_example_gradients", tight)
+    result = sum_of(batch, critic=critic, physical_batch=40)
+    assert (plenty.physical_batch, result.physical_batch) == (40, 5)
+    assert tried == [40, 20, 10, *[5] * 8]
+    assert torch.allclose(flat(result), flat(plenty), atol=1e-6)  # no record is counted twice
 
 
-def test_other_errors_and_a_single_record_too_many_are_passed_on():
-    def failing(error):
-        def compute(_):
+def test_other_errors_and_a_single_record_too_many_are_passed_on(monkeypatch):
+    for error in (RuntimeError("shape"), torch.OutOfMemoryError("no")):
+
+        def failing(*_, error=error):
             raise error
 
-        return compute
-
-    with pytest.raises(RuntimeError, match="shape"):
-        halving_on_out_of_memory(failing(RuntimeError("shape")), 8)
-    with pytest.raises(torch.OutOfMemoryError):
-        halving_on_out_of_memory(failing(torch.OutOfMemoryError("no")), 8)
+        monkeypatch.setattr(dpsgd, "per_example_gradients", failing)
+        with pytest.raises(RuntimeError, match=r"shape|no") as raised:
+            sum_of(records(3), critic=critic_of(), physical_batch=8)
+        assert raised.value is error
 
 
 # Poisson sampling ----------------------------------------------------------------------------------------------------
 
 
+def plan_of(sample_rate=0.1, clip_norm=1.0, divisor=7, noise_multiplier=1.0):
+    return DPSGDPlan(sample_rate, clip_norm, divisor, noise_multiplier)
+
+
 def test_every_record_has_its_own_coin_of_chance_q():
     num, rate, draws, noise = 200, 0.1, 400, Noise.fixed(1)
+    plan = plan_of(rate)
     drawn = torch.zeros(draws, num)
     for row in drawn:
-        row[poisson_sample(num, rate, noise)] = 1
+        row[plan.sample(num, noise)] = 1
     sizes, per_record = drawn.sum(1).numpy(), drawn.sum(0).numpy()
     law = binom(num, rate)
     assert abs(sizes.mean() - law.mean()) < 4 * law.std() / math.sqrt(draws)
@@ -266,28 +230,23 @@ def test_every_record_has_its_own_coin_of_chance_q():
 
 def test_sampling_edges():
     noise = Noise.fixed(0)
-    assert poisson_sample(5, 1.0, noise).tolist() == [0, 1, 2, 3, 4]
-    assert len(poisson_sample(5, 1e-12, noise)) == 0
-    assert len(poisson_sample(0, 0.5, noise)) == 0
+    assert plan_of(1.0).sample(5, noise).tolist() == [0, 1, 2, 3, 4]
+    assert len(plan_of(1e-12).sample(5, noise)) == 0
+    assert len(plan_of(0.5).sample(0, noise)) == 0
 
 
-# The optimizer -------------------------------------------------------------------------------------------------------
+# The noisy step ------------------------------------------------------------------------------------------------------
 
 
 def stepped(noise_multiplier, *, steps=20, learning_rate=0.3, clip_norm=2.0, divisor=7, seed=1, sums=0.0):
     """Return how far a weight moves by plain steps on a constant sum."""
-    weights = [torch.nn.Parameter(torch.zeros(200, 100)), torch.nn.Parameter(torch.zeros(11))]
-    optimizer = NoisyOptimizer(
-        torch.optim.SGD(weights, learning_rate),
-        noise_multiplier=noise_multiplier,
-        clip_norm=clip_norm,
-        divisor=divisor,
-        noise=Noise.fixed(seed),
-    )
+    weights = {"one": torch.nn.Parameter(torch.zeros(200, 100)), "two": torch.nn.Parameter(torch.zeros(11))}
+    plan, noise = plan_of(1.0, clip_norm, divisor, noise_multiplier), Noise.fixed(seed)
+    optimizer = torch.optim.SGD(weights.values(), learning_rate)
     for _ in range(steps):
-        optimizer.noisy_step([torch.full_like(weight, sums) for weight in weights])
-    assert all(weight.grad is weight.grad_sample is weight.summed_grad is None for weight in weights)
-    return torch.cat([weight.detach().flatten() for weight in weights])
+        plan.noisy_step(optimizer, weights, {k: torch.full_like(weight, sums) for k, weight in weights.items()}, noise)
+    assert all(weight.grad is None for weight in weights.values())
+    return torch.cat([weight.detach().flatten() for weight in weights.values()])
 
 
 def test_the_noise_has_the_energy_that_is_charged_for():
@@ -317,3 +276,129 @@ def test_noise_comes_from_our_source_alone():
     assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 5 / math.sqrt(len(first))
     two = stepped(1.0, steps=2) - first  # successive draws differ
     assert abs(torch.corrcoef(torch.stack([first, two]))[0, 1]) < 5 / math.sqrt(len(first))
+
+
+def test_a_step_takes_the_weights_that_the_sums_are_of():
+    weights = {name: torch.nn.Parameter(torch.zeros(3)) for name in ("a", "b")}
+    optimizer, sums = torch.optim.SGD(weights.values(), 1.0), {name: torch.ones(3) for name in ("a", "b")}
+    others = (
+        ({"a": weights["a"]}, {"a": sums["a"]}),  # "b" would step on an old gradient
+        (weights, {"a": sums["a"]}),
+        (weights, {"b": sums["b"], "a": sums["a"]}),
+        ({name: torch.zeros(3) for name in weights}, sums),  # the optimizer holds others
+    )
+    for wrong in others:
+        with pytest.raises(ValueError, match="must be the same"):
+            plan_of().noisy_step(optimizer, *wrong, Noise.fixed(0))
+    assert not any(weight.any() for weight in weights.values())
+    plan_of().noisy_step(optimizer, weights, sums, Noise.fixed(0))
+    assert all(weight.any() for weight in weights.values())
+
+
+# The plan ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_event_is_that_of_what_the_plan_does():
+    plan = DPSGDPlan(sample_rate=0.04, clip_norm=0.3, divisor=52, noise_multiplier=1.5)
+    assert plan.event == Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.5, sample_rate=0.04)
+    assert (plan.relation, plan.event.relation) == (Relation.ZERO_OUT, Relation.ZERO_OUT)
+    assert dataclasses.replace(plan, unit=Unit.PERSON).event.unit is Unit.PERSON
+    assert dataclasses.replace(plan, clip_norm=5.0, divisor=1).event == plan.event  # both leave sigma as it is
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sample_rate": 0.0}, "sample_rate = 0.0"),
+        ({"sample_rate": 1.5}, "sample_rate = 1.5"),
+        ({"clip_norm": 0.0}, "clip_norm = 0.0"),
+        ({"clip_norm": math.nan}, "clip_norm = nan"),
+        ({"clip_norm": math.inf}, "clip_norm = inf"),
+        ({"divisor": 0}, "divisor = 0"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier = 0.0"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier = nan"),
+    ],
+)
+def test_a_plan_without_a_guarantee_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(plan_of(), **change)
+
+
+def test_records_of_unequal_length_are_refused():
+    weights, loss = {"w": torch.zeros(2)}, lambda weights, one, two: (weights["w"] * one * two).sum()
+    for records_of, null in (([torch.ones(3, 2), torch.ones(2, 2)], None), ([torch.ones(3, 2)] * 2, torch.ones(2) > 0)):
+        with pytest.raises(ValueError, match="must have B rows"):
+            plan_of().clipped_sum(loss, weights, records_of, physical_batch=2, null=null)
+
+
+# A linear classifier: a plain loss of (weights, image, label) ---------------------------------------------------------
+
+
+def cross_entropy_of(model):
+    def loss(weights, image, label):
+        return torch.nn.functional.cross_entropy(functional_call(model, weights, (image,)), label)
+
+    return loss
+
+
+def trained_classifier(plan, images, labels, *, steps=60, seed=1):
+    """Train by DP-SGD; return the classifier and what it cost."""
+    model, noise = torch.nn.Linear(images.shape[1], 10), Noise.fixed(seed)
+    torch.nn.init.zeros_(model.weight)
+    torch.nn.init.zeros_(model.bias)
+    weights, optimizer = dict(model.named_parameters()), torch.optim.SGD(model.parameters(), 2.0)
+    ledger = Ledger(plan.unit, plan.relation)
+    for _ in range(steps):
+        ledger.charge(plan.event)
+        drawn = plan.sample(len(images), noise)
+        result = plan.clipped_sum(cross_entropy_of(model), weights, [images[drawn], labels[drawn]], physical_batch=64)
+        plan.noisy_step(optimizer, weights, result.sums, noise)
+    return model, ledger
+
+
+def flat_digits():
+    private = digits().private
+    return to_float(private.images).flatten(1), private.labels
+
+
+def test_a_linear_classifier_learns_and_noise_limits_it():
+    images, labels = flat_digits()
+    test, truth = to_float(digits().test.images).flatten(1), digits().test.labels
+
+    def accuracy(noise_multiplier):
+        plan = DPSGDPlan(sample_rate=0.1, clip_norm=1.0, divisor=130, noise_multiplier=noise_multiplier)
+        model, ledger = trained_classifier(plan, images, labels)
+        assert ledger.events == (plan.event.repeated(60),)
+        return (model(test).argmax(1) == truth).float().mean().item()
+
+    assert accuracy(1.0) > 0.8
+    assert accuracy(300.0) < 0.5  # negative control: it learns from the images, through the noise
+
+
+def test_brute_force_sensitivity_of_the_classifier():
+    """Whole data sets that differ in one record, added, zeroed out or drawn alone: the sum moves by at most C."""
+    images, labels = (part[:12] for part in flat_digits())
+    plan, model = plan_of(clip_norm=0.25), torch.nn.Linear(64, 10)
+    weights = dict(model.named_parameters())
+
+    def total(rows, extreme=None, null=None):
+        own = [images[rows], labels[rows]]
+        if extreme is not None:
+            own = [torch.cat([own[0], extreme[0][None]]), torch.cat([own[1], extreme[1][None]])]
+        result = plan.clipped_sum(cross_entropy_of(model), weights, own, physical_batch=5, null=null)
+        return torch.cat([part.flatten() for part in result.sums.values()])
+
+    extremes = [(torch.full((64,), value), torch.tensor(label)) for value in (-1.0, 1e3, math.nan) for label in (0, 9)]
+    moved = []
+    for rows in (torch.arange(12), torch.arange(5), torch.arange(0)):
+        null = torch.arange(len(rows) + 1) == len(rows)
+        for extreme in extremes:
+            added, without = total(rows, extreme), total(rows)
+            assert torch.allclose(total(rows, extreme, null), without, atol=1e-9)
+            moved.append((added - without).norm().item())
+    assert max(moved) <= 0.25
+    assert max(moved) > 0.249  # the bound is reached
+    free = [
+        torch.autograd.grad(cross_entropy_of(model)(weights, *extreme), list(weights.values())) for extreme in extremes
+    ]
+    assert max(sum(part.square().sum() for part in parts).sqrt().item() for parts in free[:4]) > 10  # without the clip

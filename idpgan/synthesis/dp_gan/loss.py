@@ -1,0 +1,89 @@
+"""The critic's loss of one private record, as `privacy.dpsgd` takes it; the penalty of WGAN-GP is part of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn.functional import softplus
+
+from idpgan.models.losses import interpolate
+from idpgan.privacy.dpsgd import Weights
+
+
+class CriticLoss:
+    """The critic's loss as a function of its weights and of one record.
+
+    Args:
+        critic: Scores of a record depend on that record alone.
+        kind: "non-saturating": ``softplus(-D(x)) + softplus(D(G(z)))`` (Goodfellow et al. 2014); "wgan-gp":
+            ``D(G(z)) - D(x) + penalty * (||grad D(x^)|| - 1)^2`` (Gulrajani et al. 2017).
+        penalty: Weight of the gradient penalty, "wgan-gp" only.
+        paired: Whether the fake's term belongs to its record.
+        mismatch: Weight of the record under a wrong class as one more fake (GAN-CLS, Reed et al. 2016), which teaches
+            the critic classes; 0 = none.
+    """
+
+    def __init__(
+        self,
+        critic: nn.Module,
+        kind: Literal["non-saturating", "wgan-gp"],
+        *,
+        penalty: float,
+        paired: bool,
+        mismatch: float = 0.0,
+    ) -> None:
+        self.critic, self.kind, self.penalty, self.paired, self.mismatch = critic, kind, penalty, paired, mismatch
+        self.conditional = bool(getattr(critic, "num_classes", 0))
+
+    def of_record(
+        self, weights: Weights, real: Tensor, label: Tensor, fake: Tensor, alpha: Tensor, wrong: Tensor
+    ) -> Tensor:
+        """Return all terms that one private record has a part in, 0-d.
+
+        Args:
+            weights: Of the critic.
+            real: (C, H, W), the record.
+            label: 0-d, its class; of the fake too.
+            fake: (C, H, W), not used where it is neither paired nor interpolated.
+            alpha: 0-d in [0, 1], where between real and fake the penalty is taken.
+            wrong: 0-d, another class than the record's, not used without mismatch.
+        """
+        images, labels = [real], [label]
+        if self.paired:
+            images, labels = [real, fake], [label, label]
+        if self.mismatch:
+            images, labels = [*images, real], [*labels, wrong]
+        scores = self._scores(weights, torch.stack(images), torch.stack(labels))
+        loss = self._real_term(scores[0])
+        if self.paired:
+            loss = loss + self._fake_term(scores[1])
+        if self.mismatch:
+            loss = loss + self.mismatch * self._fake_term(scores[-1])
+        if self.kind == "wgan-gp":
+            mixed = interpolate(real[None], fake[None], alpha[None])
+            slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
+            loss = loss + self.penalty * (torch.linalg.vector_norm(slope) - 1).square()
+        return loss
+
+    def of_fake(self, weights: Weights, fake: Tensor, label: Tensor) -> Tensor:
+        """Return the term of one fake, 0-d."""
+        return self._fake_term(self._scores(weights, fake[None], label[None])[0])
+
+    def of_generator(self, scores: Tensor) -> Tensor:
+        """Return the generator's loss on scores (B,) of fakes, 0-d."""
+        return softplus(-scores).mean() if self.kind == "non-saturating" else -scores.mean()
+
+    def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
+        scores: Tensor = functional_call(
+            self.critic, dict(weights), (images, labels) if self.conditional else (images,)
+        )
+        return scores
+
+    def _real_term(self, score: Tensor) -> Tensor:
+        return softplus(-score) if self.kind == "non-saturating" else -score
+
+    def _fake_term(self, score: Tensor) -> Tensor:
+        return softplus(score) if self.kind == "non-saturating" else score

@@ -1,0 +1,175 @@
+"""The networks of a GAN and all that moves them, built, saved and restored in one place.
+
+Two generators: the *newest*, which is trained, and the *average* of its weights over the steps, which is released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.data.load import DataShape
+from idpgan.models.ema import Ema
+from idpgan.models.families import build_generator
+from idpgan.models.generator import Generator
+from idpgan.models.initialize import torch_seed
+from idpgan.training.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Settings of the optimizer of one network (Kingma and Ba, "Adam", 2015).
+
+    Attributes:
+        rate: Learning rate.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        l2: Weight of the term ``l2 / 2 * ||w||^2`` in the loss.
+        decay: Decoupled weight decay, times the learning rate (Loshchilov and Hutter, "AdamW", 2019); not with `l2`.
+    """
+
+    rate: float
+    beta1: float
+    beta2: float
+    l2: float = 0.0
+    decay: float = 0.0
+
+    def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimizer of a network; fused: one call per step, not one per tensor."""
+        kind, weight_decay = (torch.optim.AdamW, self.decay) if self.decay else (torch.optim.Adam, self.l2)
+        betas = (self.beta1, self.beta2)
+        return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
+
+
+class Generators:
+    """Newest generator and average, the optimizer, and the random numbers of training; never privacy noise.
+
+    Args:
+        config: [model] makes the generator, ``training.seed`` its weights and the random numbers.
+        shape: Of the data.
+        device: Where everything lives.
+        adam: Of the newest generator.
+        ema_decay: Weight of the past in the average; 0 releases the newest weights.
+        stream: Of ``training.seed``, for the random numbers; 0 and 1 are the initial weights.
+
+    Attributes:
+        newest: The generator that is trained.
+        average: The generator that is released, in eval mode.
+        generator_optimizer: Of `newest`.
+        rng: Latent vectors, labels and batches are drawn from it.
+
+    Raises:
+        ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
+    """
+
+    def __init__(
+        self, config: RunConfig, shape: DataShape, *, device: torch.device, adam: Adam, ema_decay: float, stream: int
+    ) -> None:
+        seed, classes = config.training.seed, shape.classes
+        self.newest = build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
+        self.newest.classes = classes if self.newest.num_classes else ()
+        self._ema = Ema(self.newest, ema_decay)
+        self.average = cast(Generator, self._ema.module)
+        self.generator_optimizer = adam.optimizer(self.newest)
+        self.rng = torch.Generator(device).manual_seed(torch_seed(seed, stream))
+
+    def start_from(self, generator: Generator) -> None:
+        """Begin at the weights of a generator of the same layout, newest and average alike; before the first step."""
+        weights = generator.state_dict()
+        self.newest.load_state_dict(weights)
+        self.average.load_state_dict(weights)
+
+    def latents(self, num: int) -> Tensor:
+        """Draw latent vectors, (num, latent_dim) standard normal numbers."""
+        return torch.randn(num, self.newest.latent_dim, generator=self.rng, device=self.rng.device)
+
+    def fakes(self, num: int) -> tuple[Tensor, Tensor | None]:
+        """Generate images (num, C, H, W) of the newest generator, labels uniform where it has any; gradients flow."""
+        classes, labels = self.newest.num_classes, None
+        if classes:  # uniform: the private class frequencies are not the generator's to know
+            labels = torch.randint(classes, (num,), generator=self.rng, device=self.rng.device)
+        return self.newest(self.latents(num), labels), labels
+
+    def step_generator(self, loss: Tensor) -> None:
+        """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched."""
+        self.generator_optimizer.zero_grad()
+        loss.backward(inputs=list(self.newest.parameters()))  # leaves no gradient on critic or features
+        self.generator_optimizer.step()
+        self._ema.update(self.newest)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs: weights, optimizers, average and random state."""
+        return {
+            "newest": self.newest.state_dict(),
+            "average": self._ema.state(),
+            "generator_optimizer": self.generator_optimizer.state_dict(),
+            "rng": self.rng.get_state(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self.newest.load_state_dict(state["newest"])
+        self._ema.load_state(state["average"])
+        self.generator_optimizer.load_state_dict(state["generator_optimizer"])
+        self.rng.set_state(state["rng"])
+
+
+class Networks(Generators):
+    """A GAN: the generators, and a critic with its optimizer.
+
+    Args:
+        config: See `Generators`.
+        shape: Of the data.
+        critic: On the device.
+        device: Where everything lives.
+        adam: Of the newest generator.
+        critic_adam: Of the critic.
+        ema_decay: See `Generators`.
+        stream: See `Generators`.
+
+    Attributes:
+        critic: The critic.
+        critic_optimizer: Of `critic`.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        shape: DataShape,
+        critic: nn.Module,
+        *,
+        device: torch.device,
+        adam: Adam,
+        critic_adam: Adam,
+        ema_decay: float,
+        stream: int,
+    ) -> None:
+        super().__init__(config, shape, device=device, adam=adam, ema_decay=ema_decay, stream=stream)
+        self.critic = critic
+        self.critic_optimizer = critic_adam.optimizer(critic)
+
+    def step_critic(self, loss: Tensor) -> None:
+        """Lower a loss, 0-d, by one step of the critic. No other network is touched."""
+        self.critic_optimizer.zero_grad()
+        loss.backward(inputs=list(self.critic.parameters()))  # not the interpolates, which are leaves too
+        self.critic_optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """See `Generators.state`."""
+        own = {"critic": self.critic.state_dict(), "critic_optimizer": self.critic_optimizer.state_dict()}
+        return {**super().state(), **own}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        super().load_state(state)
+        self.critic.load_state_dict(state["critic"])
+        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
