@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from sweep import cell, load_config, options, utility
 
+from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.models.features import EmbeddingNet
 from idpgan.privacy import Ledger
@@ -69,12 +70,10 @@ def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
     split = load(config.data)
     own = dataclasses.replace(split, private=split.public)
     started = time.perf_counter()
-    method = IdpAggregate(config, own, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
-    method.prepare()
-    at_start = utility(method.generator, split, arguments)
-    for step in range(1, config.training.steps + 1):
-        method.step(step)
-    row = {f"before_matching_{name}": value for name, value in at_start.items()}
+    start = IdpAggregate(config, own, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    start.prepare()
+    row = {f"before_matching_{name}": value for name, value in utility(start.generator, split, arguments).items()}
+    method = jobs.train_on(config, own)
     return row | utility(method.generator, split, arguments) | {"seconds": round(time.perf_counter() - started, 1)}
 
 

@@ -25,11 +25,9 @@ from typing import Any
 import torch
 from sweep import cell, load_config, options, utility
 
-from idpgan import synthesis
+from idpgan import jobs
 from idpgan.data.load import Split, load
-from idpgan.privacy import Ledger
 from idpgan.training.config import RunConfig
-from idpgan.training.method import resolve_device
 
 DP_GAN, HYBRID, AGGREGATE = "mnist-dp-gan.toml", "mnist-hybrid.toml", "mnist-aggregate-no-public.toml"
 TUNE_IMAGES = 5_000
@@ -84,12 +82,8 @@ def tuned(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
         row: dict[str, Any] = json.loads(path.read_text())
         return row
     split = without_private(load(config.data))
-    started, ledger = time.perf_counter(), Ledger(*config.ledger_terms())
-    device = resolve_device(config.training.device)
-    method = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
-    method.prepare()
-    for step in range(1, config.training.steps + 1):
-        method.step(step)
+    started = time.perf_counter()
+    method = jobs.train_on(config, split)
     row = {"steps": config.training.steps, "train_seconds": round(time.perf_counter() - started, 1)}
     row |= utility(method.generator, split, arguments)
     path.write_text(json.dumps(row) + "\n")

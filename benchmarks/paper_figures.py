@@ -170,9 +170,9 @@ def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]
     result, run = arguments.out / f"{name}-{asked}.json", arguments.out / name
     if not result.exists():
         finish(config, run, arguments.data_root)
-        attacked = attack_run(run, options)
-        write_attack(attacked)
-        write_text_atomic(result, json.dumps(summary(run, attacked.to_json())) + "\n")
+        report = attack_run(run, options)
+        write_attack(report)
+        write_text_atomic(result, json.dumps(summary(run, report.to_json())) + "\n")
     found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return found
 

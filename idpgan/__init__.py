@@ -17,6 +17,10 @@ _ROOMS = ("attacks", "audit", "continual", "data", "metrics", "models", "privacy
 __all__ = ["__version__", "load_generator", *_ROOMS]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Load a room or `load_generator` on first use."""
     if name == "load_generator":

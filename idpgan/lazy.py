@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's ``__getattr__``.
+    """Return a package's ``__getattr__``, and let ``dir`` list the names.
 
     Args:
         package: Its ``__name__``.
@@ -21,4 +22,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         module = modules[name]
         return getattr(importlib.import_module(module if "." in module else f"{package}.{module}"), name)
 
+    namespace = vars(sys.modules[package])
+    namespace["__dir__"] = lambda: sorted({*namespace, *modules})
     return import_name

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
     ("errors",),
-    ("files", "lazy", "memory", "checks", "config", "methods"),
+    ("files", "lazy", "memory", "checks", "config", "methods", "progress"),
     ("run",),
     ("numerics",),
     ("data",),
@@ -19,8 +19,9 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("training",),
     ("metrics", "attacks", "audit"),
     ("release",),
-    ("continual",),
-    ("synthesis", "publish"),
+    ("classify", "continual"),
+    ("synthesis", "publish", "obfuscate"),
+    ("report",),
     ("jobs",),
     ("cli",),
     ("__main__", "__init__"),

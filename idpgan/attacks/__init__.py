@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from idpgan.attacks.attack import Attack, Outcome, run_attack
     from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve
+    from idpgan.attacks.knowledge import Knowledge, Membership, choose_members
     from idpgan.attacks.membership import (
         calibrate,
         classifier_confidence,
@@ -22,14 +24,18 @@ if TYPE_CHECKING:
         neighborhood_count,
     )
     from idpgan.attacks.reconstruction import latent_reconstruction
-    from idpgan.attacks.registry import ATTACKS, Attack, Knowledge, select_attacks
+    from idpgan.attacks.registry import ATTACKS, select_attacks
+    from idpgan.attacks.roc_plot import roc_png
 
 __all__ = [
     "ATTACKS",
     "Attack",
     "AttackResult",
     "Knowledge",
+    "Membership",
+    "Outcome",
     "calibrate",
+    "choose_members",
     "classifier_confidence",
     "critic_score",
     "density_ratio",
@@ -38,15 +44,20 @@ __all__ = [
     "nearest_sample",
     "neighborhood_count",
     "roc_curve",
+    "roc_png",
+    "run_attack",
     "select_attacks",
 ]
 
 _MODULES = {
     "ATTACKS": "registry",
-    "Attack": "registry",
+    "Attack": "attack",
     "AttackResult": "evaluate",
-    "Knowledge": "registry",
+    "Knowledge": "knowledge",
+    "Membership": "knowledge",
+    "Outcome": "attack",
     "calibrate": "membership",
+    "choose_members": "knowledge",
     "classifier_confidence": "membership",
     "critic_score": "membership",
     "density_ratio": "membership",
@@ -55,6 +66,8 @@ _MODULES = {
     "nearest_sample": "membership",
     "neighborhood_count": "membership",
     "roc_curve": "evaluate",
+    "roc_png": "roc_plot",
+    "run_attack": "attack",
     "select_attacks": "registry",
 }
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
+from idpgan.progress import Progress, silent
 
-Progress = Callable[[int, int], None]  # called with (done, in all)
 _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
 _GPU_SHARE = 0.2  # of the free memory
 _FIT_ROWS = 4000  # images that principal components are computed from, at most
@@ -53,9 +53,7 @@ def check_attacked(images: Tensor, labels: Tensor | None, num_classes: int | Non
         raise InputError(f"Labels are in [{low}, {high}], but must be {limit}.")
 
 
-def nearest_neighbors(
-    images: Tensor, cloud: Tensor, count: int, progress: Progress | None = None
-) -> tuple[Tensor, Tensor]:
+def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progress = silent) -> tuple[Tensor, Tensor]:
     """Return mean squared differences (n, count), ascending, and positions of the nearest rows of the cloud.
 
     Args:
@@ -74,7 +72,7 @@ def nearest_neighbors(
         where[rows] = places.gather(1, chosen)
         if rows.stop == len(images):
             seen += distances.shape[1]
-            tell(progress, seen, len(cloud))
+            progress("distances", seen, len(cloud))
     # The expanded square loses digits where two images are nearly equal: the distances of those chosen are exact.
     for part in torch.arange(len(images)).split(max(1, _CPU_NUMBERS // (images[0].numel() * count))):
         near = flat(cloud[where[part].flatten().to(cloud.device)].to(images.device))
@@ -134,12 +132,6 @@ def log_density(points: Tensor, cloud: Tensor) -> Tensor:
 def flat(images: Tensor) -> Tensor:
     """Return images as float rows (n, D)."""
     return (to_float(images) if images.dtype == torch.uint8 else images.float()).flatten(1)
-
-
-def tell(progress: Progress | None, done: int, total: int) -> None:
-    """Call `progress` if there is one."""
-    if progress is not None:
-        progress(done, total)
 
 
 def _block_rows(device: torch.device) -> int:

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.attacks.distances import (
-    Progress,
     blocks,
     check_attacked,
     check_comparable,
@@ -33,12 +32,12 @@ from idpgan.attacks.distances import (
     log_density,
     nearest_neighbors,
     projected,
-    tell,
 )
 from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
+from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 from idpgan.training.method import CriticScores
 
@@ -47,7 +46,7 @@ _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 
 
 @typed
-def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress | None = None) -> Tensor:
+def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent) -> Tensor:
     """Score by minus the squared distance to the nearest generated image, mean over pixels.
 
     Args:
@@ -88,7 +87,7 @@ def neighborhood_count(
     *,
     radius: float | None = None,
     dimensions: int = 40,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Score by the share of generated images within a radius (Hilprecht et al.), in principal components.
 
@@ -118,7 +117,7 @@ def neighborhood_count(
     for rows, distances in blocks(points, cloud):
         counts[rows] += (distances <= radius**2).sum(1)
         seen += distances.numel()
-        tell(progress, seen, len(points) * len(cloud))
+        progress("neighborhoods", seen, len(points) * len(cloud))
     return counts / len(cloud)
 
 
@@ -129,7 +128,7 @@ def density_ratio(
     reference: Tensor,
     *,
     dimensions: int = 30,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?.
 
@@ -160,7 +159,7 @@ def density_ratio(
     densities = []
     for done, cloud in enumerate((samples, reference)):
         densities.append(log_density(points, projected(cloud, space)))
-        tell(progress, done + 1, 2)
+        progress("densities", done + 1, 2)
     return densities[0] - densities[1]
 
 
@@ -171,7 +170,7 @@ def critic_score(
     critic: CriticScores,
     *,
     batch_size: int = 500,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Score by the critic's own output: an overfit critic knows its training images (LOGAN, white box).
 
@@ -196,7 +195,7 @@ def critic_score(
         batch = to_float(batch) if batch.dtype == torch.uint8 else batch
         with torch.no_grad():
             parts.append(critic(batch, None if labels is None else labels[index]).float())
-        tell(progress, int(index[-1]) + 1, len(images))
+        progress("critic scores", int(index[-1]) + 1, len(images))
     return torch.cat(parts)
 
 
@@ -208,7 +207,7 @@ def classifier_confidence(
     *,
     steps: int = 400,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Score by the confidence of a classifier that was trained on the generated images (Yang, Zhou and Ning, 3.2.2).
 
@@ -221,7 +220,7 @@ def classifier_confidence(
         samples: At least 3 generated images with labels.
         steps: Of the fit, at least; where the images are many it is six epochs.
         seed: Of the classifier.
-        progress: Called with (epochs done, epochs in all).
+        progress: Called after every epoch.
 
     Returns:
         (n,) float32.
@@ -244,7 +243,7 @@ def classifier_confidence(
         samples.images,
         samples.labels,
         config=config,
-        on_epoch=lambda epoch: tell(progress, epoch.number, epochs),
+        on_epoch=lambda epoch: progress("classifier epochs", epoch.number, epochs),
     )
     logits = predict(model, images)
     chosen = logits.argmax(1, keepdim=True) if labels is None else labels.to(logits.device)[:, None]

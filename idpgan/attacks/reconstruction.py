@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.attacks.distances import Progress, check_attacked, nearest_neighbors
+from idpgan.attacks.distances import check_attacked, nearest_neighbors
 from idpgan.checks import typed
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
+from idpgan.progress import Progress, silent
 
 _PULL = 1e-3  # weight of the term that keeps |z|^2 near its dimension, as the paper's L_reg
 
@@ -33,7 +34,7 @@ def latent_reconstruction(
     learning_rate: float = 0.1,
     seed: int = 0,
     batch_size: int = 128,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Tensor:
     """Score by minus the smallest squared difference to G(z, label) over z, mean over pixels.
 
@@ -71,8 +72,7 @@ def latent_reconstruction(
         target = to_float(images[index]) if images.dtype == torch.uint8 else images[index].float()
         given = None if classes is None else classes[index].repeat_interleave(starts.shape[1])
         scores[index] = -_search(generator, target, latents[starts[index]], given, steps, learning_rate)
-        if progress is not None:
-            progress(int(index[-1]) + 1, len(images))
+        progress("reconstructions", int(index[-1]) + 1, len(images))
     generator.train(was_training)
     return scores
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from idpgan.audit import neighbors, statistics
 from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
-from idpgan.audit.distinguish import Progress, audit, check_runs
+from idpgan.audit.distinguish import audit, check_runs
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
 from idpgan.audit.run_facts import RunFacts
@@ -42,6 +42,7 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.progress import Progress, silent
 
 USUAL_RUNS = 100_000
 MOST_CANARIES = 20_000  # of one call: per-record gradients grow with the square
@@ -117,7 +118,7 @@ class AuditCase:
         seed: int | None = None,
         threads: int = 1,
         device: torch.device | str = "cpu",
-        progress: Progress | None = None,
+        progress: Progress = silent,
     ) -> Audited:
         """Play it.
 

@@ -22,9 +22,9 @@ from idpgan.audit.bounds import AuditResult, Choice, Separation, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
 from idpgan.checks import typed
 from idpgan.errors import InputError
+from idpgan.progress import Progress, silent
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
-Progress = Callable[[int, int], None]  # called with (runs done, runs in all), per side
 _T = TypeVar("_T")
 _CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # of float64 input per call: stays in the cache; fills the GPU
 _FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
@@ -46,7 +46,7 @@ def audit(
     statistics: Sequence[Maker] | None = None,
     entrywise: bool = False,
     rows: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> AuditResult:
     """Bound a mechanism's epsilon from below by telling two neighbors apart.
 
@@ -186,7 +186,7 @@ class _Game:
         sides: tuple[Tensor, Tensor],
         chunk: int,
         total: int,
-        progress: Progress | None,
+        progress: Progress,
     ) -> None:
         self._players, self._sides, self._chunk = players, sides, chunk
         self._done, self._total, self._progress = 0, total, progress
@@ -215,8 +215,7 @@ class _Game:
 
     def _tick(self, size: int) -> None:
         self._done += size
-        if self._progress is not None:
-            self._progress(self._done, self._total)
+        self._progress("runs", self._done, self._total)
 
 
 def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, count_progress, kept, print_json
+from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import InputError
 from idpgan.files import check_writable
+from idpgan.progress import shown
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def audit(
 
         check_output(RunFolder.open(run).audit, FORMAT, option="the result")
         check_writable(RunFolder.open(run).audit)
-    with count_progress("runs", quiet or as_json) as progress:
+    with shown(quiet or as_json) as progress:
         audited = case.run(
             runs, confidence=confidence, seed=seed, threads=threads, device=_device(device), progress=progress
         )
@@ -138,14 +139,13 @@ def _one_run(
 ) -> None:
     """Train once with canaries, and print what it shows."""
     from idpgan.jobs.one_run_audit import gradients_once, images_once
-    from idpgan.training.progress import make_progress
 
     if run is None and Path(what).is_file():
         given = [flag for flag, value in options.items() if value is not None]
         if given:
             raise InputError(f"{given[0]} is for methods; {what} is trained with its own settings.")
-        progress = make_progress(False if quiet or as_json else None)
-        found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
+        with shown(quiet or as_json) as progress:
+            found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
     else:
         case = _run_case(run, options, False) if run else _method_case(what, options, False)
         found = gradients_once(case, canaries, confidence=confidence, seed=seed)

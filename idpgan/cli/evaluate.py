@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +12,13 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, kept, print_json
 from idpgan.errors import ConfigError, InputError
+from idpgan.progress import renamed, shown
 
 FORMAT = "idpgan evaluation 1"
 
 if TYPE_CHECKING:
     from idpgan.data.config import DataConfig
-    from idpgan.metrics import Evaluation, Progress
+    from idpgan.metrics import Evaluation
 
 
 def evaluate(
@@ -72,8 +71,8 @@ def evaluate(
     if out is not None:
         check_writable(out)
     where, started = resolve_device(device, "--device"), time.monotonic()
-    with _bars(quiet or as_json) as progress:
-        split = load(config, lambda done, total: progress("real images", done, total))
+    with shown(quiet or as_json) as progress:
+        split = load(config, progress)
         images = read_images(
             source,
             split.image_shape,
@@ -81,7 +80,7 @@ def evaluate(
             num=split.num_private if num is None else num,
             device=where,
             pixel_range=pixel_range,
-            progress=lambda done, total: progress("images under test", done, total),
+            progress=renamed(progress, "images under test"),
         )
         metrics = [only] if only else ["utility", "inception"]
         metrics += ["ceiling"] * ceiling + ["floor"] * floor
@@ -151,26 +150,6 @@ def _checked_out(source: Path, out: Path | None) -> Path | None:
         out = source / "evaluation.json"
     check_output(out, FORMAT, [source])
     return out
-
-
-@contextmanager
-def _bars(off: bool) -> Iterator[Progress]:
-    """Show a bar on stderr for each thing that is done; nothing where it is turned off or nobody watches."""
-    if off or not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True)) as bars:
-        tasks: dict[str, object] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield progress
 
 
 def _print(evaluation: Evaluation, title: str) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
+from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import InputError
 from idpgan.files import check_writable
+from idpgan.progress import shown
 
 
 def sample(
@@ -30,7 +31,7 @@ def sample(
     from idpgan.release.export import export_samples
 
     check_writable(out)
-    with count_progress("sample", quiet or as_json) as progress:
+    with shown(quiet or as_json) as progress:
         manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})

@@ -11,6 +11,7 @@ import typer
 from idpgan.cli.faults import INTERRUPTED, TERMINATED
 from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import ConfigError
+from idpgan.progress import shown
 
 if TYPE_CHECKING:
     from idpgan.jobs import Finished, Plan
@@ -59,13 +60,11 @@ def train(
             print(_describe(planned))
         return
 
-    from idpgan.training.progress import make_progress
-
-    progress = make_progress(False if quiet or as_json else None)
-    if resume is not None:
-        finished = jobs.resume(resume, data_root, progress)
-    else:
-        finished = jobs.start(jobs.load_config(config_path, overrides), out, progress)
+    with shown(quiet or as_json) as progress:
+        if resume is not None:
+            finished = jobs.resume(resume, data_root, progress)
+        else:
+            finished = jobs.start(jobs.load_config(config_path, overrides), out, progress)
     _report(finished, as_json)
 
 

@@ -29,8 +29,9 @@ import torch
 
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.source import Found, Progress, Read
+from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
+from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
     from torchvision.datasets import CelebA
@@ -61,7 +62,7 @@ def describe(config: DataConfig) -> Found | None:
     return Found(names, None, (config.channels or 3, side, side), (), attribute_names, people)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Read every picture once, uint8 (N, 3, 48, 48), with its person and its attributes.
 
     Raises:

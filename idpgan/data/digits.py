@@ -9,7 +9,8 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress, Read
+from idpgan.data.source import Found, Read
+from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")
 
@@ -19,7 +20,7 @@ def describe(config: DataConfig) -> Found:
     return Found(num_images=1797, num_test=None, image_shape=(1, 8, 8), classes=CLASSES)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Return all images, uint8 (1797, 1, 8, 8): the 17 grey levels 0..16 become round(255 v / 16)."""
     from sklearn.datasets import load_digits
 

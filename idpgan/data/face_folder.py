@@ -39,8 +39,9 @@ from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape
-from idpgan.data.source import Found, Progress, Read
+from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
+from idpgan.progress import Progress, silent
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
 _SEXES = ("male", "female", "malestaff", "male staff")
@@ -61,7 +62,7 @@ def describe(config: DataConfig) -> Found | None:
     return Found(sum(counts), None, shape, (), (), counts)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Decode every image once, person after person.
 
     Raises:

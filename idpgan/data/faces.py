@@ -15,9 +15,10 @@ from idpgan.data.config import DataConfig
 from idpgan.data.face_drawing import render
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.source import Found, Progress, Read
+from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
+from idpgan.progress import Progress, silent
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
 SEED = 7_001  # of the data source: a constant of the package
@@ -37,7 +38,7 @@ def draw(
     seed: int = 0,
     device: torch.device | str = "cpu",
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Images:
     """Draw faces, person after person.
 
@@ -51,7 +52,7 @@ def draw(
             picture differ.
         device: Where to draw and return them.
         batch_size: Images drawn at once; None fits the cache. Does not change the images.
-        progress: Called with (images drawn, images in all).
+        progress: Told of the images.
 
     Returns:
         uint8 (num, C, H, W), with `identities` 0, 0, ..., people - 1 and the attributes `ATTRIBUTES`; no classes.
@@ -79,8 +80,7 @@ def draw(
         grain = here["grain"][:, None] * _GRAIN
         painted += grain * _noise(start, len(painted), height, width, key, device)
         images[part] = to_uint8(painted.mul_(2).sub_(1))
-        if progress is not None:
-            progress(min(start + batch, num), num)
+        progress("draw faces", min(start + batch, num), num)
     return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
 
 
@@ -98,7 +98,7 @@ def describe(config: DataConfig) -> Found:
     return Found(num, None, (channels, height, width), (), ATTRIBUTES, tuple(counts))
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Draw the faces that the config asks for: ``num_images``, ``num_people``, ``image_size``, ``channels``.
 
     Raises:

@@ -34,9 +34,10 @@ from PIL import Image
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Progress, Read, Refused
+from idpgan.data.source import Found, Read, Refused
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
+from idpgan.progress import Progress, silent
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")
@@ -71,7 +72,7 @@ def describe(config: DataConfig) -> Found | None:
     return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Decode every image once; the second set is that of ``test/``, where there is one.
 
     Raises:
@@ -91,7 +92,7 @@ def read(config: DataConfig, progress: Progress | None = None) -> Read:
     return Read(images.select(order[:num]), images.select(order[num:]), refused)
 
 
-def read_all(root: Path, channels: int | None, progress: Progress | None = None) -> Images:
+def read_all(root: Path, channels: int | None, progress: Progress = silent) -> Images:
     """Read a folder that protects nobody, train/ and test/ together where it has them; its classes are its folders.
 
     Raises:
@@ -176,7 +177,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
 
 
 def read_files(
-    files: Files, shape: Shape, decoder: Decoder, progress: Progress | None = None
+    files: Files, shape: Shape, decoder: Decoder, progress: Progress = silent
 ) -> tuple[Images, tuple[Refused, ...]]:
     """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
 
@@ -184,7 +185,7 @@ def read_files(
         files: At least one.
         shape: (C, H, W) of every image.
         decoder: Makes an image of a path.
-        progress: Called now and then, from this thread.
+        progress: Told of the files now and then, from this thread.
 
     Returns:
         One image for each file, in their order, and those that stand as null records.
@@ -214,8 +215,7 @@ def read_files(
     with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
-            if progress is not None:
-                progress(min(done * CHUNK, len(paths)), len(paths))
+            progress("read images", min(done * CHUNK, len(paths)), len(paths))
     images = Images(torch.from_numpy(pixels), labels if files.classes else None, files.classes)
     return images.zeroed_out(null) if refused else images, tuple(refused)
 

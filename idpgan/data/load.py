@@ -17,10 +17,11 @@ from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.labels import attribute_classes, check_class_names, check_label, labeled_by
-from idpgan.data.source import Found, Progress, Refused, Source
+from idpgan.data.source import Found, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
+from idpgan.progress import Progress, silent
 
 SOURCES: Mapping[str, Source] = {
     "celeba": celeba,
@@ -119,12 +120,12 @@ def place(images: Images, device: torch.device | str) -> Images:
     return images.to(device)
 
 
-def load(config: DataConfig, progress: Progress | None = None) -> Split:
+def load(config: DataConfig, progress: Progress = silent) -> Split:
     """Read the data set that a config names, on the CPU, and split it by fixed index.
 
     Args:
         config: Which images, and the shares of the parts.
-        progress: Called with (images read, images in all) while many files are read.
+        progress: Told of the images while many files are read.
 
     Raises:
         ConfigError: If there is no source of that name.

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, check_labels
-from idpgan.data.source import Found, Progress, Read
+from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
+from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")
 SIDE = 28  # px
@@ -44,7 +45,7 @@ def describe(config: DataConfig) -> Found:
     return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
 
 
-def read(config: DataConfig, progress: Progress | None = None) -> Read:
+def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded where there is no file at all.
 
     Raises:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-
-Progress = Callable[[int, int], None]  # called with (images read, images in all)
+from idpgan.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Read(NamedTuple):
 class Source(Protocol):
     """A module that reads one kind of data set. Heavy imports stay inside its functions."""
 
-    def read(self, config: DataConfig, progress: Progress | None) -> Read:
+    def read(self, config: DataConfig, progress: Progress) -> Read:
         """Return all images, and the set's own test images where it brings some; any fault is a `DataError`.
 
         A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colors

@@ -27,8 +27,8 @@ from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.audit import nothing_to_audit
 from idpgan.jobs.critics import NoCriticError, critic_of
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
+from idpgan.progress import Progress, silent
 from idpgan.training.method import Method
-from idpgan.training.progress import Progress
 
 _SAMPLES = 5000  # that the nearest one is looked for among
 _USUAL = {"gradients": 5000, "images": 500}
@@ -107,7 +107,7 @@ def images_once(
     *,
     confidence: float = 0.95,
     seed: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> OneRun:
     """Train a config once on its own data, with canary images among the private ones. Curator only.
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -17,18 +17,17 @@ from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
-from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.progress import Progress, silent
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
-from idpgan.training.progress import Progress
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
@@ -120,7 +119,7 @@ class Finished:
     released: bool
 
 
-def start(config: RunConfig, out: Path | None = None, progress: Progress | None = None) -> Finished:
+def start(config: RunConfig, out: Path | None = None, progress: Progress = silent) -> Finished:
     """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release its generator.
 
     Raises:
@@ -145,7 +144,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress | None 
         return _train(config, split, method, run, ledger, delta, progress)
 
 
-def resume(path: Path, data_root: Path | None = None, progress: Progress | None = None) -> Finished:
+def resume(path: Path, data_root: Path | None = None, progress: Progress = silent) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
     Args:
@@ -170,24 +169,7 @@ def planned(config: RunConfig, shape: DataShape) -> Planned:
     return Planned(*config.ledger_terms(), config.planned_events(shape) if config.plans_exactly else None)
 
 
-def train_reference(config: RunConfig, split: Split, progress: Progress | None = None) -> Generator:
-    """Train a generator by a run's config on other images, for attacks that calibrate by it; nothing is kept.
-
-    Args:
-        config: Of the run under attack.
-        split: Its private part is trained on: images of the same distribution, none of them the run's.
-        progress: What to show.
-
-    Returns:
-        The averaged generator, in eval mode. Its ledger has no target, since it protects nobody: curator only.
-
-    Raises:
-        InputError: If config and images do not fit, or the training was interrupted.
-    """
-    return cast(Generator, train_on(config, split, progress).generator).eval()
-
-
-def train_on(config: RunConfig, split: Split, progress: Progress | None = None) -> Method:
+def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
     """Train a run's method on a split of your own, in a folder that is thrown away: for attacks and audits.
 
     Raises:
@@ -233,7 +215,7 @@ def _train(
     run: RunFolder,
     ledger: Ledger,
     delta: float,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Finished:
     device = resolve_device(config.training.device)
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:

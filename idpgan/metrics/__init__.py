@@ -6,7 +6,6 @@ The names below are loaded on first use, so that the command line stays fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from idpgan.lazy import lazy_names
@@ -33,7 +32,6 @@ __all__ = [
     "Evaluation",
     "FeatureClassifier",
     "InceptionResult",
-    "Progress",
     "Recognition",
     "UtilityResult",
     "class_probabilities",
@@ -54,8 +52,6 @@ __all__ = [
     "recognize",
     "ssim",
 ]
-
-Progress = Callable[[str, int, int], None]  # called with (what is measured, steps done, steps in all)
 
 _MODULES = {
     "Cache": "cache",

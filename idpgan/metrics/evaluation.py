@@ -13,11 +13,11 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import fit_feature_classifier, full_training_set
 from idpgan.metrics.inception import InceptionResult, measure_inception
 from idpgan.metrics.utility import UtilityResult, measure_utility
+from idpgan.progress import Progress, silent
 
 METRICS = ("utility", "ceiling", "floor", "inception")
 CURATOR_NOTE = "measured on private images: for the curator only, covered by no epsilon"
@@ -57,7 +57,7 @@ def evaluate_images(
     splits: int = 10,
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Evaluation:
     """Measure images against the data set that they stand for.
 

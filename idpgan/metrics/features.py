@@ -13,10 +13,10 @@ from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
-from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.fitting import fit_named, recipe
 from idpgan.models.classifier import Classifier, build_classifier
+from idpgan.progress import Progress, silent
 from idpgan.training.fit import predict
 
 PROTOCOL = "feature-classifier/1"  # another network, recipe or training set is another number
@@ -65,7 +65,7 @@ def fit_feature_classifier(
     seed: int = 0,
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> FeatureClassifier:
     """Fit the classifier that inception scores are computed with.
 
@@ -110,7 +110,7 @@ def fit_feature_classifier(
 
 @typed
 def extract_features(
-    classifier: FeatureClassifier, images: Images, *, cache: Cache | None = None, progress: Progress | None = None
+    classifier: FeatureClassifier, images: Images, *, cache: Cache | None = None, progress: Progress = silent
 ) -> Tensor:
     """Compute the features of images, or take them from the cache.
 
@@ -136,8 +136,7 @@ def extract_features(
     def output(batch: Tensor) -> Tensor:
         nonlocal done
         done += len(batch)
-        if progress is not None:
-            progress("features", done, len(images))
+        progress("features", done, len(images))
         return classifier.model.features(batch)
 
     def compute() -> dict[str, Tensor]:

@@ -8,8 +8,8 @@ import torch
 
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import Progress
 from idpgan.models.classifier import Classifier, build_classifier
+from idpgan.progress import Progress
 from idpgan.training.fit import Epoch, FitConfig, Fitted, fit_classifier
 
 # Chosen on MNIST for two CPU cores: further epochs change accuracy by less than the seed does.
@@ -41,7 +41,7 @@ def recipe(name: str, num_images: int, seed: int) -> FitConfig:
 
 
 def fit_named(
-    name: str, images: Images, *, seed: int, device: torch.device | str, progress: Progress | None, what: str
+    name: str, images: Images, *, seed: int, device: torch.device | str, progress: Progress, what: str
 ) -> tuple[Classifier, Fitted]:
     """Build the classifier of that name on a device and fit it to labeled images.
 
@@ -62,8 +62,7 @@ def fit_named(
     config = recipe(name, len(images), seed)
 
     def report(done: int) -> None:
-        if progress is not None:
-            progress(what, done, config.epochs)
+        progress(what, done, config.epochs)
 
     def on_epoch(epoch: Epoch) -> None:
         report(epoch.number)

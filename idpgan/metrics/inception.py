@@ -13,9 +13,9 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, class_probabilities, extract_features
+from idpgan.progress import Progress, silent
 
 PROTOCOL = "inception-score/1"
 PRIVATE_NOTE = (
@@ -105,7 +105,7 @@ def measure_inception(
     *,
     splits: int = 10,
     cache: Cache | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> InceptionResult:
     """Score images with a feature classifier. The result is for the curator only: it was trained on private images.
 

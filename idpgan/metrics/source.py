@@ -17,10 +17,10 @@ from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.source import Progress
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator
+from idpgan.progress import Progress, silent
 
 Kind = Literal["generator", "folder", "npz"]
 PIXEL_RANGES = ("auto", "unit", "symmetric")
@@ -63,7 +63,7 @@ def read_images(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: str = "auto",
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Images:
     """Read the images under test, and make sure that they can be compared with a data set.
 
@@ -79,7 +79,7 @@ def read_images(
         device: Where a generator computes.
         pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
             could be either.
-        progress: Called with (images done, images in all).
+        progress: Told of the images.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -118,7 +118,7 @@ def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
     return Images(images.images, number[images.labels], classes)
 
 
-def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress | None) -> Images:
+def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
     """Draw images from a released generator, its classes in turn."""
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")

@@ -14,9 +14,9 @@ from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import Progress
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.fitting import RECIPES, fit_named, recipe
+from idpgan.progress import Progress, silent
 from idpgan.training.fit import predict
 
 PROTOCOL = "train-on-these-test-on-real/1"
@@ -91,7 +91,7 @@ def measure_utility(
     seeds: Sequence[int] = (0, 1, 2),
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Progress = silent,
     what: str = "utility",
 ) -> UtilityResult:
     """Train classifiers on a set of images and test each once on real ones.

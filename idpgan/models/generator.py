@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ from idpgan.errors import InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
+from idpgan.progress import Progress, silent
 
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 
@@ -81,7 +82,7 @@ class Generator(nn.Module):
         labels: Tensor | Sequence[int] | int | None = None,
         seed: int | None = None,
         batch_size: int = 500,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress = silent,
     ) -> Tensor:
         """Generate images, in eval mode and without gradients.
 
@@ -94,7 +95,7 @@ class Generator(nn.Module):
             labels: Classes of the images: ``num`` integers, or one for all; None = ``sample_labels(num)``.
             seed: Any integer >= 0; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1. Bounds the memory.
-            progress: Called with (images done, images in all) after each of them.
+            progress: Told of the images after each of them.
 
         Returns:
             (num, C, H, W) float32 in [-1, 1], on the CPU.
@@ -116,8 +117,7 @@ class Generator(nn.Module):
                     of_part = None if chosen is None else chosen[part].to(device)
                     images[part] = self(z.to(device), of_part).cpu()
                     done = part.stop
-                    if progress is not None:
-                        progress(done, num)
+                    progress("sample", done, num)
         return images
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | int, num: int) -> Tensor:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from idpgan.errors import InputError
 from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
+from idpgan.progress import Progress, silent
 from idpgan.release.card import render_card
 from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.outputs import refuse_closed
@@ -56,7 +57,7 @@ def export_samples(
     *,
     labels: Sequence[int] | None = None,
     seed: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them, all of them or none.
 
@@ -67,7 +68,7 @@ def export_samples(
             (``<class>/000000.png``, or the images themselves where the generator is unconditional).
         labels: Classes to draw, cycled; None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
-        progress: Called with (images done, images in all).
+        progress: Told of the images.
 
     Returns:
         The manifest.

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
+from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder
 from idpgan.training.config import TrainingConfig
 from idpgan.training.interrupt import StopSignals
 from idpgan.training.method import Method, TickCallback
-from idpgan.training.progress import Progress
 from idpgan.training.state import SavedState, StateStore, nonfinite
 from idpgan.training.stats import Recorder
 
@@ -49,7 +49,7 @@ def train(
     fingerprint: Mapping[str, str],
     delta: float,
     on_tick: Sequence[TickCallback] = (),
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Outcome:
     """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
 
@@ -61,7 +61,7 @@ def train(
         fingerprint: What must be equal for a resume; see `run_fingerprint`.
         delta: Where epsilon is evaluated for the record, in [0, 1).
         on_tick: Called after each tick's state is saved.
-        progress: What to show; None is nothing.
+        progress: Told of every step; its note at each tick is the epsilon charged so far.
 
     Returns:
         How and where it ended.
@@ -72,7 +72,6 @@ def train(
         InputError: If the saved state is damaged or belongs to another run.
     """
     # Setup: continue the saved state, or do the one-time private reads, which the ledger keeps with their charge.
-    progress = progress or Progress()
     upkeep = _Upkeep(
         method, config, ledger, StateStore(run, fingerprint, ledger), Recorder(run.stats, config.batch_size), delta
     )
@@ -81,36 +80,32 @@ def train(
         with signals:
             step = upkeep.resume_or_prepare(progress)
     except KeyboardInterrupt:
-        progress.stop()
         return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
 
-    progress.start(step, config.steps, ledger.epsilon(delta))
-    try:
-        with StopSignals() as signals:
-            while step < config.steps and signals.received is None:
-                # The only lines that may read private images.
-                event = method.step_event()
-                if event is not None:
-                    if not _affordable(ledger, event, step):
-                        break
-                    ledger.charge(event)  # before the step: a failure over-counts, never under-counts
-                step += 1
-                upkeep.recorder.add(method.step(step))
-                upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
-                progress.update(step)
+    progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
+    with StopSignals() as signals:
+        while step < config.steps and signals.received is None:
+            # The only lines that may read private images.
+            event = method.step_event()
+            if event is not None:
+                if not _affordable(ledger, event, step):
+                    break
+                ledger.charge(event)  # before the step: a failure over-counts, never under-counts
+            step += 1
+            upkeep.recorder.add(method.step(step))
+            upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
+            progress("train", step, config.steps)
 
-                # Maintenance: once per tick, and below at the end.
-                if step % config.tick_steps == 0:
-                    upkeep.tick(step, on_tick, progress)
-            if signals.received is not None and step < config.steps:
-                upkeep.save(step)
-                message = _interrupted(signals.received, step, config.steps, run)
-                return Outcome(step, "interrupted", message, signals.received)
-            if step > upkeep.recorder.tick_step:
+            # Maintenance: once per tick, and below at the end.
+            if step % config.tick_steps == 0:
                 upkeep.tick(step, on_tick, progress)
-            upkeep.finish(step)
-    finally:
-        progress.stop()
+        if signals.received is not None and step < config.steps:
+            upkeep.save(step)
+            message = _interrupted(signals.received, step, config.steps, run)
+            return Outcome(step, "interrupted", message, signals.received)
+        if step > upkeep.recorder.tick_step:
+            upkeep.tick(step, on_tick, progress)
+        upkeep.finish(step)
     if step < config.steps:
         return Outcome(step, "budget", _spent(step, config.steps, ledger))
     return Outcome(step, "finished", f"Finished {step:,} critic steps.")
@@ -134,8 +129,9 @@ class _Upkeep:
         if saved is None:
             lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
-            progress.prepare()
+            progress("prepare", 0, 1)
             self.method.prepare()
+            progress("prepare", 1, 1)
             if lost:  # steps were taken, and the state is gone: all of them are taken again with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is the same from here on, whether prepare() drew or took what was released before
@@ -184,7 +180,7 @@ class _Upkeep:
         state = self._good_state(step)
         self.recorder.write(tick)  # before the state: after a kill in between, the line is cut off and written again
         self._write(step, state)
-        progress.tick(epsilon)
+        progress("train", step, self.config.steps, _charged(epsilon))
         for callback in on_tick:
             callback(tick)
 
@@ -235,6 +231,11 @@ def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
         f"The budget does not cover a single critic step ({_target(target)}, one step is {event.kind}{why}). "
         "Raise the target or lower the cost of a step."
     )
+
+
+def _charged(epsilon: float) -> str:
+    """Write the epsilon charged so far for a narrow column."""
+    return f"epsilon {epsilon:.3g}" if math.isfinite(epsilon) else "epsilon infinite (no privacy)"
 
 
 def _target(target: Budget | None) -> str:

@@ -25,6 +25,7 @@ from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
+from idpgan.progress import silent
 
 NUM = 120
 
@@ -216,7 +217,7 @@ def test_the_registry_names_what_is_missing():
     for attack in ATTACKS.values():
         if attack.missing(nothing):
             with pytest.raises(InputError):
-                attack.score(nothing, BOTH, None)
+                attack.score(nothing, BOTH, silent)
 
 
 def test_every_attack_of_the_registry_runs(monkeypatch):
@@ -233,7 +234,7 @@ def test_every_attack_of_the_registry_runs(monkeypatch):
     some = BOTH.select(torch.arange(NUM - 10, NUM + 10))
     for attack in select_attacks(["all"]):
         told = []
-        scores = attack.score(knowledge, some, lambda done, total, told=told: told.append((done, total)))
+        scores = attack.score(knowledge, some, lambda what, done, total, told=told: told.append((done, total)))
         assert scores.shape == (20,), attack.name
         assert scores.isfinite().all(), attack.name
         assert told[-1][0] == told[-1][1], attack.name

@@ -198,7 +198,7 @@ def test_a_fixed_seed_is_for_the_cpu():
 
 def test_progress_ends_at_the_end():
     told = []
-    audit(lambda x: x, ZERO, ONE, runs=501, progress=lambda done, total: told.append((done, total)))
+    audit(lambda x: x, ZERO, ONE, runs=501, progress=lambda what, done, total: told.append((done, total)))
     assert told[-1] == (501, 501)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from idpgan import jobs
 from idpgan.audit import audit_guesses, audit_one_run, insert_canaries, make_canaries
 from idpgan.audit.one_run import epsilon_from_guesses, p_value
 from idpgan.data.config import DataConfig
@@ -17,12 +18,8 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
-from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.mechanisms import RandomizedResponse
 from idpgan.synthesis import build_config
-from idpgan.synthesis.wgan_gp.method import WganGp
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -212,17 +209,10 @@ def wgan_gp(steps):
         "data": {"name": "digits"},
         "model": {"width": 8, "latent_dim": 4},
         "method": {"name": "wgan-gp", "critic_steps_per_generator_step": 10, "learning_rate": 2e-3},
-        "training": {"steps": steps, "batch_size": 64},
+        "training": {"steps": steps, "batch_size": 64, "device": "cpu"},
     }
     config = build_config(table, "test")
-
-    def train(split):
-        method = WganGp(config, split, ledger=Ledger(*config.ledger_terms()), device=CPU)
-        for step in range(1, steps + 1):
-            method.step(step)
-        return method
-
-    return train
+    return lambda split: jobs.train_on(config, split)
 
 
 def white_box(method, canaries):

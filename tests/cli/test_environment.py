@@ -238,11 +238,11 @@ def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monk
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_training_saves_and_says_which(run, tiny, tmp_path, monkeypatch, number, code):
-    def stopping(self, step):
-        if step == 12:
+    def stopping(self, what, done, total, note=""):
+        if (what, done, note) == ("train", 12, ""):
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("idpgan.training.progress.Progress.update", stopping)
+    monkeypatch.setattr("idpgan.progress.Lines.__call__", stopping)
     found, out, err = run("train", *tiny, "--out", tmp_path / "run")
     assert (found, err) == (code, "")
     assert "--resume" in out

@@ -319,7 +319,7 @@ def test_images_that_nobody_protects_have_no_null_records(tmp_path, case):
 
 def test_progress_reaches_the_end(tmp_path):
     config, calls = fill(tmp_path, num=100), []
-    load(config, progress=lambda done, total: calls.append((done, total)))
+    load(config, progress=lambda what, done, total: calls.append((done, total)))
     assert calls == [(64, 200), (128, 200), (192, 200), (200, 200)]
 
 

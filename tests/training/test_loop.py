@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import signal
 
 import pytest
 import torch
-from rich.console import Console
 
 from idpgan.errors import ConfigError
 from idpgan.privacy.accounting import compose_epsilon
@@ -17,7 +15,6 @@ from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.hybrid.method import Hybrid
 from idpgan.training.loop import DivergedError
 from idpgan.training.method import resolve_device
-from idpgan.training.progress import BarProgress, Progress, make_progress
 from idpgan.training.state import StateStore
 from idpgan.training.stats import read_stats
 from tests.training.toy import DELTA, FakeMethod, fake_ledger, fake_train, gaussian, new_run
@@ -268,34 +265,17 @@ def test_callbacks_see_a_tick_whose_state_is_saved(tmp_path):
     ]
 
 
-def test_progress_shows_speed_and_epsilon_and_is_closed_after_an_error(tmp_path):
-    text = io.StringIO()
+def test_progress_hears_of_every_step_and_of_the_price_at_every_tick(tmp_path):
+    told = []
     run = new_run(tmp_path / "run")
-    method = FakeMethod(fake_ledger(run), gaussian(), fail_at=6)
-    with pytest.raises(RuntimeError):
-        fake_train(method, run, progress=BarProgress(Console(file=text, force_terminal=True, width=100)))
-    epsilon = compose_epsilon([gaussian().repeated(4)], DELTA)
-    assert "5/10" in text.getvalue()
-    assert f"epsilon {epsilon:.3g}" in text.getvalue()
-    assert text.getvalue().endswith("\x1b[?25h")  # the cursor is visible again
-
-
-def test_progress_draws_at_most_five_times_a_second():
-    text = io.StringIO()
-    bar = BarProgress(Console(file=text, force_terminal=True, width=100))
-    bar.start(0, 100_000, 0.0)
-    for step in range(1, 20_001):
-        bar.update(step)
-    bar.stop()
-    assert "20000/100000" in text.getvalue()
-    assert text.getvalue().count("steps/s") < 30  # one per drawing; a second would pass unnoticed, not 20,000 drawings
-
-
-def test_progress_is_silent_without_a_terminal_or_when_turned_off(capsys):
-    assert type(make_progress()) is Progress
-    assert type(make_progress(enabled=False)) is Progress
-    assert type(make_progress(enabled=True)) is BarProgress
-    assert capsys.readouterr() == ("", "")
+    fake_train(FakeMethod(fake_ledger(run), gaussian()), run, progress=lambda *call: told.append(call))
+    prices = [f"epsilon {compose_epsilon([gaussian().repeated(n)], DELTA):.3g}" for n in (4, 8, 10)]
+    assert [call[1:3] for call in told if call[0] == "prepare"] == [(0, 1), (1, 1)]
+    assert [call[1] for call in told if call[0] == "train" and len(call) == 3] == list(range(1, 11))
+    assert [call[1:] for call in told if len(call) == 4 and call[0] == "train"] == [
+        (0, 10, "epsilon 0"),
+        *((step, 10, price) for step, price in zip((4, 8, 10), prices, strict=True)),
+    ]
 
 
 def test_devices():

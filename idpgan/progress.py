@@ -1,0 +1,132 @@
+"""How far a piece of work is: one function type that every room calls, and what a user sees of it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+REFRESH_SECONDS = 0.2  # of a bar on a terminal
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Told how far a piece of work is; called often, so it must cost nothing."""
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+        """Say that `done` of `total` are done.
+
+        Args:
+            what: Name of the work, the same in every call; shown.
+            done: Steps, images or runs that are done.
+            total: The same in all.
+            note: What else there is to say, at each tick of a training; the epsilon charged so far, for example.
+        """
+
+
+def silent(what: str, done: int, total: int, note: str = "") -> None:
+    """Show nothing."""
+
+
+def renamed(progress: Progress, what: str) -> Progress:
+    """Return `progress` under another name of the work: that of the whole where a part of it counts."""
+    return lambda _, done, total, note="": progress(what, done, total, note)
+
+
+def shown(off: bool = False) -> AbstractContextManager[Progress]:
+    """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere.
+
+    Args:
+        off: Show nothing.
+    """
+    if off:
+        return contextlib.nullcontext(silent)
+    return Bars() if sys.stderr.isatty() else contextlib.nullcontext(Lines())
+
+
+class _Work:
+    """One piece of work since it was first heard of."""
+
+    def __init__(self, first: int) -> None:
+        self._first, self._started = first, time.monotonic()
+        self.done = first
+
+    @property
+    def speed(self) -> float:
+        """Steps, images or runs per second."""
+        return (self.done - self._first) / max(time.monotonic() - self._started, 1e-9)
+
+
+class Bars:
+    """One bar for each piece of work, with its speed, note and remaining time; drawn five times a second at most.
+
+    Args:
+        console: Where to draw; None is stderr.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        self._bars = progress.Progress(
+            progress.TextColumn("[bold]{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[speed]:>6.1f}/s {task.fields[note]}"),
+            progress.TimeRemainingColumn(compact=True),
+            console=console or Console(stderr=True),
+            auto_refresh=False,  # no thread of its own: the work calls often enough
+        )
+        self._work: dict[str, tuple[TaskID, _Work]] = {}
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for bar, work in self._work.values():  # where it stopped, perhaps by an error
+            self._bars.update(bar, completed=work.done)
+        self._bars.refresh()
+        self._bars.stop()
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+        """See `Progress`."""
+        if what not in self._work:
+            self._work[what] = self._bars.add_task(what, total=total, speed=0.0, note=note), _Work(done)
+        bar, work = self._work[what]
+        work.done, now = done, time.monotonic()
+        if note or done == total or now - self._drawn_at >= REFRESH_SECONDS:
+            self._drawn_at = now
+            fields: dict[str, Any] = {"note": note} if note else {}
+            self._bars.update(bar, completed=done, total=total, speed=work.speed, refresh=True, **fields)
+
+
+class Lines:
+    """One line at every note, which is at every tick of a training, and one every ten seconds of other work.
+
+    Args:
+        stream: Where to write; None is stderr.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._work: dict[str, _Work] = {}
+        self._written_at = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+        """See `Progress`."""
+        work = self._work.setdefault(what, _Work(done))
+        work.done, now = done, time.monotonic()
+        if note or now - self._written_at >= LINE_SECONDS:
+            self._written_at = now
+            words = [f"{what}: {done:,} of {total:,}", f"{work.speed:.3g}/s" if work.speed else "", note]
+            self._stream.write(", ".join(filter(None, words)) + "\n")
+            self._stream.flush()

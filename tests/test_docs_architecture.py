@@ -1,0 +1,131 @@
+"""docs/architecture.md: its picture has all rooms, and each addition of the page works in a copy of the package."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.test_architecture import FLOORS
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:^`(?P<path>[^`\n]+)`\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+ADDITIONS = re.findall(r"^## (Add .*)$", PAGE, re.M)
+if not (ROOT / "idpgan" / "publish" / "plan.py").exists():  # publishers are still two rows: their own branch ends that
+    ADDITIONS.remove("Add a publisher")
+RUNNER = """
+import contextlib, io, json, shlex, sys
+import torch
+from idpgan.cli import main
+torch.set_num_threads(1)
+results = {}
+for title, jobs in json.load(sys.stdin).items():
+    for kind, text in jobs:
+        if kind == "python":
+            exec(text, {})
+            continue
+        for line in text.splitlines():
+            said, code = io.StringIO(), 0
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                try:
+                    main(shlex.split(line)[1:])
+                except SystemExit as end:
+                    code = end.code or 0
+            results.setdefault(title, []).append([line, code, said.getvalue()])
+print(json.dumps(results))
+"""
+
+
+class Block(NamedTuple):
+    path: str | None  # of the file that it writes or changes
+    language: str
+    text: str
+
+
+def blocks(title):
+    """Return the blocks of one section."""
+    section = re.split(r"^## ", PAGE.split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+    return [Block(found["path"], found["language"], found["text"]) for found in BLOCK.finditer(section)]
+
+
+def apply(diff, path):
+    """Put each new line behind the line of the file that stands before it in the diff."""
+    lines, at = path.read_text(encoding="utf-8").splitlines(), -1
+    for line in diff.splitlines():
+        if line.startswith("+"):
+            at += 1
+            lines.insert(at, line[1:])
+        else:
+            at = lines.index(line[1:])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """Make all additions in one copy of the package, and use them: title -> (command, exit code, output)."""
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "idpgan", copy / "idpgan", ignore=shutil.ignore_patterns("__pycache__"))
+    uses = {}
+    for title in ADDITIONS:
+        for block in blocks(title):
+            if block.path is None:
+                uses.setdefault(title, []).append((block.language, block.text))
+            elif block.language == "diff":
+                apply(block.text, copy / block.path)
+            else:
+                assert not (copy / block.path).exists()
+                (copy / block.path).parent.mkdir(exist_ok=True)
+                (copy / block.path).write_text(block.text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER],
+        input=json.dumps(uses),
+        capture_output=True,
+        text=True,
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_there_is_an_example_of_every_addition():
+    assert {"Add a GAN", "Add an attack", "Add a data source"} <= set(ADDITIONS)
+
+
+@pytest.mark.parametrize("title", ADDITIONS)
+def test_an_addition_is_one_file_or_folder_one_registry_row_and_one_config(title):
+    changed = [block for block in blocks(title) if block.path and block.language == "diff"]
+    written = [block.path for block in blocks(title) if block.path and block.language == "python"]
+    configs = [block.path for block in blocks(title) if block.path and block.language == "toml"]
+    assert len(changed) == 1
+    rows = [line for line in changed[0].text.splitlines() if line.startswith("+") and "import" not in line]
+    assert len(rows) == 1
+    assert len(written) == 1 or (len({Path(path).parent for path in written}) == 1 and "__init__.py" in written[0])
+    assert len(configs) == (title == "Add a GAN")
+
+
+@pytest.mark.parametrize("title", ADDITIONS)
+def test_an_addition_works(title, used):
+    assert used[title], "nothing was run"
+    for command, code, said in used[title]:
+        assert code == 0, f"{command}\n{said}"
+
+
+def test_what_was_added_is_named_in_what_it_says(used):
+    said = {title: "\n".join(text for _, _, text in commands) for title, commands in used.items()}
+    assert "Finished 2 critic steps" in said["Add a GAN"]
+    assert "consistent" in said["Add a GAN"]
+    assert "k-nearest" in said["Add an attack"]
+    assert "144 private images" in said["Add a data source"]
+
+
+def test_the_picture_has_every_room_and_no_other():
+    picture = PAGE.split("```text\n", 1)[1].split("```", 1)[0]
+    drawn = {name for line in picture.splitlines() for name in re.findall(r"(?:^|\s)(\w+)(?:/|\.py)(?=\s|$)", line)}
+    assert drawn == {room for floor in FLOORS for room in floor} - {"__main__", "__init__"}
