@@ -9,7 +9,6 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, count_progress, print_json
 from idpgan.errors import InputError
-from idpgan.files import check_writable
 
 
 def sample(
@@ -27,11 +26,10 @@ def sample(
     """
     chosen = None if labels is None else _parse(labels)
 
-    from idpgan.release.export import export_samples
+    from idpgan.jobs.sample import draw
 
-    check_writable(out)
     with count_progress("sample", quiet or as_json) as progress:
-        manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
+        manifest = draw(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
     else:

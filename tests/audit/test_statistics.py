@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from idpgan.audit.neighbors import extremes, low_rank, nearly_equal
 
 from idpgan.audit import audit
+from idpgan.audit.neighbors import extremes, low_rank, nearly_equal
 from idpgan.audit.statistics import (
     Classifier,
     Linear,

@@ -63,7 +63,7 @@ def test_damaged_tables_give_no_traceback(aggregate_run, tmp_path, seed):
             assert found, after
         if name == "config.json" and not found:  # what changes no charge may be another run's: seeds, steps, rates
             cap = {"most_per_person": 20}  # of unit person, which this run is not
-            assert after["run"]["privacy"] | cap == before["run"]["privacy"] | cap
+            assert after["settings"]["privacy"] | cap == before["settings"]["privacy"] | cap
             assert after["generator"]["model"] == before["generator"]["model"]
         shutil.rmtree(folder)
 

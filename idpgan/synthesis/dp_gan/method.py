@@ -53,6 +53,7 @@ from idpgan.synthesis.dp_gan.per_example import (
     halving_on_out_of_memory,
     poisson_sample,
 )
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -65,7 +66,7 @@ _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
 
 
-class DpGan:
+class DpGan(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:

@@ -30,6 +30,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise, Source
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.wgan_gp import INFO
 from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
@@ -84,7 +85,7 @@ class Config(RunConfig):
         return _REPORT
 
 
-class WganGp:
+class WganGp(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
