@@ -351,11 +351,14 @@ class ContinualCounter:
             data: What the card calls the stream.
 
         Raises:
-            InputError: If the folder exists, or these are not as many answers as were given.
+            InputError: If the folder exists, or these are not the answers that were given, as far as the state knows.
         """
-        series = 1 if not self._shape else math.prod(self._shape)
-        if tuple(answers.shape) != (*(self._shape or ()), self._count):
-            raise InputError(f"answers of shape {tuple(answers.shape)} are not the {self._count} of this stream.")
+        known = [self._before + index for index in self._indices if self._before + index]
+        if tuple(answers.shape) != (*(self._shape or ()), self._count) or not all(
+            bool((answers[..., index - 1].cpu() == torch.as_tensor(self.answer(index)).cpu()).all()) for index in known
+        ):
+            raise InputError(f"numbers of shape {tuple(answers.shape)} are not the {self._count} answers given so far.")
+        series = math.prod(self._shape or ())
         settings = StreamSettings(data, self.epsilon, self.horizon, self.integer, self._count * series)
         write_release(folder, AnswersArtifact.of(answers), settings, self.privacy, [self.event])
 

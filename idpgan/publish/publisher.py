@@ -149,12 +149,15 @@ def release(
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, len(values), "delta")
+    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
     source = noise or Noise.system()
     if delta > 0 and not info.sound:
         raise InputError(f"delta = {delta}: '{method}' claims pure privacy; leave delta out.")
     settings = checked_options(method, options)
     planned = plan(method, (values.shape[1], values.shape[2]), chosen, settings, epsilon, delta)
     proven = compose_epsilon([planned.event], delta)
+    if info.sound and proven > epsilon:
+        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
     privacy = report(method, planned.event, proven, epsilon, delta, source.private)
     (Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger).charge(planned.event)
     released = planned.publish(values, source)
@@ -219,8 +222,6 @@ def report(
         claimed = Guarantee(epsilon, 0.0, *terms, "seed 000, theorem 7")
         proven = Guarantee(math.inf, 0.0, *terms, "nothing is proven")
         return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
-    if proven_epsilon > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven_epsilon}, above {epsilon}.")
     basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
     proven = Guarantee(proven_epsilon, delta, *terms, basis)
     claimed = Guarantee(epsilon, delta, *terms, "asked for")

@@ -89,7 +89,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     try:
         _verify(folder, stated, kinds, found)
     except InputError as error:
-        found.problems.append(str(error))
+        found.problems.append(str(error).encode("utf-8", "backslashreplace").decode())  # it may quote half a sign
     made_of = (found.artifact, found.settings)
     return Verification(found.recomputed, stated.report, tuple(found.problems), found.files, *made_of)
 

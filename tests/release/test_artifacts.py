@@ -84,7 +84,7 @@ def test_every_publisher_writes_what_verifies(tmp_path, method):
 
 @pytest.mark.parametrize("options", [{"delta": 1e-4}, {"delta": 1e-4, "law": "gaussian"}, {"noise": Noise.fixed(1)}])
 def test_every_way_of_noise_verifies(tmp_path, options):
-    release(IMAGES, "lap", epsilon=1.0, unit="column", **options).write(tmp_path / "release")
+    release(IMAGES, "lap", epsilon=1, unit="column", **options).write(tmp_path / "release")
     found = verify(tmp_path)
     assert found.problems == ()
     assert found.report.private == ("noise" not in options)
@@ -296,8 +296,8 @@ def test_every_stream_writes_what_verifies(tmp_path, shape, horizon, integer):
 def test_only_all_answers_are_a_release(tmp_path):
     counter = ContinualCounter(1.0)
     answers = counter.release([1, 2, 3])
-    for wrong in (answers[:2], answers[None], torch.cat([answers, answers])):
-        with pytest.raises(InputError, match="are not the 3"):
+    for wrong in (answers[:2], answers[None], torch.cat([answers, answers]), torch.tensor([1, 3, 6]) + 1000):
+        with pytest.raises(InputError, match="are not the 3 answers"):
             counter.write(tmp_path / "release", wrong)
     with pytest.raises(InputError, match="printable"):
         counter.write(tmp_path / "release", answers, "a\nb")

@@ -230,6 +230,8 @@ def test_a_card_for_people_does_not_say_that_people_are_not_covered():
     assert "a person as a whole" not in people
     assert "all images of one person" in people
     assert "beyond the stated cap" in people
+    assert "which image is whose" in people
+    assert "which image is whose" not in images
 
 
 def test_a_card_explains_neighbors_and_other_releases():
