@@ -45,18 +45,32 @@ def write_release(
         events: What was charged, so that anyone can compute the proven epsilon again.
 
     Raises:
-        InputError: If something lies there. What a kill left half-written beside it is removed.
+        InputError: If a release lies there, or anything that is no part of one. What is left of one without
+            privacy.json is replaced, and what a kill left beside it is removed.
     """
     remove_leftovers(target)
     if os.path.lexists(target):
-        raise InputError(
-            f"{target} exists already, and a release is not written over. Move it away or choose another name."
-        )
+        _refuse_to_replace(target, hashed_files(artifact))
     with whole_folder(target) as folder:
         artifact.write(folder)
         write_text_atomic(folder / CONFIG, config_text(artifact, settings))
         version = importlib.metadata.version("idpgan")
         seal(folder, privacy_document(report, settings, events, version=version), artifact, settings)
+
+
+def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
+    """Refuse to replace what is more than the remains of a release with files of these names."""
+    if target.is_symlink() or not target.is_dir() or os.path.lexists(target / PRIVACY):
+        raise InputError(
+            f"{target} exists already, and a release is not written over. Move it away or choose another name."
+        )
+    inner = {name.split("/")[0] for name in names if "/" in name}
+    found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
+    foreign = sorted(set(found) - {*names, *inner})
+    if foreign:
+        raise InputError(
+            f"{target} holds {foreign[0]!a}, which is no part of a release. Move it away or choose another name."
+        )
 
 
 def config_text(artifact: Artifact, settings: Settings) -> str:

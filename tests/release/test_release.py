@@ -358,9 +358,9 @@ def test_what_is_no_release_is_not_written_over(ready):
     run, write = ready
     run.release.mkdir()
     (run.release / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="not written over"):
+    with pytest.raises(InputError, match=r"thesis\.tex"):
         write()
     assert (run.release / "thesis.tex").read_text() == "years of work"
-    shutil.rmtree(run.release)
+    (run.release / "thesis.tex").unlink()
     write()
     assert verify(run.path).consistent
