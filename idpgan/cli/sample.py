@@ -9,7 +9,6 @@ import typer
 
 from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import InputError
-from idpgan.files import check_writable
 from idpgan.progress import shown
 
 
@@ -28,11 +27,10 @@ def sample(
     """
     chosen = None if labels is None else _parse(labels)
 
-    from idpgan.release.export import export_samples
+    from idpgan.jobs.sample import draw
 
-    check_writable(out)
     with shown(quiet or as_json) as progress:
-        manifest = export_samples(source, num, out, labels=chosen, seed=seed, progress=progress)
+        manifest = draw(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
     else:

@@ -99,6 +99,6 @@ def _report(finished: Finished, as_json: bool) -> None:
         print(finished.outcome.message)
         if finished.released:
             print(f"To give away: {run.release}   Curator only: the rest of {run.path}")
-            print(f"Look at: {run.release / 'samples.png'} and {run.release / 'MODEL_CARD.md'}")
+            print(f"Look at: {run.release / 'samples.png'} and {run.release / 'README.md'}")
     if finished.outcome.ended == "interrupted":
         raise typer.Exit(TERMINATED if finished.outcome.signal == "SIGTERM" else INTERRUPTED)

@@ -17,13 +17,13 @@ def verify(
     """Derive charges, numbers, card and pictures of a release again from its settings, and compare.
 
     It needs no data. "consistent" says that everything fits together; that the run was as stated is the word of whoever
-    trained it. Exit code 1: it is not consistent.
+    made it. Exit code 1: it is not consistent.
 
     Example: idpgan verify runs/demo/release
     """
-    from idpgan.release.verify import verify_release
+    from idpgan.jobs import verify as job
 
-    found = verify_release(release)
+    found = job.verify(release)
     if as_json:
         print_json(found.to_json())
     else:

@@ -19,8 +19,10 @@ lies in one block, so this costs epsilon once. Every later answer contains the b
 from __future__ import annotations
 
 import collections
+import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -28,12 +30,15 @@ from torch import Tensor
 
 from idpgan.continual import fenwick
 from idpgan.continual.node_noise import NodeNoise
+from idpgan.continual.settings import StreamSettings, stream_report
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport
+from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
+from idpgan.release.answers import AnswersArtifact
+from idpgan.release.folder import write_release
 
 FORMAT = "idpgan stream 1"
 _LATER = 4  # further answers per value of a block that build on its total; found best of 1/2 .. 8 at 10^4 to 10^6 steps
@@ -335,20 +340,27 @@ class ContinualCounter:
     @property
     def privacy(self) -> PrivacyReport:
         """The guarantee of everything that this stream has released and will release."""
-        unit, relation = fenwick.PAIR
-        proven = Guarantee(self.event.pure, 0.0, unit, relation, "sum of discrete Laplace losses, in whole numbers")
-        source = "the operating system" if self._private else "a FIXED SEED, so it can be subtracted"
-        return PrivacyReport(
-            claimed=Guarantee(self.epsilon, 0.0, unit, relation, "continual release by the matrix mechanism, FDA"),
-            proven=proven,
-            audited=None,
-            reason=f"weighted Fenwick tree with exact discrete Laplace noise from {source}.",
-            private=self._private,
-            public_assumptions=(
-                "number and times of the values",
-                "an event adds at most 1 to one value of one series; k events of a person cost k epsilon",
-            ),
-        )
+        return stream_report(self.epsilon, self.event.pure, self._private)
+
+    def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
+        """Write the folder to give away: all answers so far as a table, settings, privacy.json and card.
+
+        Args:
+            folder: A new folder; `idpgan verify` reads it.
+            answers: (..., T), all that this stream has given, from the first value on.
+            data: What the card calls the stream.
+
+        Raises:
+            InputError: If the folder exists, or these are not the answers that were given, as far as the state knows.
+        """
+        known = [self._before + index for index in self._indices if self._before + index]
+        if tuple(answers.shape) != (*(self._shape or ()), self._count) or not all(
+            bool((answers[..., index - 1].cpu() == torch.as_tensor(self.answer(index)).cpu()).all()) for index in known
+        ):
+            raise InputError(f"numbers of shape {tuple(answers.shape)} are not the {self._count} answers given so far.")
+        series = math.prod(self._shape or ())
+        settings = StreamSettings(data, self.epsilon, self.horizon, self.integer, self._count * series)
+        write_release(folder, AnswersArtifact.of(answers), settings, self.privacy, [self.event])
 
     # State -----------------------------------------------------------------------------------------------------------
 

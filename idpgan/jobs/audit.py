@@ -19,11 +19,12 @@ from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, describe_generator
+from idpgan.jobs.verify import verify
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
 from idpgan.publish.audits import PUBLISHER_CASES
-from idpgan.release.folder import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
-from idpgan.release.received import read_privacy, release_config
-from idpgan.release.verify import Verification, verify_release
+from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
+from idpgan.release.received import read_privacy
+from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def check_release(run: Path) -> Verification:
     folder = RunFolder.open(run).release
     if folder.is_symlink():
         raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
-    found = verify_release(folder)
+    found = verify(folder)
     if not found.consistent:
         raise InputError(
             f"{folder} does not verify, so no audited value is written into it: {found.problems[0]} If it was left so "
@@ -136,12 +137,13 @@ def write_into_release(run: Path, audited: Audited) -> None:
         remove_leftovers(folder.release)
         found = check_release(run)
         stated = read_privacy(folder.release / PRIVACY)
-        report = dataclasses.replace(found.report, audited=audited.guarantee)
-        config = release_config(found.files[CONFIG], stated.document["num_public"])
-        generator = describe_generator(found.files[CONFIG], folder.release / CONFIG)
+        if found.artifact is None or found.settings is None:
+            raise TypeError("a release that verifies has an artifact and settings.")
         document = {name: value for name, value in stated.document.items() if name != "files"}
-        document["report"] = report.to_json()
+        document["report"] = dataclasses.replace(found.report, audited=audited.guarantee).to_json()
         with whole_folder(folder.release) as part:
-            for name in (WEIGHTS, CONFIG, SAMPLES):
-                write_bytes_atomic(part / name, found.files[name])
-            seal(part, document, card_facts(document, config, generator))
+            for name, content in found.files.items():
+                if name != CARD:
+                    (part / name).parent.mkdir(exist_ok=True)
+                    write_bytes_atomic(part / name, content)
+            seal(part, document, found.artifact, found.settings)

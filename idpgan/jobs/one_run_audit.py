@@ -153,7 +153,7 @@ def _critic_score(method: Method, canaries: Images) -> Tensor:
         critic = critic_of(method)
     except NoCriticError:
         return torch.zeros(len(canaries))
-    device = next(method.generator.parameters()).device
+    device = next(method.product.parameters()).device
     labels = None if canaries.labels is None else canaries.labels.to(device)
     with torch.no_grad():
         return critic(to_float(canaries.images).to(device), labels).cpu()
@@ -161,7 +161,7 @@ def _critic_score(method: Method, canaries: Images) -> Tensor:
 
 def _nearest(method: Method, canaries: Images) -> Tensor:
     """Score canaries by how near the nearest generated image comes."""
-    generator: Any = method.generator
+    generator: Any = method.product
     samples = generator.sample(_SAMPLES, seed=0)
     samples = samples[0] if isinstance(samples, tuple) else samples
     return nearest_sample(to_float(canaries.images), samples.cpu())

@@ -77,6 +77,6 @@ def trained_generator(
         if saved.get("reference") == identity:
             return load_generator(folder), about
     method = train_on(config, dataclasses.replace(split, private=chosen), progress)
-    generator = cast(Generator, method.generator).eval()
+    generator = cast(Generator, method.product).eval()
     save_generator(folder, generator, extra={"reference": identity, "curator_only": True})
     return generator, about

@@ -22,8 +22,10 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.progress import Progress, silent
+from idpgan.release.artifact import GivesAway
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
+from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
@@ -196,8 +198,8 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     return method
 
 
-def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
-    method: Method = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> GivesAway:
+    method: GivesAway = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     return method
 
 
@@ -211,7 +213,7 @@ def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[
 def _train(
     config: RunConfig,
     split: Split,
-    method: Method,
+    method: GivesAway,
     run: RunFolder,
     ledger: Ledger,
     delta: float,
@@ -231,6 +233,7 @@ def _train(
         )
         released = outcome.ended != "interrupted"
         if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
-            write_release(run, config, method, ledger, delta=delta, split=split)
+            artifact, settings = method.artifact(config.release), RunSettings(config, split.shape)
+            write_release(run.release, artifact, settings, method.privacy(), ledger.events)
         append_line(run.log, outcome.message)
     return Finished(run, outcome, released)

@@ -50,28 +50,32 @@ def save_generator(
     Raises:
         InputError: If the class names do not fit (see `check_class_names`), or ``extra`` has a key "generator".
     """
+    if extra and "generator" in extra:
+        raise InputError("The key 'generator' of config.json describes the generator itself. Name the entry otherwise.")
+    content = {"generator": describe(generator, classes), **(extra or {})}
+    config = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes_atomic(folder / WEIGHTS, weight_bytes(generator))
+    write_text_atomic(folder / CONFIG, config)
+
+
+def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the entry "generator" of ``config.json``; arguments and errors as of `save_generator`."""
     names = list(generator.classes if classes is None else classes)
     if len(names) != generator.num_classes:
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
     check_class_names(names)
-    if extra and "generator" in extra:
-        raise InputError("The key 'generator' of config.json describes the generator itself. Name the entry otherwise.")
-    config = config_text(generator, names, extra or {})
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()}
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_bytes_atomic(folder / WEIGHTS, save(tensors))
-    write_text_atomic(folder / CONFIG, config)
-
-
-def config_text(generator: Generator, classes: Sequence[str], extra: Mapping[str, Any]) -> str:
-    """Return the content of ``config.json``; arguments as of `save_generator`."""
-    shapes = {
+    return {
         "model": generator.config.model_dump(mode="json"),
         "image_shape": list(generator.image_shape),
-        "classes": list(classes),
+        "classes": names,
     }
-    return json.dumps({"generator": shapes, **extra}, indent=2, allow_nan=False) + "\n"
+
+
+def weight_bytes(generator: Generator) -> bytes:
+    """Return the content of ``generator.safetensors``."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()})
 
 
 @typed
@@ -129,15 +133,15 @@ def describe_generator(content: bytes, path: Path) -> Generator:
     """
     try:
         described = parse_json(content)["generator"]
-        if not {"model", "image_shape", "classes"} <= described.keys():
-            raise KeyError("model, image_shape and classes")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} does not describe a generator of idpgan ({error}). {_AGAIN}.") from error
-    return _build(described, path)
+    return build_described(described, path)
 
 
-def _build(described: dict[str, Any], path: Path) -> Generator:
-    """Check the entry "generator" and build what it says."""
+def build_described(described: Any, path: Path) -> Generator:
+    """Make the generator of an entry "generator"; see `describe_generator`."""
+    if not isinstance(described, dict) or not {"model", "image_shape", "classes"} <= described.keys():
+        raise InputError(f"{path} does not describe a generator of idpgan (model, image_shape and classes). {_AGAIN}.")
     shape, classes, model = described["image_shape"], described["classes"], described["model"]
     if not (isinstance(shape, list) and all(type(number) is int for number in shape)):
         raise InputError(f"{path}: image_shape = {shape!r} must be three whole numbers. {_AGAIN}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +18,12 @@ from idpgan.methods import MethodInfo
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
 from idpgan.publish import matrix, sound
 from idpgan.publish.registry import METHODS
+from idpgan.release.folder import write_release
+from idpgan.release.images import ImagesArtifact
 
 _Published = Callable[[Tensor, float, Any, Noise], Tensor]
 PUBLISHED: Mapping[str, tuple[_Published, type[matrix.Options]]] = {
@@ -57,6 +61,39 @@ class Release:
         """Clip to [0, 1] and round to 0 .. 255, uint8 (N, m, n): post-processing."""
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
+    @typed
+    def write(self, folder: Path, data: str = "images") -> None:
+        """Write the folder to give away: images as 8-bit PNG files, settings, privacy.json and card.
+
+        Args:
+            folder: A new folder; `idpgan verify` reads it.
+            data: What the card calls the private images.
+
+        Raises:
+            InputError: If the folder exists, or there are too many images; nothing is written then.
+        """
+        from idpgan.publish.settings import Publication  # here: it is built on this module
+
+        claimed = self.privacy.claimed
+        if claimed is None:
+            raise InputError("a release without a claimed epsilon is none of this package's.")
+        num, *shape = self.images.shape
+        settings = build(
+            Publication,
+            {
+                "data": data,
+                "method": self.method,
+                "epsilon": claimed.epsilon,
+                "delta": claimed.delta,
+                "unit": str(claimed.unit),
+                "num": num,
+                "shape": shape,
+                "options": dict(self.options),
+            },
+            "the release",
+        )
+        write_release(folder, ImagesArtifact.of(self.to_uint8()[:, None]), settings, self.privacy, [self.event])
+
 
 @typed
 def release(
@@ -67,6 +104,7 @@ def release(
     delta: float = 0.0,
     unit: Unit | str | None = None,
     noise: Noise | None = None,
+    ledger: Ledger | None = None,
     accept_unsound: bool = False,
     **options: Any,
 ) -> Release:
@@ -85,12 +123,15 @@ def release(
         unit: What one neighbor changes; None = the method's first.
         noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed one marks the
             release not private.
+        ledger: Charged before the images are read; its unit must be ``unit``, its relation replace-one. None = one in
+            memory.
         accept_unsound: Needed for methods that prove nothing.
         **options: Of the method: ``law`` (lap), ``rank`` and ``refine`` (sra), ``refine`` (esra), ``sweeps``,
             ``learning_rate`` and ``regularization`` (lra), ``iterations`` (lrm).
 
     Raises:
-        InputError: If an argument is wrong, with the limit and the way out. Nothing is released then.
+        InputError: If an argument is wrong, with the limit and the way out. Nothing is released or charged then.
+        BudgetError: If the ledger is of another unit or relation, or its target would be exceeded.
 
     Example:
         >>> released = release(torch.full((1, 4, 3), 0.5), "lap", epsilon=1.0, unit="column")
@@ -108,25 +149,84 @@ def release(
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, len(values), "delta")
+    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
     source = noise or Noise.system()
-    if method == "lap":
-        lap = build(sound.LapOptions, options, "the options of 'lap'")
-        released, event = sound.release_pixels(values, chosen, lap, epsilon=epsilon, delta=delta, noise=source)
-        report = _proven_report(info, event, epsilon, delta, source)
-        return Release(released, report, method, event, lap.model_dump())
-    if delta > 0:
+    if delta > 0 and not info.sound:
         raise InputError(f"delta = {delta}: '{method}' claims pure privacy; leave delta out.")
-    publish, cls = PUBLISHED[method]
-    settings = build(cls, options, f"the options of '{method}'")
-    event = Event.non_private(info.reason, chosen, Relation.REPLACE_ONE)
-    return Release(
-        publish(values, epsilon, settings, source),
-        _claimed_report(info, event, epsilon),
-        method,
-        event,
-        settings.model_dump(),
-        _exact(values),
-    )
+    settings = checked_options(method, options)
+    planned = plan(method, (values.shape[1], values.shape[2]), chosen, settings, epsilon, delta)
+    proven = compose_epsilon([planned.event], delta)
+    if info.sound and proven > epsilon:
+        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
+    privacy = report(method, planned.event, proven, epsilon, delta, source.private)
+    (Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger).charge(planned.event)
+    released = planned.publish(values, source)
+    notes = () if info.sound else _exact(values)
+    return Release(released, privacy, method, planned.event, settings.model_dump(), notes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A release that is priced and calibrated, before an image is read.
+
+    Attributes:
+        event: What it costs.
+        publish: Maps checked images (N, m, n) and noise to released ones.
+    """
+
+    event: Event
+    publish: Callable[[Tensor, Noise], Tensor]
+
+
+def checked_options(method: str, options: Mapping[str, Any]) -> matrix.Options:
+    """Return the options of a method, defaults filled in.
+
+    Raises:
+        InputError: If one is unknown or out of range.
+    """
+    cls = sound.LapOptions if method == "lap" else PUBLISHED[method][1]
+    return build(cls, options, f"the options of '{method}'")
+
+
+def plan(
+    method: str, shape: tuple[int, int], unit: Unit, options: matrix.Options, epsilon: float, delta: float
+) -> Plan:
+    """Return the release of (m, n) images by a method, from what is public alone.
+
+    Raises:
+        InputError: If the budget is impossible.
+    """
+    if isinstance(options, sound.LapOptions):
+        lap = sound.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+        return Plan(lap.event, lambda images, noise: lap(images, noise).to(images.dtype))
+    publish, _ = PUBLISHED[method]
+    event = Event.non_private(METHODS[method].reason, unit, Relation.REPLACE_ONE)
+    return Plan(event, lambda images, noise: publish(images, epsilon, options, noise))
+
+
+def report(
+    method: str, event: Event, proven_epsilon: float, epsilon: float, delta: float, private: bool
+) -> PrivacyReport:
+    """Return what is said of a release's privacy.
+
+    Args:
+        method: Name in `METHODS`.
+        event: What was charged.
+        proven_epsilon: What that costs, by the accountant.
+        epsilon: What was asked for or is claimed.
+        delta: Where epsilon is stated.
+        private: Whether the noise came from the operating system.
+    """
+    info, terms = METHODS[method], (event.unit, event.relation)
+    if not info.sound:
+        claimed = Guarantee(epsilon, 0.0, *terms, "seed 000, theorem 7")
+        proven = Guarantee(math.inf, 0.0, *terms, "nothing is proven")
+        return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
+    basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
+    proven = Guarantee(proven_epsilon, delta, *terms, basis)
+    claimed = Guarantee(epsilon, delta, *terms, "asked for")
+    reason = info.reason if private else f"{info.reason}; the noise is of a FIXED SEED, so it can be subtracted"
+    return PrivacyReport(claimed, proven, None, reason, private, _PUBLIC)
 
 
 def _known(method: str) -> MethodInfo:
@@ -152,24 +252,6 @@ def _images(images: Tensor) -> Tensor:
     if not bool(values.isfinite().all()):
         raise InputError("images hold NaN or infinity; every pixel must be a number in [0, 1].")
     return values.detach().clamp(0, 1)
-
-
-def _proven_report(info: MethodInfo, event: Event, epsilon: float, delta: float, noise: Noise) -> PrivacyReport:
-    """Return the report of a sound release; proven is computed anew from what was charged."""
-    pair = (event.unit, event.relation)
-    basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
-    proven = Guarantee(compose_epsilon([event], delta), delta, *pair, basis)
-    if proven.epsilon > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven.epsilon}, above {epsilon}.")
-    claimed = Guarantee(epsilon, delta, *pair, "asked for")
-    return PrivacyReport(claimed, proven, None, info.reason, noise.private, _PUBLIC)
-
-
-def _claimed_report(info: MethodInfo, event: Event, epsilon: float) -> PrivacyReport:
-    """Return the report of a published method."""
-    claimed = Guarantee(epsilon, 0.0, event.unit, event.relation, "Zhang, Fu and Meng (2020), theorem 7")
-    proven = Guarantee(math.inf, 0.0, event.unit, event.relation, "nothing is proven")
-    return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
 
 
 def _exact(images: Tensor) -> tuple[str, ...]:

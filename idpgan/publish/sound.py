@@ -160,11 +160,3 @@ def _laplace(sensitivity: int, scale: int, unit: Unit) -> DiscreteLaplace:
 
 def _scaled(sensitivity: int, multiplier: float, unit: Unit) -> DiscreteLaplace:
     return _laplace(sensitivity, math.ceil(multiplier * sensitivity), unit)
-
-
-def release_pixels(
-    images: Tensor, unit: Unit, options: LapOptions, *, epsilon: float, delta: float, noise: Noise
-) -> tuple[Tensor, Event]:
-    """Release images (N, m, n) with ``lap``; return them in their own dtype, and what they cost."""
-    release = calibrate_pixels(images.shape[-2:], unit, options.law, epsilon=epsilon, delta=delta)
-    return release(images, noise).to(images.dtype), release.event

@@ -1,1 +1,1 @@
-"""What a run gives away: release folder, model card, exported samples, and their verification."""
+"""What is given away: artifacts, the folder they are put into, its card, exported samples, and verification."""

@@ -1,31 +1,40 @@
-"""The model card: what a generator or its images are, and what their epsilon does and does not cover."""
+"""The card, README.md: what is given away, what its epsilon covers and what it does not, how to load it.
+
+Its head is YAML as the Hugging Face Hub reads it.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jinja2
 
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 
-_RECORDS = {Unit.IMAGE: "one image with its label", Unit.PERSON: "all images of one person"}
+_RECORDS = {
+    Unit.IMAGE: "one image with its label",
+    Unit.PERSON: "all images of one person",
+    Unit.COLUMN: "one column of one image",
+    Unit.PIXEL: "one pixel of one image",
+    Unit.EVENT: "one event, which adds at most 1 to one value",
+}
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """All that a card says besides the report.
+    """What a card says of the private data and of the run, besides the report.
 
     Attributes:
         data: Name of the data set.
         method: Name of the method.
-        image_shape: (C, H, W).
-        classes: Class names; empty where the generator is unconditional.
-        num_private: Declared number of private images.
+        num_private: Number of private records, which is public.
         num_public: Number of public images, which nothing protects.
         delta: Where the proven epsilon is stated.
         version: Of the package that made the release.
@@ -33,25 +42,54 @@ class CardFacts:
 
     data: str
     method: str
-    image_shape: tuple[int, int, int]
-    classes: tuple[str, ...]
     num_private: int
     num_public: int
     delta: float
     version: str
 
 
-def render_card(report: PrivacyReport, facts: CardFacts, *, num_images: int | None = None) -> str:
-    """Return the text of a card.
+@dataclass(frozen=True)
+class Subject:
+    """What a card is about, as an `Artifact` says it of itself.
 
-    Args:
-        report: The three numbers.
-        facts: What else it says. Its texts are escaped, so that a name can neither draw nor link anything.
-        num_images: None for the card of a generator; else the card of that many images drawn from it, which says
-            nothing of files and commands that are not there.
+    Attributes:
+        title: Heading; escaped by the card.
+        heading: Of the section about it, such as "The generator".
+        section: Markdown: what it is, its files, how to load it. Names in it have gone through `plain`.
+        covered: Said where the guarantee is proven: what it covers.
+        unprotected: Said where nothing is: what must not be handed on.
+        head: Entries of the YAML head beside license and tags.
+        tags: Further tags.
+        picture: File to show; None where there is none.
+        verified: Whether `idpgan verify` applies.
+        records: What N counts.
+        public: What is taken as public beside the report's assumptions; Markdown.
+        several: Completes "a person who": what the unit does not cover.
     """
+
+    title: str
+    heading: str
+    section: str
+    covered: str
+    unprotected: str
+    head: Mapping[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    picture: str | None = None
+    verified: bool = True
+    records: str = "private images"
+    public: tuple[str, ...] = ()
+    several: str = "appears in several images"
+
+
+def render_card(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
+    """Return the text of a card. Names are escaped: they can neither draw, nor link, nor add an entry to the head."""
     return _template().render(
-        report=report, facts=facts, num_images=num_images, epsilon=_epsilon, neighbors=_neighbors(report.proven)
+        report=report,
+        facts=facts,
+        subject=subject,
+        head=_head(report, facts, subject),
+        epsilon=_epsilon,
+        neighbors=_neighbors(report.proven, subject.records),
     )
 
 
@@ -66,13 +104,30 @@ def _template() -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters["plain"] = plain
-    return environment.get_template("MODEL_CARD.md")
+    return environment.get_template("README.md")
 
 
 def plain(text: Any) -> str:
     """Return a text that Markdown and HTML show as it is."""
     shown = "".join(_HTML.get(sign, sign) for sign in str(text))
     return _MARKDOWN.sub(r"\\\1", shown).replace("://", ":&#47;&#47;")
+
+
+def _head(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
+    """Return the lines of the YAML head; the license is the publisher's to state, and is not known here."""
+    tags = ["differential-privacy" if report.private else "not-private", facts.method, *subject.tags]
+    entries = {"license": "unknown", **subject.head, "tags": tags}
+    return "\n".join(f"{key}: {_yaml(value)}" for key, value in entries.items())
+
+
+def _yaml(value: Any) -> str:
+    """Return a value in YAML's flow style, on one line: JSON, with all but printable ASCII escaped as YAML has it."""
+    signs = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return "".join(sign if sign.isascii() and sign.isprintable() else _escaped(ord(sign)) for sign in signs)
+
+
+def _escaped(code: int) -> str:
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
@@ -84,15 +139,16 @@ def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
     return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({plain(guarantee.basis)})"
 
 
-def _neighbors(proven: Guarantee) -> str:
+def _neighbors(proven: Guarantee, records: str) -> str:
     """Say in one sentence what the guarantee compares."""
     record = _RECORDS.get(proven.unit, f"one {proven.unit}")
     if proven.relation is Relation.ZERO_OUT:
         return (
-            "The number N of private images is public, and two neighboring data sets of N images differ in one "
+            f"The number N of {records} is public, and two neighboring data sets of N {records} differ in one "
             f"record ({record}), which is replaced by the null record in one of them: it contributes nothing to "
             "anything that is computed."
         )
     return (
-        f"Two neighboring data sets have the same number of images and differ in the content of one record ({record})."
+        f"Two neighboring data sets have the same number of {records} and differ in the content of one record "
+        f"({record})."
     )

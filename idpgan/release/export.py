@@ -8,7 +8,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
-from idpgan.release.card import render_card
+from idpgan.release.artifact import Kind
+from idpgan.release.card import CardFacts, Subject, render_card
 from idpgan.release.folder import CARD, PRIVACY, card_facts
+from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.received import read_privacy, release_config
+from idpgan.release.received import describe_release, read_privacy, read_settings
 from idpgan.training.samples import png_bytes
 
 MANIFEST = "manifest.json"
@@ -54,6 +56,7 @@ def export_samples(
     source: Path,
     num: int,
     out: Path,
+    kinds: Mapping[str, Kind],
     *,
     labels: Sequence[int] | None = None,
     seed: int | None = None,
@@ -66,6 +69,7 @@ def export_samples(
         num: Number of images, >= 1.
         out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
             (``<class>/000000.png``, or the images themselves where the generator is unconditional).
+        kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
         labels: Classes to draw, cycled; None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
         progress: Told of the images.
@@ -87,7 +91,7 @@ def export_samples(
     release = _release_of(source)
     seed = secrets.randbits(63) if seed is None else seed
     manifest = _manifest(release, generator, num, chosen, seed)
-    card = _card(release, generator, num)
+    card = _card(release, kinds, num, folder=out.suffix.lower() != ".npz")
     pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
     text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
     drawn = _Drawn(pixels, chosen, generator.classes, text, card)
@@ -192,14 +196,54 @@ def _manifest(release: Path, generator: Generator, num: int, labels: Tensor | No
     }
 
 
-def _card(release: Path, generator: Generator, num: int) -> bytes | None:
+def _card(release: Path, kinds: Mapping[str, Kind], num: int, *, folder: bool) -> bytes | None:
     """Return the images' own card, from what the release states; None for a generator without a release."""
     if not (release / PRIVACY).exists():
         return None
     stated = read_privacy(release / PRIVACY)
     content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
-    config = release_config(content, stated.document["num_public"])
-    return render_card(stated.report, card_facts(stated.document, config, generator), num_images=num).encode()
+    artifact, document, kind = describe_release(content, kinds)
+    settings = read_settings(document, kind, artifact, stated)
+    facts = card_facts(stated.document, settings)
+    return render_card(stated.report, facts, _subject(facts, artifact.describe(), num, folder=folder)).encode()
+
+
+def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder: bool) -> Subject:
+    """Return what the card says of images that a generator drew: a dataset card, of what lies there and no more."""
+    classes, (channels, height, width) = tuple(described["classes"]), described["image_shape"]
+    shape = f"{shown_shape((channels, height, width))}, {shown_classes(classes)}."
+    if folder:
+        labels = {"class_label": {"names": {str(number): name for number, name in enumerate(classes)}}}
+        features: list[dict[str, Any]] = [{"name": "image", "dtype": "image"}]
+        features += [{"name": "label", "dtype": labels}] if classes else []
+        head = {"dataset_info": {"features": features}}
+        files = "One PNG file per image, in a folder per class." if classes else "One PNG file per image."
+        load = 'images = datasets.load_dataset("imagefolder", data_dir="FOLDER", split="train")'
+        code = f"import datasets\n{load}"
+    else:
+        head, files = {}, "All images in one `.npz` file, uint8, and their labels if they have any."
+        code = 'import numpy\nimages = numpy.load("FILE.npz")["images"]  # (N, H, W, C)'
+    return Subject(
+        title=f"{num:,} generated images after {facts.data}, method {facts.method}",
+        heading="The images",
+        section=(
+            f"{shape}\n{files}\nHow many of which class, the seed and the hash of the generator's weights stand in the "
+            f"manifest beside this card.\n\n```python\n{code}\n```"
+        ),
+        covered=(
+            "These images were drawn from a generator whose **proven** guarantee is below. It covers them, and all "
+            "other images drawn\nfrom that generator together with them."
+        ),
+        unprotected="Do not hand these images to anyone who may not see the training images.",
+        head={
+            "pretty_name": f"{num:,} generated images after {facts.data}",
+            "task_categories": ["image-classification" if classes else "unconditional-image-generation"],
+            **head,
+        },
+        tags=("synthetic-images",),
+        verified=False,
+        public=public_of_a_run(facts),
+    )
 
 
 def _write_npz(out: Path, drawn: _Drawn) -> None:

@@ -9,105 +9,99 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from idpgan.data.load import DataShape, Split
 from idpgan.errors import InputError
 from idpgan.files import whole_folder, write_text_atomic
-from idpgan.models.checkpoint import CONFIG, WEIGHTS, save_generator
-from idpgan.models.generator import Generator
+from idpgan.models.checkpoint import CONFIG
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
-from idpgan.privacy.ledger import Ledger
+from idpgan.release.artifact import Artifact
 from idpgan.release.card import CardFacts, render_card
-from idpgan.run import RunFolder
-from idpgan.training.config import RunConfig
-from idpgan.training.method import Method
-from idpgan.training.samples import write_samples
+from idpgan.release.settings import Settings
 
 PRIVACY = "privacy.json"
-CARD = "MODEL_CARD.md"
-SAMPLES = "samples.png"
-FORMAT = "idpgan release 2"
-FILES = (WEIGHTS, CONFIG, SAMPLES, CARD)  # what privacy.json holds the hashes of
-_WHERE_FILES_LIE = {"root", "public_root"}
+CARD = "README.md"
+FORMAT = "idpgan release 3"
 
 
 def write_release(
-    run: RunFolder, config: RunConfig, method: Method, ledger: Ledger, *, delta: float, split: Split
+    target: Path, artifact: Artifact, settings: Settings, report: PrivacyReport, events: Sequence[Event]
 ) -> None:
-    """Write ``release/``: generator, config, sample grid, model card, and privacy.json with the others' hashes.
+    """Write what is given away: the artifact's files, config.json, card, and privacy.json with the others' hashes.
 
-    Nothing here is computed from private images except through what the ledger has charged: the generator is the
-    method's output, the samples are drawn from it, and N, image size and classes are declared public. A release that
-    stands already is left as it is: the run was finished then, and an audited value may have been added since.
+    Nothing here is computed from private data except through what a ledger has charged: ``events`` paid for the
+    artifact, its picture is drawn from it, and the settings are public.
 
     Args:
-        run: The run.
-        config: Its config; paths on the curator's machine are left out of the released copy.
-        method: Gives generator and privacy report.
-        ledger: Its events are released, so that anyone can recompute the proven epsilon.
-        delta: Where epsilon is stated.
-        split: Only its declared sizes are used.
+        target: The folder to be.
+        artifact: What is given away.
+        settings: What it was made with.
+        report: The three numbers.
+        events: What was charged, so that anyone can compute the proven epsilon again.
 
     Raises:
-        InputError: If something else lies where the release is to be.
+        InputError: If a release lies there, or anything that is no part of one. What is left of one without
+            privacy.json is replaced, and what a kill left beside it is removed.
     """
-    remove_leftovers(run.release)
-    if (run.release / PRIVACY).is_file() and not run.release.is_symlink():
-        return
-    foreign = [item.name for item in run.release.iterdir()] if run.release.is_dir() else []
-    foreign = sorted(set(foreign) - {*FILES, PRIVACY})
+    remove_leftovers(target)
+    if os.path.lexists(target):
+        _refuse_to_replace(target, hashed_files(artifact))
+    with whole_folder(target) as folder:
+        artifact.write(folder)
+        write_text_atomic(folder / CONFIG, config_text(artifact, settings))
+        version = importlib.metadata.version("idpgan")
+        seal(folder, privacy_document(report, settings, events, version=version), artifact, settings)
+
+
+def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
+    """Refuse to replace what is more than the remains of a release with files of these names."""
+    if target.is_symlink() or not target.is_dir() or os.path.lexists(target / PRIVACY):
+        raise InputError(
+            f"{target} exists already, and a release is not written over. Move it away or choose another name."
+        )
+    inner = {name.split("/")[0] for name in names if "/" in name}
+    found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
+    foreign = sorted(set(found) - {*names, *inner})
     if foreign:
         raise InputError(
-            f"{run.release} holds {foreign[0]!a}, which is no part of a release. Move it away, and resume."
+            f"{target} holds {foreign[0]!a}, which is no part of a release. Move it away or choose another name."
         )
-    generator, shape = cast(Generator, method.generator), split.shape
-    public = public_settings(config)
-    with whole_folder(run.release) as folder:
-        save_generator(folder, generator, extra={"run": public})
-        write_samples(folder / SAMPLES, generator, num=config.release.samples)
-        version = importlib.metadata.version("idpgan")
-        document = privacy_document(method.privacy(), shape, ledger.events, delta=delta, version=version)
-        seal(folder, document, card_facts(document, config, generator))
 
 
-def public_settings(config: RunConfig) -> dict[str, Any]:
-    """Return a config as it is released: without where files lie on the curator's machine."""
-    public = config.model_dump(mode="json", exclude_none=True)
-    public["data"] = {key: value for key, value in public["data"].items() if key not in _WHERE_FILES_LIE}
-    return public
+def config_text(artifact: Artifact, settings: Settings) -> str:
+    """Return config.json: the kind of artifact, its description, and the settings it was made with."""
+    content = {"kind": artifact.kind, artifact.kind: artifact.describe(), "settings": settings.to_json()}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def privacy_document(
-    report: PrivacyReport, shape: DataShape, events: Sequence[Event], *, delta: float, version: str
+    report: PrivacyReport, settings: Settings, events: Sequence[Event], *, version: str
 ) -> dict[str, Any]:
     """Return the content of privacy.json but for the files' hashes: the three numbers, and what proves one of them."""
-    unit, relation = report.proven.unit, report.proven.relation
     return {
         "format": FORMAT,
         "idpgan": version,
         "report": report.to_json(),
-        "num_private": shape.num_private,
-        "num_public": shape.sizes.public,
-        "num_classes": len(shape.classes),
-        "delta": delta,
-        "unit": str(unit),
-        "relation": str(relation),
+        "num_private": settings.num_private,
+        "num_public": settings.num_public,
+        "num_classes": settings.num_classes,
+        "delta": settings.delta,
+        "unit": str(report.proven.unit),
+        "relation": str(report.proven.relation),
         "events": [event.to_json() for event in events],
     }
 
 
-def card_facts(document: Mapping[str, Any], config: RunConfig, generator: Generator) -> CardFacts:
-    """Return what the card says, from what else is released."""
+def card_facts(document: Mapping[str, Any], settings: Settings) -> CardFacts:
+    """Return what the card says of the data, from what else is released."""
     return CardFacts(
-        data=config.data.name,
-        method=config.method.name,
-        image_shape=generator.image_shape,
-        classes=generator.classes,
+        data=settings.data,
+        method=settings.method,
         num_private=document["num_private"],
         num_public=document["num_public"],
         delta=document["delta"],
@@ -115,11 +109,22 @@ def card_facts(document: Mapping[str, Any], config: RunConfig, generator: Genera
     )
 
 
-def seal(folder: Path, document: Mapping[str, Any], facts: CardFacts) -> None:
+def card_text(report: PrivacyReport, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> str:
+    """Return README.md as it is written."""
+    facts = card_facts(document, settings)
+    return render_card(report, facts, artifact.subject(facts))
+
+
+def hashed_files(artifact: Artifact) -> tuple[str, ...]:
+    """Return the names of all files that privacy.json holds the hashes of, in its order."""
+    return (*artifact.files(), CONFIG, CARD)
+
+
+def seal(folder: Path, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> None:
     """Write card and privacy.json into a folder that holds the other files."""
     report = PrivacyReport.from_json(document["report"])
-    write_text_atomic(folder / CARD, render_card(report, facts))
-    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+    write_text_atomic(folder / CARD, card_text(report, document, artifact, settings))
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in hashed_files(artifact)}
     write_text_atomic(folder / PRIVACY, privacy_text(document, hashes))
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from idpgan import synthesis
 from idpgan.config import Section, build
-from idpgan.data.load import SOURCES
-from idpgan.errors import ConfigError, InputError
+from idpgan.errors import InputError
 from idpgan.files import parse_json, printable, read_plain
-from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
+from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import FORMAT
-from idpgan.training.config import RunConfig
+from idpgan.release.settings import Settings
 
-_PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
+_MOST_FILES = 200_000
 _LONGEST_VERSION = 40  # it stands in the card, where a longer text could say anything
 
 
@@ -91,7 +91,7 @@ class _Document(_Strict):
     unit: _Text
     relation: _Text
     events: Annotated[list[_Charge], Field(max_length=100_000)]
-    files: Annotated[dict[_Text, _Text], Field(max_length=100)]
+    files: Annotated[dict[_Text, _Text], Field(max_length=_MOST_FILES)]
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ def read_privacy(path: Path) -> Stated:
         found = document.get("format") if isinstance(document, dict) else None
         said = f" but {found!a}" if isinstance(found, str) and len(found) < 40 else ""
         raise InputError(
-            f"{path} is not of the format {FORMAT!r}{said}, so it cannot be verified. Earlier versions counted under "
-            "another relation: train and release again."
+            f"{path} is not of the format {FORMAT!r}{said}, so it cannot be verified. Verify it with the version that "
+            "made it, or train and release again."
         )
     try:
         build(_Document, document, path.name)
@@ -143,31 +143,33 @@ def read_privacy(path: Path) -> Stated:
     return Stated(document, content, report, events, unit, relation)
 
 
-def release_config(content: bytes, num_public: int) -> RunConfig:
-    """Return the config of the run that a config.json describes.
+def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifact, dict[str, Any], Kind]:
+    """Return what a config.json describes, without content, and all that stands in it.
 
     Args:
         content: The file.
-        num_public: Public images, as stated: where none were taken out of the private ones, they came from a folder
-            of their own, whose place is not released.
+        kinds: All kinds of release that are known, by name.
 
     Raises:
-        InputError: If it describes none, or one that `idpgan train` refuses.
+        InputError: If it describes nothing of a known kind.
     """
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise InputError(f"config.json is damaged ({error}).") from error
-    table = document.get("run") if isinstance(document, dict) else None
+        raise InputError(f"{CONFIG} does not describe what is given away ({error}).") from error
+    name = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(name, str) or name not in kinds:
+        raise InputError(f"{CONFIG} does not describe what is given away: its kind is none of {', '.join(kinds)}.")
+    return kinds[name].artifact.from_description(document.get(name)), document, kinds[name]
+
+
+def read_settings(document: Mapping[str, Any], kind: Kind, artifact: Artifact, stated: Stated) -> Settings:
+    """Return the settings that a config.json holds.
+
+    Raises:
+        InputError: If there are none, or they could make no such release.
+    """
+    table = document.get("settings")
     if not isinstance(table, dict):
-        raise InputError("config.json has no settings of a run.")
-    data = table.get("data")
-    if not isinstance(data, dict) or {"root", "public_root"} & set(data):
-        raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
-    if num_public and not data.get("public_share"):
-        table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
-    config = synthesis.build_config(table, "config.json")
-    if config.data.name not in SOURCES:
-        raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
-    synthesis.refuse_unsound(config)
-    return config
+        raise InputError(f"{CONFIG} has no settings.")
+    return kind.settings(table, artifact.describe(), stated.document)

@@ -5,47 +5,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.metadata
-import io
 import itertools
 import math
+import os
 import stat
-import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from idpgan.audit.cases import audited_again
-from idpgan.data.load import DataShape
-from idpgan.data.split import Sizes
 from idpgan.errors import InputError
 from idpgan.files import read_plain
-from idpgan.models.checkpoint import (
-    CONFIG,
-    MOST_TEXT_BYTES,
-    WEIGHTS,
-    config_text,
-    describe_generator,
-    most_weight_bytes,
-    put_weights,
-)
-from idpgan.models.generator import Generator
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import SOURCES
-from idpgan.release.card import render_card
-from idpgan.release.folder import CARD, FILES, PRIVACY, SAMPLES, card_facts, privacy_text, public_settings
-from idpgan.release.received import Stated, read_privacy, release_config
-from idpgan.training.config import RunConfig
-from idpgan.training.samples import sample_grid
+from idpgan.release.artifact import Artifact, Kind
+from idpgan.release.folder import CARD, PRIVACY, card_text, config_text, hashed_files, privacy_text
+from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
+from idpgan.release.settings import Settings
 
 _TOLERANCE = 1e-6  # the same code on the same settings: only the rounding of another machine is let pass
-_PIXEL_TOLERANCE = 2  # of 255, for the same reason
-_MOST_PICTURE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -58,12 +41,16 @@ class Verification:
         report: What the release says.
         problems: One sentence per thing that does not fit; empty = consistent.
         files: Content of the files that were checked, by name.
+        artifact: What is given away; None where there was no reading so far.
+        settings: What it was made with; None where there was no reading so far.
     """
 
     recomputed: float | None
     report: PrivacyReport
     problems: tuple[str, ...]
-    files: dict[str, bytes] = dataclasses.field(default_factory=dict, repr=False)
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    artifact: Artifact | None = None
+    settings: Settings | None = None
 
     @property
     def consistent(self) -> bool:
@@ -80,12 +67,16 @@ class Verification:
         }
 
 
-def verify_release(path: Path) -> Verification:
+def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     """Verify a release folder, or the ``release/`` of a run.
 
     The charges are derived from the settings, every number and sentence of report and card from the charges, and the
-    sample grid from the weights; each is compared with what is there. That shows that a release is consistent, not that
-    it is true: what was really charged, and how many images there were, is the word of whoever ran the training.
+    picture from what it shows; each is compared with what is there. That shows that a release is consistent, not that
+    it is true: what was really charged, and how many records there were, is the word of whoever made it.
+
+    Args:
+        path: The folder.
+        kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
 
     Raises:
         InputError: If privacy.json is missing, damaged or of another format.
@@ -94,111 +85,135 @@ def verify_release(path: Path) -> Verification:
     if not (folder / PRIVACY).exists():
         raise InputError(f"{folder} is no release: it holds no {PRIVACY}. Name a run or its release folder.")
     stated = read_privacy(folder / PRIVACY)
-    recomputed = None
-    files: dict[str, bytes] = {}
-    problems = _strangers(folder)
+    found = _Found()
     try:
-        generator = _read_files(folder, files)
-        config = release_config(files[CONFIG], stated.document["num_public"])
-        problems += _check_hashes(files, stated)
-        problems += _check_config(files[CONFIG], config, generator, stated)
-        shape = _shape(generator, stated)
-        wrong = _check_charges(config, shape, stated)
-        problems += wrong
-        if not wrong:
-            recomputed = compose_epsilon(stated.events, stated.document["delta"])
-            problems += _check_report(config, shape, stated, recomputed)
-        problems += _check_samples(files[SAMPLES], config, generator)
-        problems += _check_texts(files, config, generator, stated)
+        _verify(folder, stated, kinds, found)
     except InputError as error:
-        problems.append(str(error))
-    return Verification(recomputed, stated.report, tuple(problems), files)
+        found.problems.append(str(error).encode("utf-8", "backslashreplace").decode())  # it may quote half a sign
+    made_of = (found.artifact, found.settings)
+    return Verification(found.recomputed, stated.report, tuple(found.problems), found.files, *made_of)
+
+
+@dataclass
+class _Found:
+    """What a verification has found so far."""
+
+    problems: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    recomputed: float | None = None
+    artifact: Artifact | None = None
+    settings: Settings | None = None
+
+
+def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found) -> None:
+    """Fill `found`; an `InputError` is the last problem, with which there is no going on."""
+    files, problems = found.files, found.problems
+    files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES)
+    artifact, document, kind = describe_release(files[CONFIG], kinds)
+    own = artifact.files()
+    problems += _strangers(folder, {*own, CONFIG, CARD, PRIVACY})
+    for name, most in {**own, CARD: MOST_TEXT_BYTES}.items():
+        files[name] = _read(folder, name, most)
+    problems += _check_hashes(files, artifact, stated)
+    shown = artifact.read(files)
+    settings = read_settings(document, kind, artifact, stated)
+    found.artifact, found.settings = artifact, settings
+    problems += _check_config(files[CONFIG], artifact, settings, stated)
+    wrong = _check_charges(settings, stated)
+    problems += wrong
+    if not wrong:
+        found.recomputed = compose_epsilon(stated.events, settings.delta)
+        problems += _check_report(settings, stated, found.recomputed)
+    problems += shown
+    problems += _check_texts(files, artifact, settings, stated)
 
 
 # Files ---------------------------------------------------------------------------------------------------------
 
 
-def _strangers(folder: Path) -> list[str]:
-    """Name what does not belong to a release, and what is no plain file."""
-    problems = []
+def _strangers(folder: Path, names: set[str]) -> list[str]:
+    """Name what does not belong to a release."""
+    problems, inner = [], {name.split("/")[0] for name in names if "/" in name}
     for item in sorted(folder.iterdir()):
-        name = ascii(item.name)[1:-1]
-        if item.name not in (*FILES, PRIVACY):
-            problems.append(f"{name} does not belong to the release: no epsilon covers it.")
-        elif not stat.S_ISREG(item.lstat().st_mode):
-            problems.append(f"{name} is a link, a folder, a pipe or a device, not a plain file.")
+        shown = ascii(item.name)[1:-1]
+        if item.name in inner and stat.S_ISDIR(item.lstat().st_mode):
+            within = {name.removeprefix(f"{item.name}/") for name in names if name.startswith(f"{item.name}/")}
+            problems += [f"{shown}/{problem}" for problem in _strangers(item, within)]
+        elif item.name not in names:
+            problems.append(f"{shown} does not belong to the release: no epsilon covers it.")
     return problems
 
 
-def _read_files(folder: Path, files: dict[str, bytes]) -> Generator:
-    """Fill `files`, and return the generator that they hold."""
-    missing = [name for name in FILES if not (folder / name).exists()]
-    if missing:
-        raise InputError(f"{missing[0]} is missing.")
-    files[CONFIG] = read_plain(folder / CONFIG, MOST_TEXT_BYTES)
-    generator = describe_generator(files[CONFIG], folder / CONFIG)
-    files[WEIGHTS] = read_plain(folder / WEIGHTS, most_weight_bytes(generator))
-    files[CARD] = read_plain(folder / CARD, MOST_TEXT_BYTES)
-    files[SAMPLES] = read_plain(folder / SAMPLES, _MOST_PICTURE_BYTES)
-    put_weights(generator, files[WEIGHTS], folder / WEIGHTS)
-    return generator.eval()
+def _read(folder: Path, name: str, most: int) -> bytes:
+    """Return the content of one file of a release.
+
+    Raises:
+        InputError: If it is missing, too large, no plain file, or behind a link.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        raise InputError(f"{name} is missing.")
+    behind = [parent for parent in path.parents if parent.is_relative_to(folder) and parent != folder]
+    if any(parent.is_symlink() for parent in behind) or not stat.S_ISREG(path.lstat().st_mode):
+        raise InputError(f"{name} is a link, a folder, a pipe or a device, not a plain file.")
+    return read_plain(path, most)
 
 
-def _check_hashes(files: dict[str, bytes], stated: Stated) -> list[str]:
-    hashes = stated.document["files"]
-    problems = [f"{PRIVACY} speaks of other files than {', '.join(FILES)}."] if set(hashes) != set(FILES) else []
-    changed = [name for name in FILES if hashes.get(name) != hashlib.sha256(files[name]).hexdigest()]
+def _check_hashes(files: dict[str, bytes], artifact: Artifact, stated: Stated) -> list[str]:
+    """Compare all files with their hashes."""
+    hashes, names = stated.document["files"], hashed_files(artifact)
+    problems = [f"{PRIVACY} speaks of other files than those of the release."] if set(hashes) != set(names) else []
+    changed = [name for name in names if hashes.get(name) != hashlib.sha256(files[name]).hexdigest()]
     return problems + [f"{name} was changed after the release." for name in changed]
 
 
 # Numbers -------------------------------------------------------------------------------------------------------
 
 
-def _check_config(content: bytes, config: RunConfig, generator: Generator, stated: Stated) -> list[str]:
-    """Compare config.json with what would be written for the run that it describes."""
+def _check_config(content: bytes, artifact: Artifact, settings: Settings, stated: Stated) -> list[str]:
+    """Compare config.json with what would be written for these settings, and privacy.json with what is public."""
     problems, document = [], stated.document
-    if content.decode() != config_text(generator, generator.classes, {"run": public_settings(config)}):
+    if content != config_text(artifact, settings).encode():
         problems.append(f"{CONFIG} is not what is written for these settings: it holds more, less or other values.")
-    if generator.config != config.model:
-        problems.append(f"{CONFIG}: the generator is not of the run's [model].")
-    if config.model.conditional and generator.num_classes != document["num_classes"]:
-        problems.append(f"the generator has {generator.num_classes} classes, not {document['num_classes']}.")
-    if config.data.public_share and not document["num_public"]:
-        problems.append("num_public = 0, but the settings make a share of the images public.")
-    return problems
+    follows = {
+        "num_private": settings.num_private,
+        "num_public": settings.num_public,
+        "num_classes": settings.num_classes,
+    }
+    problems += [
+        f"{name} = {document[name]}, but the settings say {number}."
+        for name, number in follows.items()
+        if document[name] != number
+    ]
+    return problems + settings.problems(artifact.describe())
 
 
-def _shape(generator: Generator, stated: Stated) -> DataShape:
-    """Return what is public of the data, as far as charges and report depend on it."""
-    document = stated.document
-    classes = generator.classes or tuple(map(str, range(document["num_classes"])))
-    return DataShape(Sizes(document["num_public"], document["num_private"], 0, 0), generator.image_shape, classes)
-
-
-def _check_charges(config: RunConfig, shape: DataShape, stated: Stated) -> list[str]:
+def _check_charges(settings: Settings, stated: Stated) -> list[str]:
     """Derive delta and charges from the settings."""
-    document, delta = stated.document, config.stated_delta(shape.num_private)
+    document, delta = stated.document, settings.delta
     if document["delta"] != delta:
         return [f"delta = {document['delta']:g}, but the settings state epsilon at {delta:g}."]
+    unit, relation, _ = settings.ledger_terms()
     if {(event.unit, event.relation) for event in stated.events} != {(stated.unit, stated.relation)}:
         return [f"the events are not all of unit {stated.unit}, {stated.relation}, or there is none."]
-    most = math.prod(shape.image_shape) + len(shape.classes) + 1  # where every pixel has a price of its own
+    if (unit, relation) != (stated.unit, stated.relation):
+        return [f"the events are not those of the settings, which speak of unit {unit}, {relation}."]
+    most = settings.num_pixels + settings.num_classes + 1  # where every pixel has a price of its own
     if len(stated.events) > most:
         return [f"{len(stated.events):,} charges are listed, and no run of these settings has more than {most:,}."]
-    return _check_events(stated.events, config.planned_events(shape), config, delta, math.prod(shape.image_shape))
+    return _check_events(stated.events, settings.planned_events(), settings)
 
 
-def _check_events(
-    listed: tuple[Event, ...], planned: tuple[Event, ...], config: RunConfig, delta: float, num_pixels: int
-) -> list[str]:
+def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], settings: Settings) -> list[str]:
     """Compare the charges with those that the settings plan."""
-    if not config.plans_exactly:
+    if not settings.plans_exactly:
+        delta = settings.delta
         if compose_epsilon(listed, delta) > compose_epsilon(planned, delta) * (1 + _TOLERANCE):
             return ["the events cost more than the settings can."]
         if [event.kind for event in listed if event.pure_epsilon] != [e.kind for e in planned[1:] if e.pure_epsilon]:
             return ["the events are not those of the settings."]
-        return _check_divided(listed, planned, num_pixels)
-    if config.ledger_terms()[2] is None and _repeats(listed, planned):
+        return _check_divided(listed, planned, settings.num_pixels)
+    if settings.ledger_terms()[2] is None and _repeats(listed, planned):
         return []
     if len(listed) != len(planned) or not all(map(_alike, listed, planned)):
         wrong = next((pair for pair in zip(listed, planned, strict=False) if not _alike(*pair)), None)
@@ -206,7 +221,7 @@ def _check_events(
         return [f"the events are not those of the settings{what}."]
     if any(event.count != plan.count for event, plan in zip(listed[:-1], planned[:-1], strict=True)):
         return ["an event that happens once or a planned number of times has another count."]
-    return _check_steps(listed, planned[-1].count, config)
+    return _check_steps(listed, planned[-1].count, settings)
 
 
 def _check_divided(listed: tuple[Event, ...], planned: tuple[Event, ...], num_pixels: int) -> list[str]:
@@ -233,7 +248,7 @@ def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
     )
 
 
-def _check_steps(listed: tuple[Event, ...], planned: int, config: RunConfig) -> list[str]:
+def _check_steps(listed: tuple[Event, ...], planned: int, settings: Settings) -> list[str]:
     """Check the count of the last event: fewer only where the target ended the run, more only within the target.
 
     More happen where a run was resumed and its repeated steps were charged again.
@@ -241,7 +256,7 @@ def _check_steps(listed: tuple[Event, ...], planned: int, config: RunConfig) -> 
     *others, last = listed
     if last.count == planned or (last.count > planned and not last.is_private):
         return []
-    _, _, target = config.ledger_terms()
+    _, _, target = settings.ledger_terms()
     if target is None:
         return [f"{last.count:,} x {last.kind} are listed, and {planned:,} are planned."]
     epsilon = target.epsilon * (1 + _TOLERANCE)
@@ -266,7 +281,7 @@ def _said(event: Event) -> str:
     return " ".join([event.kind, *(f"{number:.6g}" for number in numbers if number is not None)])
 
 
-def _check_report(config: RunConfig, shape: DataShape, stated: Stated, recomputed: float) -> list[str]:
+def _check_report(settings: Settings, stated: Stated, recomputed: float) -> list[str]:
     """Derive the report for every known source of noise; one of them must give what is stated."""
     said = stated.report
     ledger = Ledger(stated.unit, stated.relation)
@@ -279,7 +294,7 @@ def _check_report(config: RunConfig, shape: DataShape, stated: Stated, recompute
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
     best: list[str] | None = None
     for sources in itertools.product(SOURCES, repeat=2):
-        expected = config.report(shape, stated.events, proven, sources)
+        expected = settings.report(stated.events, proven, sources)
         fields = [field.name for field in dataclasses.fields(expected) if field.name != "audited"]
         wrong = [name for name in fields if getattr(said, name) != getattr(expected, name)]
         if best is None or len(wrong) < len(best):
@@ -302,41 +317,13 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, delta: float) -
     return [] if problem is None else [problem]
 
 
-# Picture and texts ---------------------------------------------------------------------------------------------
+# Texts ---------------------------------------------------------------------------------------------------------
 
 
-def _check_samples(content: bytes, config: RunConfig, generator: Generator) -> list[str]:
-    """Draw the sample grid again: a picture of anything else would be covered by no epsilon."""
-    expected = sample_grid(generator, num=config.release.samples).permute(1, 2, 0).numpy()
-    wrong = [f"{SAMPLES} is not the grid that the generator draws."]
-    if not _only_pixels(content):
-        return [f"{SAMPLES} is damaged, or holds more than pixels."]
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            if (picture.height, picture.width) != expected.shape[:2] or picture.mode not in ("L", "RGB"):
-                return wrong
-            pixels = np.asarray(picture).reshape(*expected.shape[:2], -1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return [f"{SAMPLES} is damaged ({error})."]
-    if pixels.shape != expected.shape or np.abs(pixels.astype(int) - expected).max() > _PIXEL_TOLERANCE:
-        return wrong
-    return []
-
-
-def _only_pixels(content: bytes) -> bool:
-    """Whether a PNG has no chunks but head, pixels and end, and nothing behind them."""
-    kinds, offset = [], 8
-    while offset + 12 <= len(content):
-        length, kind = struct.unpack_from(">I4s", content, offset)
-        kinds.append(kind)
-        offset += 12 + length
-    return offset == len(content) and set(kinds) <= {b"IHDR", b"IDAT", b"IEND"} and kinds[-1:] == [b"IEND"]
-
-
-def _check_texts(files: dict[str, bytes], config: RunConfig, generator: Generator, stated: Stated) -> list[str]:
+def _check_texts(files: dict[str, bytes], artifact: Artifact, settings: Settings, stated: Stated) -> list[str]:
     """Write card and privacy.json again from what they state, and compare byte for byte."""
     problems, document = [], stated.document
-    if files[CARD] != render_card(stated.report, card_facts(document, config, generator)).encode():
+    if files[CARD] != card_text(stated.report, document, artifact, settings).encode():
         ours, theirs = importlib.metadata.version("idpgan"), document["idpgan"]
         other = "" if ours == theirs else f" Its words may be those of version {theirs}: verify with that version."
         problems.append(f"{CARD} is not the card of these numbers and settings.{other}")

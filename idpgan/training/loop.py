@@ -170,7 +170,7 @@ class _Upkeep:
         """Check, record, save, show."""
         epsilon = self.ledger.epsilon(self.delta)
         first = self.recorder.tick_step + 1
-        tick = self.recorder.tick(step, epsilon=epsilon, delta=self.delta, generator=self.method.generator)
+        tick = self.recorder.tick(step, epsilon=epsilon, delta=self.delta, generator=self.method.product)
         unnoised = getattr(self.method, "UNNOISED", ())  # whether a run ends is seen by all: they must not decide it
         for name, value in tick.stats.items():
             decides = name not in unnoised or not math.isfinite(value)
@@ -192,7 +192,7 @@ class _Upkeep:
         """Return the method's state if all of it is finite."""
         state = self.method.state()
         checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
-        bad = nonfinite({**checked, "EMA generator": dict(self.method.generator.named_parameters())})
+        bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
         if bad:
             raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
         return state

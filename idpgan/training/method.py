@@ -33,8 +33,8 @@ class Method(Protocol):
     """
 
     @property
-    def generator(self) -> nn.Module:
-        """EMA weights: what release/ gets."""
+    def product(self) -> nn.Module:
+        """What is trained to be given away, for example the average of a generator; its weights are kept finite."""
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -108,7 +108,7 @@ class Tick:
         steps_per_second: Critic steps per second since the last tick.
         images_per_second: Real images per second since the last tick.
         stats: Mean of each statistic over the steps since the last tick. Not covered by epsilon.
-        generator: The method's EMA generator.
+        generator: The method's product.
     """
 
     step: int

@@ -58,9 +58,19 @@ def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int 
 
 def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
     """Return what `write_samples` writes, uint8 (C, H, W)."""
-    columns = min(generator.num_classes, 16) or 8
+    columns = _columns(generator)
     images = generator.sample(-(-num // columns) * columns, seed=seed)
     return make_grid(to_uint8(images), columns)
+
+
+def sample_grid_shape(generator: Generator, *, num: int = 64) -> tuple[int, int, int]:
+    """Return the shape of `sample_grid`, without drawing anything."""
+    columns, (channels, height, width) = _columns(generator), generator.image_shape
+    return channels, -(-num // columns) * (height + GAP_PX) - GAP_PX, columns * (width + GAP_PX) - GAP_PX
+
+
+def _columns(generator: Generator) -> int:
+    return min(generator.num_classes, 16) or 8
 
 
 class SampleGrid:

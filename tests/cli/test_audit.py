@@ -9,7 +9,7 @@ import pytest
 from idpgan.cli import main
 from idpgan.config import dump_toml
 from idpgan.jobs import load_config
-from idpgan.release.verify import verify_release
+from idpgan.jobs.verify import verify as verify_release
 from idpgan.run import RunFolder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -111,7 +111,7 @@ def test_a_data_free_audit_may_enter_the_release(run, aggregate_run, tmp_path):
     found = verify_release(copy / "release")
     assert found.problems == ()
     assert found.report.audited.epsilon == audited
-    card = (copy / "release" / "MODEL_CARD.md").read_text()
+    card = (copy / "release" / "README.md").read_text()
     assert f"| audited (lower bound found by attack) | epsilon = {audited:.4g}" in card
     assert "not measured" not in card
     assert run("verify", copy)[0] == 0

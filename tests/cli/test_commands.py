@@ -39,15 +39,13 @@ def test_the_run_folder_is_as_documented(finished_run):
         "generator.safetensors",
         "config.json",
         "privacy.json",
-        "MODEL_CARD.md",
+        "README.md",
         "samples.png",
     }
 
 
 def test_the_release_says_nothing_of_the_curators_machine(finished_run):
-    text = (finished_run / "release" / "config.json").read_text() + (
-        finished_run / "release" / "MODEL_CARD.md"
-    ).read_text()
+    text = (finished_run / "release" / "config.json").read_text() + (finished_run / "release" / "README.md").read_text()
     assert str(finished_run.parent) not in text
     assert "NOT private" in text
 
@@ -108,7 +106,7 @@ def test_sample_writes_png_folders_with_manifest_and_card(run, finished_run, tmp
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["classes"] == {str(digit): 3 for digit in range(10)}
     assert manifest["privacy"]["private"] is False
-    assert (tmp_path / "out" / "MODEL_CARD.md").is_file()
+    assert (tmp_path / "out" / "README.md").is_file()
     again = load(declared(tmp_path / "out"))  # an exported folder is a data set
     assert (again.classes, again.image_shape) == (tuple("0123456789"), (1, 8, 8))
 
@@ -186,7 +184,7 @@ def _edit(path, change):
     ("damage", "word"),
     [
         (lambda r: (r / "samples.png").write_bytes(b"x"), "samples.png was changed"),
-        (lambda r: (r / "MODEL_CARD.md").unlink(), "MODEL_CARD.md is missing"),
+        (lambda r: (r / "README.md").unlink(), "README.md is missing"),
         (lambda r: (r / "stats.jsonl").write_text("loss"), "no epsilon covers it"),
         (lambda r: _edit(r / "privacy.json", lambda d: d["report"]["proven"].update(epsilon=1.0)), "the events cost"),
         (lambda r: _edit(r / "privacy.json", lambda d: d["report"]["proven"].update(unit="pixel")), "unit pixel"),

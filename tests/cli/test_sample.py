@@ -8,11 +8,12 @@ import signal
 import pytest
 
 from idpgan.cli.faults import Terminated, sigterm_raises
+from idpgan.jobs.verify import KINDS
 from idpgan.release import export
 from tests.cli.test_commands import refused
 
 
-@pytest.mark.parametrize("name", ["out.manifest.json", "out.MODEL_CARD.md", "out.npz"])
+@pytest.mark.parametrize("name", ["out.manifest.json", "out.README.md", "out.npz"])
 def test_what_lies_beside_an_npz_is_not_written_over(run, finished_run, tmp_path, monkeypatch, name):
     (tmp_path / name).write_text("mine")
     monkeypatch.setattr(export, "load_generator", None)  # nothing may be loaded, let alone drawn, before
@@ -77,7 +78,7 @@ def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name
     monkeypatch.setattr(export, where, stopped)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), sigterm_raises():
-        export.export_samples(finished_run, 5, tmp_path / name)
+        export.export_samples(finished_run, 5, tmp_path / name, KINDS)
     assert calls[1]  # negative control: something lay there already
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == before

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from idpgan.jobs.verify import verify as verify_release
 from idpgan.privacy.ledger import Ledger
-from idpgan.release.verify import verify_release
 from idpgan.synthesis import METHODS
 from tests.redteam import small_runs
 from tests.redteam.small_runs import STEPS, config_of

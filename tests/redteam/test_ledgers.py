@@ -12,8 +12,8 @@ import pytest
 
 from idpgan.errors import InputError
 from idpgan.jobs import train as jobs
+from idpgan.jobs.verify import verify as verify_release
 from idpgan.privacy.books import checksum
-from idpgan.release.verify import verify_release
 from tests.redteam import small_runs
 
 EDITS = 100

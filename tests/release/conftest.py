@@ -29,12 +29,12 @@ def aggregate_run(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unreleased(tmp_path_factory):
-    """A run that is ready to be released: its folder, and the other arguments of `write_release`."""
-    held = {}
+    """A run that is ready to be released: its folder, and what `write_release` is given beside it."""
+    held = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "write_release", lambda run, *rest, **named: held.update(rest=rest, named=named))
+        patch.setattr(jobs, "write_release", lambda _, *rest: held.extend(rest))
         path = train(tmp_path_factory.mktemp("report") / "unreleased", AGGREGATE)
-    return path, held["rest"], held["named"]
+    return path, held
 
 
 @pytest.fixture

@@ -13,18 +13,17 @@ from safetensors.torch import load_file, save_file
 
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.errors import InputError
+from idpgan.jobs.verify import KINDS, verify
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
 from idpgan.release.card import CardFacts, render_card
-from idpgan.release.folder import FILES
-from idpgan.release.received import read_privacy
-from idpgan.release.verify import verify_release
+from idpgan.release.received import describe_release, read_privacy
 
 
 def verdict(folder):
     """All that is said of a release, as one text; empty = consistent."""
     try:
-        found = verify_release(folder)
+        found = verify(folder)
     except InputError as error:
         text = str(error)
     else:
@@ -44,7 +43,7 @@ def document_of(folder):
 
 def put(folder, document):
     """Write privacy.json with the hashes of what lies there."""
-    for name in FILES:
+    for name in document["files"]:
         if (folder / name).is_file():
             document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     (folder / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
@@ -62,20 +61,19 @@ def edit(folder, change):
     change(document)
     put(folder, document)
     try:
-        config = json.loads((folder / "config.json").read_text())
-        report = read_privacy(folder / "privacy.json").report
+        content = (folder / "config.json").read_bytes()
+        artifact, config, _ = describe_release(content, KINDS)
+        settings, report = config["settings"], read_privacy(folder / "privacy.json").report
         facts = CardFacts(
-            data=config["run"]["data"]["name"],
-            method=config["run"]["method"]["name"],
-            image_shape=tuple(config["generator"]["image_shape"]),
-            classes=tuple(config["generator"]["classes"]),
+            data=settings["data"]["name"] if artifact.kind == "generator" else settings["data"],
+            method=settings["method"]["name"] if artifact.kind == "generator" else settings["method"],
             num_private=document["num_private"],
             num_public=document["num_public"],
             delta=document["delta"],
             version=document["idpgan"],
         )
-        put_file(folder, "MODEL_CARD.md", render_card(report, facts))
-    except (InputError, KeyError, UnicodeEncodeError):
+        put_file(folder, "README.md", render_card(report, facts, artifact.subject(facts)))
+    except (InputError, KeyError, TypeError, UnicodeEncodeError):
         pass  # no card can be rendered of that
 
 
@@ -128,7 +126,12 @@ def config(change):
 
 
 def setting(section, **changes):
-    return config(lambda content: content["run"][section].update(changes))
+    return config(lambda content: content["settings"][section].update(changes))
+
+
+def setting_of(**changes):
+    """Change the settings of a publisher or a stream."""
+    return config(lambda content: content["settings"].update(changes))
 
 
 def described(**changes):

@@ -7,6 +7,9 @@ import shutil
 
 import pytest
 
+from idpgan import publish
+from idpgan.continual import ContinualCounter
+from tests.publish.pictures import pictures
 from tests.release.forging import put, verdict
 
 JUNK = [
@@ -42,6 +45,43 @@ def mutated(value, rng):
     return changed
 
 
+@pytest.fixture(scope="module")
+def other_releases(tmp_path_factory):
+    """A publisher's images and a stream's answers."""
+    folder = tmp_path_factory.mktemp("others")
+    publish.release(pictures(3, 4, 5), "lap", epsilon=1.0).write(folder / "images")
+    counter = ContinualCounter(1.0)
+    counter.write(folder / "stream", counter.release([1, 2, 3]))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["images", "stream"])
+def test_damaged_publications_and_streams_give_no_traceback(other_releases, tmp_path, kind):
+    rng = random.Random(0)
+    for index in range(300):
+        folder = shutil.copytree(other_releases / kind, tmp_path / str(index))
+        if rng.random() < 0.7:
+            name = rng.choice(["privacy.json", "config.json"])
+            before = json.loads((folder / name).read_text())
+            after = mutated(before, rng)
+            (folder / name).write_text(json.dumps(after, indent=2) + "\n")
+            unchanged = same(before, after)
+        else:
+            path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+            content = bytearray(path.read_bytes())
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            path.write_bytes(content)
+            name, unchanged = path.name, False
+        if name != "privacy.json":
+            assert unchanged or verdict(folder), name
+            put(folder, json.loads((folder / "privacy.json").read_text()))  # a forger mends the hash
+            verdict(folder)
+        else:
+            assert unchanged or verdict(folder), name
+        shutil.rmtree(folder)
+
+
 def same(first, second):
     return json.dumps(first) == json.dumps(second)
 
@@ -63,7 +103,7 @@ def test_damaged_tables_give_no_traceback(aggregate_run, tmp_path, seed):
             assert found, after
         if name == "config.json" and not found:  # what changes no charge may be another run's: seeds, steps, rates
             cap = {"most_per_person": 20}  # of unit person, which this run is not
-            assert after["run"]["privacy"] | cap == before["run"]["privacy"] | cap
+            assert after["settings"]["privacy"] | cap == before["settings"]["privacy"] | cap
             assert after["generator"]["model"] == before["generator"]["model"]
         shutil.rmtree(folder)
 

@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -16,24 +18,29 @@ from idpgan import jobs
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.data.labels import check_class_names
 from idpgan.errors import InputError
+from idpgan.files import printable
 from idpgan.jobs.audit import check_release, write_into_release
+from idpgan.jobs.sample import draw
+from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
+from idpgan.models.config import ModelConfig
+from idpgan.models.families import build_generator
 from idpgan.privacy.guarantee import FLOATING_POINT, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.release.card import CardFacts, render_card
-from idpgan.release.export import export_samples
 from idpgan.release.folder import CARD, PRIVACY, write_release
-from idpgan.release.verify import verify_release
+from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
 from idpgan.synthesis.published.config import Config as PublishedConfig
+from tests.release.forging import config
 
 
 @pytest.fixture
 def ready(unreleased, tmp_path):
     """A copy of a run that has no release yet, and a function that writes it."""
-    path, rest, named = unreleased
+    path, made = unreleased
     run = RunFolder(shutil.copytree(path, tmp_path / "run"))
-    return run, lambda: write_release(run, *rest, **named)
+    return run, lambda: write_release(run.release, *made)
 
 
 @pytest.fixture
@@ -80,11 +87,11 @@ def test_a_release_is_whole_or_absent_at_every_instant(ready, snapshots, unrelea
     assert len(snapshots) == 12  # before and after five files and the folder
     assert sum((copy / "release").exists() for copy in snapshots) == 1
     for copy in snapshots:
-        assert not (copy / "release").exists() or verify_release(copy).consistent
+        assert not (copy / "release").exists() or verify(copy).consistent
     for copy in (snapshots[0], snapshots[5], snapshots[-2]):
         assert len(leftovers(copy)) == 1  # what the kill left
-        write_release(RunFolder(copy), *unreleased[1], **unreleased[2])  # what a resumed run does
-        assert verify_release(copy).consistent
+        write_release(RunFolder(copy).release, *unreleased[1])  # what a resumed run does
+        assert verify(copy).consistent
         assert leftovers(copy) == []
 
 
@@ -93,10 +100,10 @@ def test_an_audited_value_enters_whole_or_not_at_all(ready, snapshots):
     write()
     snapshots.clear()
     write_into_release(run.path, audit_of())
-    assert verify_release(run.path).report.audited.epsilon == bound()
+    assert verify(run.path).report.audited.epsilon == bound()
     for copy in snapshots:
         if (copy / "release").exists():
-            found = verify_release(copy)
+            found = verify(copy)
             assert found.consistent
             assert found.report.audited is None or found.report.audited.epsilon == bound()
 
@@ -114,15 +121,16 @@ def test_an_exception_leaves_nothing_behind(ready, monkeypatch):
     assert leftovers(run.path) == []
 
 
-def test_writing_again_keeps_the_audited_value(ready):
+def test_a_release_is_not_written_over_and_a_second_audit_replaces_the_first(ready):
     run, write = ready
     write()
     write_into_release(run.path, audit_of())
     before = (run.release / PRIVACY).read_bytes()
-    write()  # a finished run that is resumed
+    with pytest.raises(InputError, match="not written over"):
+        write()
     assert (run.release / PRIVACY).read_bytes() == before
     write_into_release(run.path, audit_of(2000))
-    assert verify_release(run.path).report.audited.epsilon == bound(2000)
+    assert verify(run.path).report.audited.epsilon == bound(2000)
 
 
 def test_a_refuted_proof_enters_no_release(ready):
@@ -152,7 +160,7 @@ def test_nothing_is_written_through_a_link(ready, tmp_path, what):
     with pytest.raises(InputError, match=r"link"):
         write_into_release(run.path, audit_of())
     if what == "folder":
-        with pytest.raises(InputError, match=r"link"):
+        with pytest.raises(InputError, match=r"not written over"):
             write()
     assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (before, 0o600)
 
@@ -161,7 +169,7 @@ def test_resuming_a_finished_run_keeps_the_audited_value(aggregate_run, tmp_path
     path = shutil.copytree(aggregate_run, tmp_path / "run")
     write_into_release(path, audit_of())
     jobs.resume(path)
-    assert verify_release(path).report.audited.epsilon == bound()
+    assert verify(path).report.audited.epsilon == bound()
 
 
 # Class names ---------------------------------------------------------------------------------------------------
@@ -202,7 +210,13 @@ def test_a_run_with_such_classes_is_refused_before_it_trains(monkeypatch, tmp_pa
 
 # Card ----------------------------------------------------------------------------------------------------------
 
-FACTS = CardFacts("faces", "idp-gan-aggregate", (1, 8, 8), ("cat", "dog"), 1295, 0, 1e-5, "0.1.0")
+FACTS = CardFacts("faces", "idp-gan-aggregate", 1295, 0, 1e-5, "0.1.0")
+
+
+def card(report, facts=FACTS, classes=("cat", "dog")):
+    generator = build_generator(ModelConfig(width=4, latent_dim=4), (1, 8, 8), len(classes))
+    generator.classes = classes
+    return render_card(report, facts, GeneratorArtifact(generator, 8).subject(facts))
 
 
 def a_report(unit=Unit.IMAGE, relation=Relation.ZERO_OUT, epsilon=2.0):
@@ -211,20 +225,22 @@ def a_report(unit=Unit.IMAGE, relation=Relation.ZERO_OUT, epsilon=2.0):
 
 
 def test_a_card_for_people_does_not_say_that_people_are_not_covered():
-    people, images = (render_card(a_report(unit), FACTS) for unit in (Unit.PERSON, Unit.IMAGE))
+    people, images = (card(a_report(unit)) for unit in (Unit.PERSON, Unit.IMAGE))
     assert "a person as a whole" in images  # negative control
     assert "a person as a whole" not in people
     assert "all images of one person" in people
     assert "beyond the stated cap" in people
+    assert "which image is whose" in people
+    assert "which image is whose" not in images
 
 
 def test_a_card_explains_neighbors_and_other_releases():
-    text = " ".join(render_card(a_report(), FACTS).split())
+    text = " ".join(card(a_report()).split())
     assert "N of private images is public" in text
     assert "replaced by the null record" in text
     assert "copied or restored and continued, and every further run, is a release of its own" in text
     assert "delta = 1e-05, which is below 1/N for the N = 1,295" in text
-    assert "null record" not in render_card(a_report(relation=Relation.REPLACE_ONE), FACTS)
+    assert "null record" not in card(a_report(relation=Relation.REPLACE_ONE))
 
 
 @pytest.mark.parametrize(
@@ -240,25 +256,57 @@ def test_a_card_explains_neighbors_and_other_releases():
     ],
 )
 def test_names_in_a_card_draw_and_link_nothing(name, never):
-    import dataclasses
+    assert never not in card(a_report(), classes=(name, "dog"))
+    assert never not in body(card(a_report(), dataclasses.replace(FACTS, data=name)))
+    assert never not in card(dataclasses.replace(a_report(), reason=name, public_assumptions=(name,)))
 
-    for facts in (dataclasses.replace(FACTS, classes=(name, "dog")), dataclasses.replace(FACTS, data=name)):
-        assert never not in render_card(a_report(), facts)
-    report = dataclasses.replace(a_report(), reason=name, public_assumptions=(name,))
-    assert never not in render_card(report, FACTS)
+
+def head(text):
+    """The YAML head as a table: every line is a key and a JSON value, which YAML is a superset of."""
+    lines = text.split("---\n")[1].splitlines()
+    pairs = [re.fullmatch(r"([a-z_]+): (.*)", line).groups() for line in lines]
+    return {key: json.loads(value) for key, value in pairs}
+
+
+def body(text):
+    return text.split("---\n", 2)[2]
+
+
+HEADS = ["a\nlicense: mit", '"]\n---\nx: [', "x: y # z", "- a", "*a", "&a !!python", "café 猫", "\x85"]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_no_name_adds_to_the_yaml_head(release, tmp_path, name):
+    plain, spoilt = (head(card(a_report(), dataclasses.replace(FACTS, method=text))) for text in ("x", name))
+    assert spoilt == {**plain, "tags": [name if tag == "x" else tag for tag in plain["tags"]]}
+    assert plain["license"] == "unknown"
+    if printable(name):
+        config(lambda content: content["generator"].update(classes=[name, *"abcdefghi"]))(release)
+        draw(release, 3, tmp_path / "out.npz")
+        draw(release, 3, tmp_path / "out", labels=[1])
+        found = head((tmp_path / "out" / CARD).read_text())
+        labels = found["dataset_info"]["features"][1]["dtype"]["class_label"]["names"]
+        assert list(labels.values()) == [name, *"abcdefghi"]
+        assert "dataset_info" not in head((tmp_path / f"out.{CARD}").read_text())  # an archive has no columns
+
+
+def test_the_head_says_what_is_private_and_what_is_not():
+    assert "differential-privacy" in head(card(a_report()))["tags"]
+    assert "not-private" in head(card(a_report(epsilon=math.inf)))["tags"]
+    assert "differential-privacy" not in head(card(a_report(epsilon=math.inf)))["tags"]
 
 
 @pytest.mark.parametrize("form", ["folder", "npz"])
 def test_exported_images_have_a_card_without_commands_that_do_not_apply(release, tmp_path, form):
     out = tmp_path / ("out" if form == "folder" else "out.npz")
-    export_samples(release, 20, out, seed=1)
-    card = (out / CARD if form == "folder" else tmp_path / f"out.{CARD}").read_text()
+    draw(release, 20, out, seed=1)
+    text = (out / CARD if form == "folder" else tmp_path / f"out.{CARD}").read_text()
     for word in ("verify", "load_generator", "safetensors", "samples.png", "privacy.json"):
-        assert word not in card
+        assert word not in text
         assert word in (release / CARD).read_text()  # negative control
-    assert card.startswith("# 20 generated images")
-    assert "epsilon = 10" in card
-    assert "These images were drawn from a generator" in card
+    assert body(text).strip().startswith("# 20 generated images")
+    assert "epsilon = 10" in text
+    assert "These images were drawn from a generator" in text
     names = {path.name for path in (out.iterdir() if form == "folder" else tmp_path.glob("out*")) if path.is_file()}
     assert PRIVACY not in names
 
@@ -271,7 +319,7 @@ def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(u
     from idpgan.config import load_table
     from idpgan.privacy.ledger import Ledger
 
-    shape = unreleased[2]["split"].shape
+    shape = unreleased[1][1].shape
     for name, continuous in (("dp-gan", True), ("idp-gan-published", True), ("idp-gan-local", False)):
         path = Path(__file__).parents[2] / "configs" / f"digits-{name}.toml"
         table = load_table(path)
@@ -315,4 +363,4 @@ def test_what_is_no_release_is_not_written_over(ready):
     assert (run.release / "thesis.tex").read_text() == "years of work"
     (run.release / "thesis.tex").unlink()
     write()
-    assert verify_release(run.path).consistent
+    assert verify(run.path).consistent

@@ -10,9 +10,9 @@ import stat
 import pytest
 from PIL import Image
 
+from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
-from idpgan.release.verify import verify_release
 from tests.release.conftest import BUDGET, train
 from tests.release.forging import (
     WORDS,
@@ -46,9 +46,7 @@ DEEP = "[" * 100_000
 FORGED = {
     # what the first review got past it
     "card 0.01 for 10": (
-        lambda f: put_file(
-            f, "MODEL_CARD.md", (f / "MODEL_CARD.md").read_text().replace("epsilon = 10", "epsilon = 0.01")
-        ),
+        lambda f: put_file(f, "README.md", (f / "README.md").read_text().replace("epsilon = 10", "epsilon = 0.01")),
         "is not the card",
     ),
     "epsilon 0.01 in the config": (setting("privacy", epsilon=0.01), "not those of the settings"),
@@ -106,7 +104,7 @@ FORGED = {
         "is not what follows",
     ),
     "public images invented": (stated(num_public=100), "'public_assumptions' is not"),
-    "class fewer": (stated(num_classes=9), "has 10 classes, not 9"),
+    "class fewer": (stated(num_classes=9), "num_classes = 9, but the settings say 10"),
     "unit of the document": (stated(unit="person"), "the events are not all of unit person"),
     "relation of the document": (stated(relation="replace-one"), "the events are not all of"),
     "unknown unit": (stated(unit="planet"), "unknown unit"),
@@ -138,8 +136,8 @@ FORGED = {
     ),
     "charges as a table": (stated(events={}), "events"),
     # privacy.json
-    "format 1": (stated(format="idpgan release 1"), "train and release again"),
-    "format of tomorrow": (stated(format="idpgan release 3"), "not of the format"),
+    "format 2": (stated(format="idpgan release 2"), "train and release again"),
+    "format of tomorrow": (stated(format="idpgan release 4"), "not of the format"),
     "format as a list": (stated(format=[]), "not of the format"),
     "foreign key": (stated(note="trust me"), "Unknown key 'note'"),
     "key missing": (lambda f: edit(f, lambda d: d.pop("delta")), "Missing key 'delta'"),
@@ -167,7 +165,7 @@ FORGED = {
     # config.json
     "config with more": (config(lambda c: c.update(note="x")), "holds more, less or other"),
     "generator with more": (described(note="x"), "holds more, less or other"),
-    "config without a run": (config(lambda c: c.pop("run")), "no settings of a run"),
+    "config without a run": (config(lambda c: c.pop("settings")), "no settings"),
     "unknown setting": (setting("training", stesp=3), "stesp"),
     "steps true": (setting("training", steps=True), "config.json"),
     "steps as text": (setting("training", steps="2"), "config.json"),
@@ -175,18 +173,18 @@ FORGED = {
     "unknown data": (setting("data", name="facts"), "no known data set"),
     "data of no text": (setting("data", name="faces\ud800"), "no text that can be written"),
     "another method": (
-        config(lambda c: c["run"].update(method={"name": "wgan-gp"}, privacy={})),
+        config(lambda c: c["settings"].update(method={"name": "wgan-gp"}, privacy={})),
         "not those of the settings",
     ),
     "unsound method": (
         config(
-            lambda c: c["run"].update(
+            lambda c: c["settings"].update(
                 method={"name": "idp-gan-published"}, privacy={"epsilon1": 1, "epsilon2": 1, "noise": "once"}
             )
         ),
         "is unsound",
     ),
-    "another model": (config(lambda c: c["run"]["model"].update(warp=0.5)), "not of the run's [model]"),
+    "another model": (config(lambda c: c["settings"]["model"].update(warp=0.5)), "not of the run's [model]"),
     "config of 4,000 digits": (setting("method", moments=10**3999), "config.json"),
     "config deep": (raw("config.json", DEEP), "config.json does not describe"),
     "config not UTF-8": (raw("config.json", b"\xff"), "config.json does not describe"),
@@ -225,20 +223,20 @@ FORGED = {
     ),
     "picture changed": (raw("samples.png", b"x"), "samples.png was changed"),
     # files
-    "card missing": (lambda f: (f / "MODEL_CARD.md").unlink(), "MODEL_CARD.md is missing"),
+    "card missing": (lambda f: (f / "README.md").unlink(), "README.md is missing"),
     "config missing": (lambda f: (f / "config.json").unlink(), "config.json is missing"),
     "privacy missing": (lambda f: (f / "privacy.json").unlink(), "is no release"),
-    "card not UTF-8": (with_hash("MODEL_CARD.md", lambda content: content + b"\xff"), "is not the card"),
+    "card not UTF-8": (with_hash("README.md", lambda content: content + b"\xff"), "is not the card"),
     "curator's file": (raw("stats.jsonl", "loss"), "stats.jsonl does not belong"),
     "hidden file": (raw(".note", "x"), ".note does not belong"),
     "left-over part": (raw(".privacy.json.0.part", "x"), "does not belong"),
     "folder": (lambda f: (f / "more").mkdir(), "more does not belong"),
     "stranger's name": (lambda f: (f / "a\nb\udcff").write_text(""), "does not belong"),
-    "card a link": (linked("MODEL_CARD.md"), "MODEL_CARD.md is a link"),
+    "card a link": (linked("README.md"), "README.md is a link"),
     "picture a link": (linked("samples.png"), "samples.png is a link"),
     "weights a link": (linked("generator.safetensors"), "generator.safetensors is a link"),
     "privacy a link": (linked("privacy.json"), "is a symbolic link"),
-    "card a pipe": (pipe("MODEL_CARD.md"), "MODEL_CARD.md is a link, a folder, a pipe"),
+    "card a pipe": (pipe("README.md"), "README.md is a link, a folder, a pipe"),
     "weights a pipe": (pipe("generator.safetensors"), "a pipe"),
     "privacy a pipe": (pipe("privacy.json"), "not a plain file"),
     "config a folder": (lambda f: ((f / "config.json").unlink(), (f / "config.json").mkdir()), "a folder"),
@@ -247,7 +245,7 @@ FORGED = {
 
 def test_the_untouched_folder_is_consistent(release):
     assert verdict(release) == ""
-    assert verify_release(release).to_json()["recomputed_epsilon"] == pytest.approx(10, abs=1e-3)
+    assert verify(release).to_json()["recomputed_epsilon"] == pytest.approx(10, abs=1e-3)
     edit(release, lambda document: None)  # negative control: the forger's own tools change nothing by themselves
     config(lambda content: None)(release)
     weights(lambda tensors: None)(release)
@@ -264,10 +262,10 @@ def test_a_forged_folder_is_found_out(release, name):
 
 def test_nothing_is_changed_by_verifying(release):
     target = release.parent / "elsewhere"
-    linked("MODEL_CARD.md")(release)
+    linked("README.md")(release)
     target.chmod(0o600)
     before = target.read_bytes()
-    verify_release(release)
+    verify(release)
     assert (stat.S_IMODE(target.stat().st_mode), target.read_bytes()) == (0o600, before)
 
 

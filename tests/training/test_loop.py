@@ -230,18 +230,18 @@ def test_a_statistic_without_noise_never_ends_a_run(tmp_path):
     assert set(DpGan.UNNOISED) == set(Hybrid.UNNOISED) == {"critic_loss", "gradient_norm", "clipped_share"}
 
 
-@pytest.mark.parametrize("where", ["state", "generator"])
+@pytest.mark.parametrize("where", ["state", "product"])
 def test_a_nan_weight_is_found_although_no_statistic_shows_it(tmp_path, where):
     class Broken(FakeMethod):
         def step(self, step):
             if step == 7 and where == "state":
                 self.weight = torch.tensor([1.0, float("inf")])
             elif step == 7:
-                torch.nn.init.constant_(self.generator.weight, float("nan"))
+                torch.nn.init.constant_(self.product.weight, float("nan"))
             return {"loss": torch.tensor(1.0)}
 
     run = new_run(tmp_path / "run")
-    name = "weight" if where == "state" else "EMA generator.weight"
+    name = "weight" if where == "state" else "product.weight"
     with pytest.raises(DivergedError, match=f"'{name}' holds NaN or infinity at step 8"):
         fake_train(Broken(fake_ledger(run), gaussian()), run)
     assert torch.load(run.state, weights_only=True)["step"] == 4
@@ -255,7 +255,7 @@ def test_callbacks_see_a_tick_whose_state_is_saved(tmp_path):
 
     def callback(tick):
         saved = torch.load(run.state, weights_only=True)
-        seen.append((tick.step, saved["step"], tick.stats, tick.generator is method.generator))
+        seen.append((tick.step, saved["step"], tick.stats, tick.generator is method.product))
 
     fake_train(method, run, on_tick=[callback])
     assert seen == [

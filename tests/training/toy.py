@@ -39,7 +39,7 @@ class FakeMethod:
     """A method whose "network" is one number; it writes down the order of all that happens."""
 
     def __init__(self, ledger: Ledger, event: Event | None = None, *, fail_at: int = 0, nan_at: int = 0) -> None:
-        self.generator = torch.nn.Linear(1, 1)
+        self.product = torch.nn.Linear(1, 1)
         self.ledger, self.event, self.fail_at, self.nan_at = ledger, event, fail_at, nan_at
         self.noises: tuple[Noise, ...] = ()
         self.calls: list[str] = []

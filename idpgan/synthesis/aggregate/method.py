@@ -44,6 +44,7 @@ from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy,
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.method import CriticScores, NoCriticError, Stats
 
@@ -55,7 +56,7 @@ _BATCH = 1000  # images per call of the feature map
 _FEATURES = "features."  # of the names of what is released
 
 
-class IdpAggregate:
+class IdpAggregate(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:

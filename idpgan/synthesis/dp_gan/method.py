@@ -44,6 +44,7 @@ from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Weights
 from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from idpgan.synthesis.networks import Adam, Networks, set_rate
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -56,7 +57,7 @@ _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
 
 
-class DpGan:
+class DpGan(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:

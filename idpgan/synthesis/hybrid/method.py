@@ -29,6 +29,7 @@ from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy,
 from idpgan.synthesis.aggregate.method import Config as AggregateRun
 from idpgan.synthesis.dp_gan.method import Config as DpGanRun
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -149,7 +150,7 @@ class Config(RunConfig):
         return 0.0 if self.method.aggregate.law == "laplace" else self.privacy.delta
 
 
-class Hybrid:
+class Hybrid(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -182,7 +183,7 @@ class Hybrid:
         self._done = 0  # steps of both parts
 
     @property
-    def generator(self) -> Generator:
+    def generator(self) -> Generator:  # type: ignore[override]  # one of its parts'
         """The averaged generator of the part that was trained last."""
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
 

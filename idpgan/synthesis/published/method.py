@@ -43,6 +43,7 @@ from idpgan.models.perturbed import (
 from idpgan.models.relevance import allocate, mean_relevance
 from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomizedResponse
 from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import (
     PAIR,
     Config,
@@ -67,7 +68,7 @@ _CHUNK = 2048  # images perturbed per call: bounds the memory of the float64 noi
 _CURVATURE_STEPS = 20  # the loss is examined for a lower bound every so many steps
 
 
-class IdpPublished:
+class IdpPublished(GivesGenerator):
     """Algorithm 1 as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:

@@ -22,6 +22,7 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise, Source
 from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.wgan_gp import INFO
 from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
@@ -76,7 +77,7 @@ class Config(RunConfig):
         return _REPORT
 
 
-class WganGp:
+class WganGp(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:

@@ -1,0 +1,26 @@
+"""``idpgan sample``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from idpgan.files import check_writable
+from idpgan.jobs.verify import KINDS
+from idpgan.progress import Progress, silent
+from idpgan.release.export import export_samples
+
+
+def draw(
+    source: Path,
+    num: int,
+    out: Path,
+    *,
+    labels: Sequence[int] | None = None,
+    seed: int | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
+    check_writable(out)
+    return export_samples(source, num, out, KINDS, labels=labels, seed=seed, progress=progress)

@@ -1,0 +1,55 @@
+"""``idpgan verify``: every kind of release, and how the settings that stand in one are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from idpgan import synthesis
+from idpgan.continual.settings import StreamSettings
+from idpgan.data.load import SOURCES, DataShape
+from idpgan.data.split import Sizes
+from idpgan.errors import ConfigError
+from idpgan.publish.settings import Publication
+from idpgan.release.answers import AnswersArtifact
+from idpgan.release.artifact import Kind
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.release.images import ImagesArtifact
+from idpgan.release.settings import RunSettings
+from idpgan.release.verify import Verification, verify_release
+
+_PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
+
+
+def verify(path: Path) -> Verification:
+    """Verify a release of any kind; see `verify_release`."""
+    return verify_release(path, KINDS)
+
+
+def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a run, from its entry in config.json.
+
+    Raises:
+        InputError: If it is none, or one that `idpgan train` refuses.
+    """
+    data, num_public = table.get("data"), document["num_public"]
+    if not isinstance(data, dict) or {"root", "public_root"} & set(data):
+        raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
+    if num_public and not data.get("public_share"):  # then they came from a folder of their own
+        table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
+    config = synthesis.build_config(table, "config.json")
+    if config.data.name not in SOURCES:
+        raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
+    synthesis.refuse_unsound(config)
+    channels, height, width = described["image_shape"]
+    classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
+    sizes = Sizes(num_public, document["num_private"], 0, 0)
+    return RunSettings(config, DataShape(sizes, (channels, height, width), classes))
+
+
+KINDS: Mapping[str, Kind] = {
+    GeneratorArtifact.kind: Kind(GeneratorArtifact, read_run),
+    ImagesArtifact.kind: Kind(ImagesArtifact, Publication.from_release),
+    AnswersArtifact.kind: Kind(AnswersArtifact, StreamSettings.from_release),
+}

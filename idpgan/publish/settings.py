@@ -1,0 +1,112 @@
+"""What a publisher's release was made with: its charges and its report follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import pydantic
+
+from idpgan.config import Section, build
+from idpgan.data.labels import LONGEST_CLASS_NAME
+from idpgan.files import printable
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.publish import publisher
+from idpgan.publish.registry import METHODS
+
+
+class Publication(Section):
+    """The settings of a release of images; see `idpgan.release.settings.Settings`.
+
+    Attributes:
+        data: Name of the data, for the card.
+        method: Name in `METHODS`.
+        epsilon: What was asked for, or what the method claims.
+        delta: Of the guarantee.
+        unit: What one neighbor changes.
+        num: N, the number of images: public.
+        shape: (m, n) of each image.
+        options: Of the method, all of them.
+    """
+
+    data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
+    method: str
+    epsilon: float = pydantic.Field(gt=0)
+    delta: float = pydantic.Field(ge=0, lt=1)
+    unit: str
+    num: int = pydantic.Field(ge=1)
+    shape: list[int] = pydantic.Field(min_length=2, max_length=2)
+    options: dict[str, Any]
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if not printable(self.data):
+            raise ValueError(f"data = {self.data!a} must be one printable line.")
+        info = METHODS.get(self.method)
+        if info is None or self.unit not in info.units:
+            raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is no publisher.")
+        if not math.isfinite(self.epsilon) or min(self.shape) < 1:
+            raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
+        check_delta(self.delta, self.num, "delta")
+        if publisher.checked_options(self.method, self.options).model_dump(mode="json") != self.options:
+            raise ValueError(f"options = {self.options!a} are not all options of '{self.method}'.")
+        return self
+
+    @classmethod
+    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
+        """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
+        return build(cls, table, "config.json")
+
+    @property
+    def num_private(self) -> int:
+        """See `Settings`."""
+        return self.num
+
+    @property
+    def num_public(self) -> int:
+        """No image is public."""
+        return 0
+
+    @property
+    def num_classes(self) -> int:
+        """Images have no labels."""
+        return 0
+
+    @property
+    def num_pixels(self) -> int:
+        """See `Settings`."""
+        return math.prod(self.shape)
+
+    @property
+    def plans_exactly(self) -> bool:
+        """The events are those of the plan."""
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Settings`."""
+        return self.model_dump(mode="json")
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `Settings`."""
+        sound = METHODS[self.method].sound
+        return Unit(self.unit), Relation.REPLACE_ONE, Budget(self.epsilon, self.delta) if sound else None
+
+    def planned_events(self) -> tuple[Event, ...]:
+        """See `Settings`."""
+        options = publisher.checked_options(self.method, self.options)
+        shape = (self.shape[0], self.shape[1])
+        return (publisher.plan(self.method, shape, Unit(self.unit), options, self.epsilon, self.delta).event,)
+
+    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
+        """See `Settings`."""
+        return publisher.report(self.method, events[0], proven.epsilon, self.epsilon, self.delta, noise[0].private)
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """See `Settings`."""
+        if (described["num"], described["image_shape"]) != (self.num, [1, *self.shape]):
+            return [f"the images are not {self.num:,} grey ones of {self.shape[0]} x {self.shape[1]} pixels."]
+        return []

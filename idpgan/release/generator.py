@@ -1,0 +1,120 @@
+"""A generator as what is given away: its weights, its shapes, and a grid of what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from idpgan.config import build
+from idpgan.files import write_bytes_atomic
+from idpgan.models.checkpoint import (
+    CONFIG,
+    WEIGHTS,
+    build_described,
+    describe,
+    most_weight_bytes,
+    put_weights,
+    weight_bytes,
+)
+from idpgan.models.generator import Generator
+from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.training.config import ReleaseConfig
+from idpgan.training.samples import sample_grid, sample_grid_shape, write_samples
+
+SAMPLES = "samples.png"
+_PIXEL_TOLERANCE = 2  # of 255: the same weights on another machine, whose sums are rounded otherwise
+
+
+class GeneratorArtifact:
+    """See `idpgan.release.artifact.Artifact`.
+
+    Args:
+        generator: What is given away, in eval mode.
+        samples: Images in samples.png, rounded up to full rows.
+    """
+
+    kind: ClassVar[str] = "generator"
+
+    def __init__(self, generator: Generator, samples: int) -> None:
+        self.generator = generator
+        self.samples = samples
+
+    def files(self) -> Mapping[str, int]:
+        """See `Artifact`."""
+        grid = sample_grid_shape(self.generator, num=self.samples)
+        return {WEIGHTS: most_weight_bytes(self.generator), SAMPLES: most_png_bytes(grid)}
+
+    def describe(self) -> dict[str, Any]:
+        """See `Artifact`."""
+        return {**describe(self.generator), "samples": self.samples}
+
+    def write(self, folder: Path) -> None:
+        """See `Artifact`."""
+        write_bytes_atomic(folder / WEIGHTS, weight_bytes(self.generator))
+        write_samples(folder / SAMPLES, self.generator, num=self.samples)
+
+    @classmethod
+    def from_description(cls, described: Any) -> Self:
+        """See `Artifact`; the generator is on torch's meta device until `read`."""
+        generator = build_described(described, Path(CONFIG))
+        samples = build(ReleaseConfig, {"samples": described.get("samples")}, f"generator of {CONFIG}").samples
+        return cls(generator, samples)
+
+    def read(self, files: Mapping[str, bytes]) -> list[str]:
+        """See `Artifact`: draw the grid again, since a picture of anything else would be covered by no epsilon."""
+        put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
+        expected = sample_grid(self.generator.eval(), num=self.samples)
+        try:
+            found = decode_png(files[SAMPLES], (expected.shape[0], expected.shape[1], expected.shape[2]))
+        except ValueError as error:
+            return [f"{SAMPLES} {error}."]
+        if int((found.int() - expected.int()).abs().max()) > _PIXEL_TOLERANCE:
+            return [f"{SAMPLES} is not the grid that the generator draws."]
+        return []
+
+    def subject(self, facts: CardFacts) -> Subject:
+        """See `Artifact`: a model card."""
+        shape = ", ".join(map(str, self.generator.image_shape))
+        return Subject(
+            title=f"Generator of {facts.data} images, method {facts.method}",
+            heading="The generator",
+            section=(
+                f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n"
+                f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
+                f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
+                f'images = idpgan.load_generator("FOLDER").sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n```'
+            ),
+            covered=(
+                "Images drawn from this generator are covered by the **proven** guarantee below, however many are "
+                "drawn."
+            ),
+            unprotected=(
+                "Do not hand this generator, or images drawn from it, to anyone who may not see the training images."
+            ),
+            head={"library_name": "idpgan", "pipeline_tag": "unconditional-image-generation"},
+            tags=("synthetic-images",),
+            picture=SAMPLES,
+            public=public_of_a_run(facts),
+        )
+
+
+def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
+    """Return what every run takes as public of its data."""
+    return (
+        f"the number of private images ({facts.num_private:,}) and their order, the image size, the channels and the "
+        "list of classes",
+    )
+
+
+def shown_shape(shape: tuple[int, int, int]) -> str:
+    """Return an image shape in words."""
+    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
+
+
+def shown_classes(classes: tuple[str, ...]) -> str:
+    """Return class names as Markdown."""
+    if not classes:
+        return "unconditional"
+    return f"conditional on {len(classes)} classes: {', '.join(map(plain, classes))}"

@@ -1,0 +1,142 @@
+"""Images as what is given away: 8-bit PNG files, one per private image, in the order of the private ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pydantic
+import torch
+from torch import Tensor
+
+from idpgan.config import Section, build
+from idpgan.errors import InputError
+from idpgan.files import write_bytes_atomic
+from idpgan.release.card import CardFacts, Subject
+from idpgan.release.generator import SAMPLES, shown_shape
+from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.training.samples import make_grid, png_bytes
+
+FOLDER = "images"
+MOST_IMAGES = 100_000  # hashed one by one in privacy.json
+_MOST_PIXELS = 1 << 34
+_SHOWN = 64  # first images, in the picture
+_COLUMNS = 8
+
+
+class _Described(Section):
+    """The entry "images" of config.json."""
+
+    num: int = pydantic.Field(ge=1, le=MOST_IMAGES)
+    image_shape: list[int] = pydantic.Field(min_length=3, max_length=3)
+
+
+class ImagesArtifact:
+    """See `idpgan.release.artifact.Artifact`.
+
+    Attributes:
+        num: Number of images.
+        image_shape: (C, H, W), C = 1 or 3.
+        images: uint8 (N, C, H, W) on the CPU; None until `read`.
+    """
+
+    kind: ClassVar[str] = "images"
+
+    def __init__(self, num: int, image_shape: tuple[int, int, int], images: Tensor | None = None) -> None:
+        channels, height, width = image_shape
+        if channels not in (1, 3) or min(height, width) < 1 or num * height * width > _MOST_PIXELS:
+            raise InputError(f"{num:,} images of shape {list(image_shape)} cannot be released as PNG files.")
+        if not 1 <= num <= MOST_IMAGES:
+            raise InputError(f"{num:,} images are released, but at most {MOST_IMAGES:,} fit into one folder.")
+        self.num, self.image_shape, self.images = num, image_shape, images
+
+    @classmethod
+    def of(cls, images: Tensor) -> Self:
+        """Return the artifact of images, uint8 (N, C, H, W).
+
+        Raises:
+            InputError: If they are no such images, or too many.
+        """
+        if images.dtype != torch.uint8 or images.ndim != 4:
+            raise InputError(f"images to give away are uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}.")
+        num, channels, height, width = images.shape
+        return cls(num, (channels, height, width), images.cpu())
+
+    def files(self) -> Mapping[str, int]:
+        """See `Artifact`."""
+        most = most_png_bytes(self.image_shape)
+        shown = min(self.num, _SHOWN)
+        rows, columns = -(-shown // _COLUMNS), min(shown, _COLUMNS)
+        channels, height, width = self.image_shape
+        grid = most_png_bytes((channels, rows * (height + 2), columns * (width + 2)))
+        return {**{self._name(index): most for index in range(self.num)}, SAMPLES: grid}
+
+    def _name(self, index: int) -> str:
+        return f"{FOLDER}/{index:06d}.png"
+
+    def describe(self) -> dict[str, Any]:
+        """See `Artifact`."""
+        return {"num": self.num, "image_shape": list(self.image_shape)}
+
+    def write(self, folder: Path) -> None:
+        """See `Artifact`."""
+        images = self._content()
+        (folder / FOLDER).mkdir()
+        for index, image in enumerate(images):
+            (folder / self._name(index)).write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
+        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(images)))
+
+    def _content(self) -> Tensor:
+        if self.images is None:
+            raise ValueError("these images are described, not read.")
+        return self.images
+
+    def _grid(self, images: Tensor) -> Tensor:
+        return make_grid(images[:_SHOWN], min(self.num, _COLUMNS))
+
+    @classmethod
+    def from_description(cls, described: Any) -> Self:
+        """See `Artifact`."""
+        checked = build(_Described, described, "images of config.json")
+        channels, height, width = checked.image_shape
+        return cls(checked.num, (channels, height, width))
+
+    def read(self, files: Mapping[str, bytes]) -> list[str]:
+        """See `Artifact`: every file holds the pixels of one image and nothing else, and the picture shows them."""
+        images = torch.empty(self.num, *self.image_shape, dtype=torch.uint8)
+        for index in range(self.num):
+            try:
+                images[index] = decode_png(files[self._name(index)], self.image_shape)
+            except ValueError as error:
+                return [f"{self._name(index)} {error}."]
+        self.images, expected = images, self._grid(images)
+        try:
+            found = decode_png(files[SAMPLES], (expected.shape[0], expected.shape[1], expected.shape[2]))
+        except ValueError as error:
+            return [f"{SAMPLES} {error}."]
+        return [] if torch.equal(found, expected) else [f"{SAMPLES} does not show the images of the release."]
+
+    def subject(self, facts: CardFacts) -> Subject:
+        """See `Artifact`: a dataset card."""
+        return Subject(
+            title=f"{self.num:,} images published from {facts.data}, method {facts.method}",
+            heading="The images",
+            section=(
+                f"{shown_shape(self.image_shape)}. Image number i of the private data, from 0, is\n"
+                f"`{FOLDER}/` and i in six digits; `{SAMPLES}` shows the first of them, `config.json` holds the\n"
+                "settings.\n\n```python\nimport datasets\n"
+                f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train")\n```'
+            ),
+            covered=(
+                "These images are covered by the **proven** guarantee below, and so is whatever is computed from them "
+                "alone."
+            ),
+            unprotected="Do not hand these images to anyone who may not see the private ones.",
+            head={
+                "pretty_name": f"{facts.data}, published by {facts.method}",
+                "configs": [{"config_name": "default", "data_files": f"{FOLDER}/*.png"}],
+            },
+            tags=("image",),
+            picture=SAMPLES,
+        )

@@ -1,0 +1,157 @@
+"""What the numbers of a release follow from: the settings of what made it, and what is public of its data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from idpgan.data.load import DataShape
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.training.config import RunConfig
+
+_WHERE_FILES_LIE = {"root", "public_root"}
+
+
+class Settings(Protocol):
+    """All that charges, delta and report follow from.
+
+    `idpgan.release.folder.write_release` writes them, and `idpgan.release.verify` derives every number from them again.
+    """
+
+    @property
+    def data(self) -> str:
+        """Name of the data, one printable line."""
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+
+    @property
+    def num_private(self) -> int:
+        """N >= 1, the number of private records: public."""
+
+    @property
+    def num_public(self) -> int:
+        """Number of public images, which nothing protects."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of public classes; 0 = no labels."""
+
+    @property
+    def num_pixels(self) -> int:
+        """Numbers in one record, each of which may have a price of its own."""
+
+    @property
+    def delta(self) -> float:
+        """Where epsilon is stated, below 1/N; 0 is pure.
+
+        Raises:
+            InputError: If the settings ask for 1/N or more.
+        """
+
+    @property
+    def plans_exactly(self) -> bool:
+        """Whether `planned_events` are the very events; else they are an upper bound."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what config.json says: JSON values, all of them public."""
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """Return unit and relation of all events, and the target that their epsilon keeps to."""
+
+    def planned_events(self) -> tuple[Event, ...]:
+        """Return what is charged if all is done that was planned."""
+
+    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
+        """Return what is said of the privacy of these charges, which prove ``proven``, for these sources of noise."""
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """Return what of an artifact's description does not follow from the settings, one sentence each."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run of `idpgan train`.
+
+    Attributes:
+        config: The run's config.
+        shape: What is public about the data.
+    """
+
+    config: RunConfig
+    shape: DataShape
+
+    @property
+    def data(self) -> str:
+        """See `Settings`."""
+        return self.config.data.name
+
+    @property
+    def method(self) -> str:
+        """See `Settings`."""
+        return self.config.method.name
+
+    @property
+    def num_private(self) -> int:
+        """See `Settings`."""
+        return self.shape.num_private
+
+    @property
+    def num_public(self) -> int:
+        """See `Settings`."""
+        return self.shape.sizes.public
+
+    @property
+    def num_classes(self) -> int:
+        """See `Settings`."""
+        return len(self.shape.classes)
+
+    @property
+    def num_pixels(self) -> int:
+        """See `Settings`."""
+        return math.prod(self.shape.image_shape)
+
+    @property
+    def delta(self) -> float:
+        """See `Settings`."""
+        return self.config.stated_delta(self.num_private)
+
+    @property
+    def plans_exactly(self) -> bool:
+        """See `Settings`."""
+        return self.config.plans_exactly
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the config without where files lie on the curator's machine."""
+        public = self.config.model_dump(mode="json", exclude_none=True)
+        public["data"] = {key: value for key, value in public["data"].items() if key not in _WHERE_FILES_LIE}
+        return public
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `Settings`."""
+        return self.config.ledger_terms()
+
+    def planned_events(self) -> tuple[Event, ...]:
+        """See `Settings`."""
+        return self.config.planned_events(self.shape)
+
+    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
+        """See `Settings`."""
+        return self.config.report(self.shape, events, proven, noise)
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """See `Settings`."""
+        problems, config = [], self.config
+        if described["model"] != config.model.model_dump(mode="json"):
+            problems.append("the generator is not of the run's [model].")
+        if described["samples"] != config.release.samples:
+            problems.append(f"{described['samples']} samples are shown, not release.samples.")
+        if config.data.public_share and not self.num_public:
+            problems.append("num_public = 0, but the settings make a share of the images public.")
+        return problems
