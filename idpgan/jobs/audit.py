@@ -21,7 +21,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, describe_
 from idpgan.models.perturbed import PIXEL_RANGE, ImageShape
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.publish.audits import PUBLISHER_CASES
+from idpgan.publish import registry as publishers
 from idpgan.release.folder import PRIVACY, SAMPLES, card_facts, remove_leftovers, seal
 from idpgan.release.received import read_privacy, release_config
 from idpgan.release.verify import Verification, verify_release
@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
 
 FORMAT = "idpgan audit 2"
-AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
+AUDITABLE: dict[str, Entry] = {
+    **CASES,
+    **GAN_CASES,
+    **STEP_CASES,
+    **{name: publishers.audit_entry(name) for name in publishers.METHODS},
+}
 
 
 def nothing_to_audit(what: str | Path) -> str | None:

@@ -1,7 +1,8 @@
 """Publishers: matrices in, matrices out, each image a record of its own.
 
-`release` is the one way in. ``METHODS`` says what each publisher claims and what is proven; the six algorithms of seed
-000 (``lap-published``, ``lra``, ``sra``, ``esra``, ``lrm``, ``mm``) prove nothing and need ``accept_unsound=True``.
+`release` is the one way in. ``METHODS`` says what each publisher claims and what is proven; the published
+algorithms prove nothing and need ``accept_unsound=True``. `publisher.release` looks a method up in `registry`, and the
+methods are in a package per family: `sound` and `matrix`.
 Names other than ``METHODS`` are loaded on first use, so that the command line stays fast.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,25 +11,16 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.config import build, nearest_hint
+from idpgan.config import build
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, check_delta
 from idpgan.privacy.noise import Noise
-from idpgan.publish import matrix, sound
-from idpgan.publish.registry import METHODS
+from idpgan.publish.plan import Plan
+from idpgan.publish.registry import load_publisher, method_info
 
-_Published = Callable[[Tensor, float, Any, Noise], Tensor]
-PUBLISHED: Mapping[str, tuple[_Published, type[matrix.Options]]] = {
-    "lap-published": (matrix.lap_published, matrix.Options),
-    "lra": (matrix.lra, matrix.LraOptions),
-    "sra": (matrix.sra, matrix.SraOptions),
-    "esra": (matrix.esra, matrix.EsraOptions),
-    "lrm": (matrix.lrm, matrix.LrmOptions),
-    "mm": (matrix.mm, matrix.Options),
-}
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
@@ -39,19 +30,24 @@ class Release:
 
     Attributes:
         images: (N, m, n), dtype and device of the input, not clamped.
-        privacy: Claimed, proven and audited.
+        report: Claimed, proven and audited.
         method: Name in `METHODS`.
-        event: What an accountant is told; every image is a record of its own, so it is paid once for all of them.
+        events: What an accountant is told; every image is a record of its own, so they are paid once for all of them.
         options: Of the method, defaults filled in.
         notes: What a curator has to know, one sentence each. They are computed from the images: not to be given away.
     """
 
     images: Tensor
-    privacy: PrivacyReport
+    report: PrivacyReport
     method: str
-    event: Event
+    events: tuple[Event, ...]
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+
+    @property
+    def privacy(self) -> PrivacyReport:
+        """The `report`, under the name that a generator has it."""
+        return self.report
 
     def to_uint8(self) -> Tensor:
         """Clip to [0, 1] and round to 0 .. 255, uint8 (N, m, n): post-processing."""
@@ -81,13 +77,12 @@ def release(
             before anything else, as every proof needs.
         method: Name in `METHODS`.
         epsilon: Total per unit, positive and finite. For the published methods: what they claim.
-        delta: In [0, 1/N); above 0 for ``lap`` only.
+        delta: In [0, 1/N); the published methods know 0 only.
         unit: What one neighbor changes; None = the method's first.
         noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed one marks the
             release not private.
         accept_unsound: Needed for methods that prove nothing.
-        **options: Of the method: ``law`` (lap), ``rank`` and ``refine`` (sra), ``refine`` (esra), ``sweeps``,
-            ``learning_rate`` and ``regularization`` (lra), ``iterations`` (lrm).
+        **options: Of the method; ``load_publisher(method).options`` lists them.
 
     Raises:
         InputError: If an argument is wrong, with the limit and the way out. Nothing is released then.
@@ -97,7 +92,7 @@ def release(
         >>> released.images.shape, str(released.privacy.proven)
         (torch.Size([1, 4, 3]), 'epsilon = 1 (unit column, replace-one)')
     """
-    info = _known(method)
+    info = method_info(method)
     if info.sound is False and not accept_unsound:
         raise InputError(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
@@ -108,31 +103,13 @@ def release(
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, len(values), "delta")
+    publisher = load_publisher(method)
+    settings = build(publisher.options, options, f"the options of '{method}'")
+    plan = publisher.plan((values.shape[1], values.shape[2]), chosen, epsilon, delta, settings)
     source = noise or Noise.system()
-    if method == "lap":
-        lap = build(sound.LapOptions, options, "the options of 'lap'")
-        released, event = sound.release_pixels(values, chosen, lap, epsilon=epsilon, delta=delta, noise=source)
-        report = _proven_report(info, event, epsilon, delta, source)
-        return Release(released, report, method, event, lap.model_dump())
-    if delta > 0:
-        raise InputError(f"delta = {delta}: '{method}' claims pure privacy; leave delta out.")
-    publish, cls = PUBLISHED[method]
-    settings = build(cls, options, f"the options of '{method}'")
-    event = Event.non_private(info.reason, chosen, Relation.REPLACE_ONE)
-    return Release(
-        publish(values, epsilon, settings, source),
-        _claimed_report(info, event, epsilon),
-        method,
-        event,
-        settings.model_dump(),
-        _exact(values),
-    )
-
-
-def _known(method: str) -> MethodInfo:
-    if method not in METHODS:
-        raise InputError(f"'{method}' is no known publisher. {nearest_hint(method, METHODS)}")
-    return METHODS[method]
+    released = plan.release(values, source).to(values.dtype)
+    report = _report(info, plan, epsilon, delta, source)
+    return Release(released, report, method, plan.events, settings.model_dump(), plan.notes(values))
 
 
 def _unit(info: MethodInfo, unit: Unit | str | None) -> Unit:
@@ -154,27 +131,14 @@ def _images(images: Tensor) -> Tensor:
     return values.detach().clamp(0, 1)
 
 
-def _proven_report(info: MethodInfo, event: Event, epsilon: float, delta: float, noise: Noise) -> PrivacyReport:
-    """Return the report of a sound release; proven is computed anew from what was charged."""
-    pair = (event.unit, event.relation)
-    basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
-    proven = Guarantee(compose_epsilon([event], delta), delta, *pair, basis)
-    if proven.epsilon > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven.epsilon}, above {epsilon}.")
-    claimed = Guarantee(epsilon, delta, *pair, "asked for")
-    return PrivacyReport(claimed, proven, None, info.reason, noise.private, _PUBLIC)
-
-
-def _claimed_report(info: MethodInfo, event: Event, epsilon: float) -> PrivacyReport:
-    """Return the report of a published method."""
-    claimed = Guarantee(epsilon, 0.0, event.unit, event.relation, "seed 000, theorem 7")
-    proven = Guarantee(math.inf, 0.0, event.unit, event.relation, "nothing is proven")
-    return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
-
-
-def _exact(images: Tensor) -> tuple[str, ...]:
-    """Say how many images got no noise because they are black."""
-    black = int((images.flatten(1).amax(1) == 0).sum())
-    if not black:
-        return ()
-    return (f"{black} of {len(images)} images are black and were released exactly, without any noise.",)
+def _report(info: MethodInfo, plan: Plan, epsilon: float, delta: float, noise: Noise) -> PrivacyReport:
+    """Return the report; proven is computed anew from what the plan charges."""
+    terms = (plan.events[0].unit, plan.events[0].relation)
+    proven, basis = compose_epsilon(plan.events, delta), f"accountant, {plan.law}"
+    if math.isinf(proven):
+        basis = "nothing is proven"
+    elif proven > epsilon:
+        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
+    guarantee = Guarantee(proven, delta, *terms, basis)
+    claimed = Guarantee(epsilon, delta, *terms, plan.claim)
+    return PrivacyReport(claimed, guarantee, None, info.reason, noise.private and guarantee.finite, _PUBLIC)

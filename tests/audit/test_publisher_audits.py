@@ -49,7 +49,7 @@ def test_lap_is_never_caught(unit, law, delta, least):
 
 
 def test_half_the_noise_in_lap_is_a_violation(monkeypatch):
-    from idpgan.publish.sound import PixelRelease
+    from idpgan.publish.sound.pixels import PixelRelease
 
     case = method_case("lap", Request(1.0))
     release = PixelRelease.__call__

@@ -1,4 +1,4 @@
-r"""Factors ``A ~= B L`` of private images, whole batches at a time (seed 000, sections 2.2 and 3.2).
+r"""Factors ``A ~= B L`` of private images, whole batches at a time (Zhang, Fu and Meng 2020, 2.2 and 3.2).
 
 Nothing here is private: every factor is computed from the image.
 """
@@ -64,7 +64,7 @@ def eigen_design(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
-    r"""Project the first entries of each row on non-increasing sequences, in least squares (seed 000, section 3.2.3).
+    r"""Project the first entries of each row on non-increasing sequences, in least squares (section 3.2.3).
 
     ``result_h = min_{i <= h} max_{j >= h} mean(values[i..j])`` (Robertson, Wright, Dykstra 1988). Theorem 6 of the
     paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front;

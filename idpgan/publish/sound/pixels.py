@@ -1,4 +1,4 @@
-r"""Publishers with a proof: the sensitivity is a constant of the declared image size and pixel range."""
+r"""``lap``: discrete noise on every pixel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
 from idpgan.privacy.noise import Noise
-from idpgan.publish.matrix import Options
+from idpgan.publish.plan import Options, Plan, Shape
 
 Law = Literal["laplace", "gaussian"]
 PIXEL_RANGE = 1.0  # R: images are clamped to [0, 1] before noise
@@ -162,9 +162,7 @@ def _scaled(sensitivity: int, multiplier: float, unit: Unit) -> DiscreteLaplace:
     return _laplace(sensitivity, math.ceil(multiplier * sensitivity), unit)
 
 
-def release_pixels(
-    images: Tensor, unit: Unit, options: LapOptions, *, epsilon: float, delta: float, noise: Noise
-) -> tuple[Tensor, Event]:
-    """Release images (N, m, n) with ``lap``; return them in their own dtype, and what they cost."""
-    release = calibrate_pixels(images.shape[-2:], unit, options.law, epsilon=epsilon, delta=delta)
-    return release(images, noise).to(images.dtype), release.event
+def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LapOptions) -> Plan:
+    """Return the plan of ``lap``: every pixel with its noise, and nothing else."""
+    release = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    return Plan((release.event,), release)
