@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _PACKAGE = {
     "lap": "sound",
+    "lap-shrink": "sound",
+    "lap-wiener": "sound",
+    "dct": "sound",
+    "pix": "sound",
+    "eigenfaces": "sound",
+    "codebook": "sound",
     "lap-published": "matrix",
     "lra": "matrix",
     "sra": "matrix",
