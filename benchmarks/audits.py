@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import idpgan
+from idpgan import publish
 from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.jobs.audit import audit_entry, method_case
@@ -107,6 +108,12 @@ def cells() -> Iterator[Cell]:
         laws = (audit_entry("lap").options or {})["law"]
         for law, unit in itertools.product(laws, (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)):
             yield Cell("lap", Request(epsilon, law=law, unit=unit))
+        for name, info in publish.METHODS.items():
+            if info.sound and name != "lap":
+                entry = audit_entry(name)
+                laws = (entry.options or {}).get("law", (None,))
+                for law, unit in itertools.product(laws, entry.units):
+                    yield Cell(name, Request(epsilon, law=law, unit=unit))
         for law, unit, relation in itertools.product(("gaussian", "laplace"), (Unit.IMAGE, Unit.PERSON), relations):
             yield Cell("idp-gan-aggregate", Request(epsilon, law=law, unit=unit, relation=relation))
         for number, variant in enumerate(VARIANTS):

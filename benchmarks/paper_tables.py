@@ -48,7 +48,7 @@ from idpgan.metrics import entropy, halves, histogram_distance, mse, psnr, recog
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
-from idpgan.publish.matrix import LrmOptions, lrm_factors
+from idpgan.publish.matrix.algorithms import LrmOptions, lrm_factors
 
 VERSION = 2  # raise when a cell's meaning changes
 # Table 1: figure, people, images each, height, width.
@@ -160,7 +160,7 @@ def read_or_measure(
 def code_digest() -> str:
     """Return a hash of the source files that a cell's numbers come from (faces are in the data's own hash)."""
     package = Path(idpgan.__file__).parent
-    rooms = [*package.glob("publish/*.py"), *package.glob("metrics/[ir]*.py")]
+    rooms = [*package.glob("publish/**/*.py"), *package.glob("metrics/[ir]*.py")]
     files = [*sorted(rooms), package / "privacy" / "matrix.py", package / "attacks" / "subspace.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 

@@ -21,7 +21,6 @@ from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_ato
 from idpgan.jobs import load_config
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
-from idpgan.publish.audits import PUBLISHER_CASES
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification
@@ -48,7 +47,7 @@ def audit_entry(name: str) -> Entry:
     if name in synthesis.METHODS:
         return synthesis.audit_entry(name)
     if name in publish.METHODS:
-        return PUBLISHER_CASES[name]
+        return publish.audit_entry(name)
     if name in CASES:
         return CASES[name]
     known = {**CASES, **synthesis.METHODS, **publish.METHODS}

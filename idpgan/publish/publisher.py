@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.config import build, nearest_hint
+from idpgan.config import build
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 from idpgan.privacy.accounting import compose_epsilon
@@ -20,20 +20,11 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish import matrix, sound
-from idpgan.publish.registry import METHODS
+from idpgan.publish.plan import Options, Plan
+from idpgan.publish.registry import load_publisher, method_info
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
 
-_Published = Callable[[Tensor, float, Any, Noise], Tensor]
-PUBLISHED: Mapping[str, tuple[_Published, type[matrix.Options]]] = {
-    "lap-published": (matrix.lap_published, matrix.Options),
-    "lra": (matrix.lra, matrix.LraOptions),
-    "sra": (matrix.sra, matrix.SraOptions),
-    "esra": (matrix.esra, matrix.EsraOptions),
-    "lrm": (matrix.lrm, matrix.LrmOptions),
-    "mm": (matrix.mm, matrix.Options),
-}
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
@@ -45,7 +36,7 @@ class Release:
         images: (N, m, n), dtype and device of the input, not clamped.
         privacy: Claimed, proven and audited.
         method: Name in `METHODS`.
-        event: What an accountant is told; every image is a record of its own, so it is paid once for all of them.
+        events: What an accountant is told; every image is a record of its own, so they are paid once for all of them.
         options: Of the method, defaults filled in.
         notes: What a curator has to know, one sentence each. They are computed from the images: not to be given away.
     """
@@ -53,7 +44,7 @@ class Release:
     images: Tensor
     privacy: PrivacyReport
     method: str
-    event: Event
+    events: tuple[Event, ...]
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -92,7 +83,7 @@ class Release:
             },
             "the release",
         )
-        write_release(folder, ImagesArtifact.of(self.to_uint8()[:, None]), settings, self.privacy, [self.event])
+        write_release(folder, ImagesArtifact.of(self.to_uint8()[:, None]), settings, self.privacy, self.events)
 
 
 @typed
@@ -119,15 +110,14 @@ def release(
             before anything else, as every proof needs.
         method: Name in `METHODS`.
         epsilon: Total per unit, positive and finite. For the published methods: what they claim.
-        delta: In [0, 1/N); above 0 for ``lap`` only.
+        delta: In [0, 1/N); the published methods know 0 only.
         unit: What one neighbor changes; None = the method's first.
         noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed one marks the
             release not private.
-        ledger: Charged before the images are read; its unit must be ``unit``, its relation replace-one. None = one in
+        ledger: Charged before noise is drawn; its unit must be ``unit``, its relation replace-one. None = one in
             memory.
         accept_unsound: Needed for methods that prove nothing.
-        **options: Of the method: ``law`` (lap), ``rank`` and ``refine`` (sra), ``refine`` (esra), ``sweeps``,
-            ``learning_rate`` and ``regularization`` (lra), ``iterations`` (lrm).
+        **options: Of the method; ``load_publisher(method).options`` lists them.
 
     Raises:
         InputError: If an argument is wrong, with the limit and the way out. Nothing is released or charged then.
@@ -138,7 +128,7 @@ def release(
         >>> released.images.shape, str(released.privacy.proven)
         (torch.Size([1, 4, 3]), 'epsilon = 1 (unit column, replace-one)')
     """
-    info = _known(method)
+    info = method_info(method)
     if info.sound is False and not accept_unsound:
         raise InputError(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
@@ -150,89 +140,27 @@ def release(
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, len(values), "delta")
     epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
-    source = noise or Noise.system()
-    if delta > 0 and not info.sound:
-        raise InputError(f"delta = {delta}: '{method}' claims pure privacy; leave delta out.")
+    source = Noise.system() if noise is None else noise
     settings = checked_options(method, options)
-    planned = plan(method, (values.shape[1], values.shape[2]), chosen, settings, epsilon, delta)
-    proven = compose_epsilon([planned.event], delta)
-    if info.sound and proven > epsilon:
+    plan = load_publisher(method).plan((values.shape[1], values.shape[2]), chosen, epsilon, delta, settings)
+    proven = compose_epsilon(plan.events, delta)
+    if math.isfinite(proven) and proven > epsilon:
         raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
-    privacy = report(method, planned.event, proven, epsilon, delta, source.private)
-    (Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger).charge(planned.event)
-    released = planned.publish(values, source)
-    notes = () if info.sound else _exact(values)
-    return Release(released, privacy, method, planned.event, settings.model_dump(), notes)
+    privacy = report(method, plan, proven, epsilon, delta, source.private)
+    books = Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger
+    for event in plan.events:
+        books.charge(event)
+    released = plan.release(values, source).to(values.dtype)
+    return Release(released, privacy, method, plan.events, settings.model_dump(), plan.notes(values))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A release that is priced and calibrated, before an image is read.
-
-    Attributes:
-        event: What it costs.
-        publish: Maps checked images (N, m, n) and noise to released ones.
-    """
-
-    event: Event
-    publish: Callable[[Tensor, Noise], Tensor]
-
-
-def checked_options(method: str, options: Mapping[str, Any]) -> matrix.Options:
+def checked_options(method: str, options: Mapping[str, Any]) -> Options:
     """Return the options of a method, defaults filled in.
 
     Raises:
         InputError: If one is unknown or out of range.
     """
-    cls = sound.LapOptions if method == "lap" else PUBLISHED[method][1]
-    return build(cls, options, f"the options of '{method}'")
-
-
-def plan(
-    method: str, shape: tuple[int, int], unit: Unit, options: matrix.Options, epsilon: float, delta: float
-) -> Plan:
-    """Return the release of (m, n) images by a method, from what is public alone.
-
-    Raises:
-        InputError: If the budget is impossible.
-    """
-    if isinstance(options, sound.LapOptions):
-        lap = sound.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
-        return Plan(lap.event, lambda images, noise: lap(images, noise).to(images.dtype))
-    publish, _ = PUBLISHED[method]
-    event = Event.non_private(METHODS[method].reason, unit, Relation.REPLACE_ONE)
-    return Plan(event, lambda images, noise: publish(images, epsilon, options, noise))
-
-
-def report(
-    method: str, event: Event, proven_epsilon: float, epsilon: float, delta: float, private: bool
-) -> PrivacyReport:
-    """Return what is said of a release's privacy.
-
-    Args:
-        method: Name in `METHODS`.
-        event: What was charged.
-        proven_epsilon: What that costs, by the accountant.
-        epsilon: What was asked for or is claimed.
-        delta: Where epsilon is stated.
-        private: Whether the noise came from the operating system.
-    """
-    info, terms = METHODS[method], (event.unit, event.relation)
-    if not info.sound:
-        claimed = Guarantee(epsilon, 0.0, *terms, "seed 000, theorem 7")
-        proven = Guarantee(math.inf, 0.0, *terms, "nothing is proven")
-        return PrivacyReport(claimed, proven, None, info.reason, False, _PUBLIC)
-    basis = f"accountant, {event.count} x {event.kind}" if event.count > 1 else f"accountant, {event.kind}"
-    proven = Guarantee(proven_epsilon, delta, *terms, basis)
-    claimed = Guarantee(epsilon, delta, *terms, "asked for")
-    reason = info.reason if private else f"{info.reason}; the noise is of a FIXED SEED, so it can be subtracted"
-    return PrivacyReport(claimed, proven, None, reason, private, _PUBLIC)
-
-
-def _known(method: str) -> MethodInfo:
-    if method not in METHODS:
-        raise InputError(f"'{method}' is no known publisher. {nearest_hint(method, METHODS)}")
-    return METHODS[method]
+    return build(load_publisher(method).options, options, f"the options of '{method}'")
 
 
 def _unit(info: MethodInfo, unit: Unit | str | None) -> Unit:
@@ -254,9 +182,24 @@ def _images(images: Tensor) -> Tensor:
     return values.detach().clamp(0, 1)
 
 
-def _exact(images: Tensor) -> tuple[str, ...]:
-    """Say how many images got no noise because they are black."""
-    black = int((images.flatten(1).amax(1) == 0).sum())
-    if not black:
-        return ()
-    return (f"{black} of {len(images)} images are black and were released exactly, without any noise.",)
+def report(
+    method: str, plan: Plan, proven_epsilon: float, epsilon: float, delta: float, private: bool
+) -> PrivacyReport:
+    """Return what is said of a release's privacy.
+
+    Args:
+        method: Name in `METHODS`.
+        plan: What was released.
+        proven_epsilon: What its events cost at ``delta``, by the accountant.
+        epsilon: What was asked for or is claimed.
+        delta: Where epsilon is stated.
+        private: Whether the noise came from the operating system.
+    """
+    terms, reason = (plan.events[0].unit, plan.events[0].relation), method_info(method).reason
+    claimed = Guarantee(epsilon, delta, *terms, plan.claim)
+    if math.isinf(proven_epsilon):
+        proven = Guarantee(proven_epsilon, delta, *terms, "nothing is proven")
+        return PrivacyReport(claimed, proven, None, reason, False, _PUBLIC)
+    proven = Guarantee(proven_epsilon, delta, *terms, f"accountant, {plan.law}")
+    said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
+    return PrivacyReport(claimed, proven, None, said, private, _PUBLIC)

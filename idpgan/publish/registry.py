@@ -1,57 +1,67 @@
-"""The rows of ``idpgan.publish.METHODS``: what each publisher claims and what is proven. Imports nothing heavy."""
+"""The publishers: one row each. Imports nothing heavy.
+
+A publisher lives in a package of this room whose ``__init__`` imports nothing heavy: ``INFO`` there has its row of
+``idpgan methods``, and ``PUBLISHERS``, loaded on first use, the `idpgan.publish.plan.Publisher`.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from idpgan.config import nearest_hint
+from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 
+if TYPE_CHECKING:
+    from idpgan.audit.cases import Entry
+    from idpgan.publish.plan import Publisher
 
-def _published(name: str, reason: str) -> MethodInfo:
-    """Return the row of an algorithm of Zhang, Fu and Meng (2020): epsilon is claimed for one column (theorem 7)."""
-    return MethodInfo(name, "publisher", ("column",), "replace-one", False, "epsilon", "inf", reason)
+_PACKAGE = {
+    "lap": "sound",
+    "lap-shrink": "sound",
+    "lap-wiener": "sound",
+    "dct": "sound",
+    "pix": "sound",
+    "eigenfaces": "sound",
+    "codebook": "sound",
+    "lap-published": "matrix",
+    "lra": "matrix",
+    "sra": "matrix",
+    "esra": "matrix",
+    "lrm": "matrix",
+    "mm": "matrix",
+}
+_MODULES = {package: importlib.import_module(f"idpgan.publish.{package}") for package in set(_PACKAGE.values())}
+METHODS: Mapping[str, MethodInfo] = {name: _MODULES[package].INFO[name] for name, package in _PACKAGE.items()}
 
 
-_ROWS = (
-    MethodInfo(
-        name="lap",
-        family="publisher",
-        units=("pixel", "column", "image"),
-        relation="replace-one",
-        sound=True,
-        claimed="epsilon",
-        proven="epsilon",
-        reason="discrete noise on every pixel, sized by the public pixel range and the image size alone",
-    ),
-    _published(
-        "lap-published",
-        "the noise is sized by the image's own largest column sum, so a black image is released exactly and neighbors "
-        "differ in the scale of all noise",
-    ),
-    _published(
-        "lra",
-        "every update reads the image and draws noise again while epsilon is charged once, and noise scale and rank "
-        "are the image's own",
-    ),
-    _published(
-        "sra",
-        "singular vectors are released without noise, so the output's column space is that of the private image, and "
-        "the noise is sized by its largest singular value",
-    ),
-    _published(
-        "esra",
-        "singular vectors are released without noise, so the output's column space is within that of the private "
-        "image; the sensitivities of score and noise are the image's own",
-    ),
-    _published(
-        "lrm",
-        "the left factor is computed from the private image and released without noise: a fixed workload is public, "
-        "an image is not",
-    ),
-    _published(
-        "mm",
-        "the left factor is computed from the private image and released without noise, and the noise is sized by the "
-        "image's own right factor",
-    ),
-)
-METHODS: Mapping[str, MethodInfo] = {row.name: row for row in _ROWS}
+def method_info(name: str) -> MethodInfo:
+    """Return the row of a publisher.
+
+    Raises:
+        InputError: If there is none of that name; the message names the nearest one.
+    """
+    if name not in METHODS:
+        raise InputError(f"'{name}' is no known publisher. {nearest_hint(name, METHODS)}")
+    return METHODS[name]
+
+
+def load_publisher(name: str) -> Publisher:
+    """Return a publisher.
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    publisher: Publisher = _MODULES[_PACKAGE[method_info(name).name]].PUBLISHERS[name]
+    return publisher
+
+
+def audit_entry(name: str) -> Entry:
+    """Return how a publisher is audited.
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    return load_publisher(name).audit

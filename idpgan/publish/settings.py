@@ -16,7 +16,8 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, c
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.publish import publisher
-from idpgan.publish.registry import METHODS
+from idpgan.publish.plan import Plan
+from idpgan.publish.registry import METHODS, load_publisher
 
 
 class Publication(Section):
@@ -97,13 +98,18 @@ class Publication(Section):
 
     def planned_events(self) -> tuple[Event, ...]:
         """See `Settings`."""
+        return self._plan.events
+
+    @property
+    def _plan(self) -> Plan:
+        """The release, priced and calibrated again."""
         options = publisher.checked_options(self.method, self.options)
         shape = (self.shape[0], self.shape[1])
-        return (publisher.plan(self.method, shape, Unit(self.unit), options, self.epsilon, self.delta).event,)
+        return load_publisher(self.method).plan(shape, Unit(self.unit), self.epsilon, self.delta, options)
 
     def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
         """See `Settings`."""
-        return publisher.report(self.method, events[0], proven.epsilon, self.epsilon, self.delta, noise[0].private)
+        return publisher.report(self.method, self._plan, proven.epsilon, self.epsilon, self.delta, noise[0].private)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""

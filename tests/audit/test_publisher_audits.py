@@ -9,6 +9,7 @@ from idpgan.audit.statistics import NoiseScale, OutputRank
 from idpgan.errors import InputError
 from idpgan.jobs.audit import method_case
 from idpgan.privacy import Unit
+from idpgan.publish.sound.numbers import NoisyNumbers
 
 CAUGHT = ("lap-published", "lra", "sra", "esra", "lrm", "mm")
 SOUND = [
@@ -43,12 +44,38 @@ def test_lap_is_never_caught(unit, law, delta, least):
     assert least <= audited.result.epsilon_lower <= case.proven.epsilon <= 1.0
 
 
-def test_half_the_noise_in_lap_is_a_violation(monkeypatch):
-    from idpgan.publish.sound import PixelRelease
+@pytest.mark.parametrize(
+    ("method", "unit", "law", "least"),
+    [
+        ("lap-shrink", Unit.PIXEL, "discrete-laplace", 0.0),
+        ("lap-wiener", Unit.PIXEL, "discrete-laplace", 0.6),
+        ("dct", Unit.COLUMN, "discrete-laplace", 0.05),
+        ("dct", Unit.IMAGE, "rounded-gaussian", 0.0),
+        ("pix", Unit.PIXEL, "discrete-laplace", 0.6),
+        ("pix", Unit.COLUMN, "rounded-gaussian", 0.0),
+        ("eigenfaces", Unit.PIXEL, "discrete-laplace", 0.1),
+        ("eigenfaces", Unit.IMAGE, "discrete-laplace", 0.1),
+        ("codebook", Unit.IMAGE, None, 0.8),
+    ],
+)
+def test_a_sound_publisher_is_never_caught(method, unit, law, least):
+    case = method_case(method, Request(1.0, unit=unit, law=law))
+    audited = case.run(20_000, confidence=1 - 0.001 / 9, seed=4)
+    assert least <= audited.result.epsilon_lower <= case.proven.epsilon <= 1.0
 
+
+@pytest.mark.parametrize("method", ["pix", "eigenfaces", "lap-wiener"])
+def test_half_the_noise_on_numbers_is_a_violation(method, monkeypatch):
+    case = method_case(method, Request(1.0, unit=Unit.PIXEL))
+    release = NoisyNumbers.__call__
+    monkeypatch.setattr(NoisyNumbers, "__call__", lambda self, x, noise: (release(self, x, noise) + x) / 2)
+    assert case.run(20_000, seed=3).violation
+
+
+def test_half_the_noise_in_lap_is_a_violation(monkeypatch):
     case = method_case("lap", Request(1.0))
-    release = PixelRelease.__call__
-    monkeypatch.setattr(PixelRelease, "__call__", lambda self, x, noise: (release(self, x, noise) + x.clamp(0, 1)) / 2)
+    release = NoisyNumbers.__call__
+    monkeypatch.setattr(NoisyNumbers, "__call__", lambda self, x, noise: (release(self, x, noise) + x) / 2)
     audited = case.run(40_000, seed=3)
     assert audited.violation
     assert audited.result.epsilon_lower > 1.5

@@ -251,7 +251,7 @@ def test_lap(folders, tmp_path, unit, law):
         publish.release(to_unit(images.images)[:, 0], "lap", noise=Noise.fixed(5), **options)
         for images in (before, after)
     )
-    assert left.event == right.event
+    assert left.events == right.events
     difference = (left.images - right.images).double()
     touched = difference.flatten(1).any(1)
     assert torch.equal(touched, (before.images != after.images).flatten(1).any(1))

@@ -10,16 +10,19 @@ import torch
 
 from idpgan import publish
 from idpgan.errors import InputError
-from idpgan.privacy import Noise, Unit
+from idpgan.privacy import Noise, Unit, compose_epsilon
+from idpgan.publish.registry import load_publisher
 from tests.publish.pictures import pictures
 
 IMAGES = pictures(3, 4, 5)
 
 
 def test_every_method_is_registered_with_its_row():
-    assert set(publish.METHODS) >= {"lap", "lap-published", "lra", "sra", "esra", "lrm", "mm"}
+    sound = {"lap", "lap-shrink", "lap-wiener", "dct", "pix", "eigenfaces", "codebook"}
+    assert {name for name, row in publish.METHODS.items() if row.sound} == sound
+    assert set(publish.METHODS) - sound == {"lap-published", "lra", "sra", "esra", "lrm", "mm"}
     for name, row in publish.METHODS.items():
-        assert (row.name, row.family, row.sound) == (name, "publisher", name == "lap")
+        assert (row.name, row.family) == (name, "publisher")
         assert set(row.units) <= set(Unit)
         assert set(row.to_json()) == {
             "name", "family", "units", "relation", "sound", "claimed", "proven", "reason"
@@ -33,18 +36,24 @@ def test_every_method_releases_in_its_first_unit(method):
     assert released.images.shape == IMAGES.shape
     assert released.privacy.proven.unit == publish.METHODS[method].units[0]
     assert released.privacy.claimed.epsilon == 1.0
-    assert released.event.is_private == publish.METHODS[method].sound
+    assert released.events[0].is_private == publish.METHODS[method].sound
     assert released.method == method
 
 
+@pytest.mark.parametrize("method", list(publish.METHODS))
+def test_a_plan_names_its_price_before_an_image_is_read(method):
+    publisher, info = load_publisher(method), publish.METHODS[method]
+    for unit in map(Unit, info.units):
+        plan = publisher.plan((4, 5), unit, 1.0, 0.0, publisher.options())
+        assert (compose_epsilon(plan.events, 0.0) <= 1.0) == info.sound
+        assert {event.unit for event in plan.events} == {unit}
+        assert plan.release(IMAGES, Noise.fixed(1)).shape == IMAGES.shape
+    assert set(publisher.audit.units) == set(info.units)
+
+
 def test_bytes_are_clipped_and_rounded():
-    released = publish.Release(
-        torch.tensor([[[-4.0, 0.0, 0.5, 1.0, 9.0]]]),
-        publish.release(IMAGES, "lap", epsilon=1.0).privacy,
-        "lap",
-        None,
-        {},
-    )
+    report = publish.release(IMAGES, "lap", epsilon=1.0).privacy
+    released = publish.Release(torch.tensor([[[-4.0, 0.0, 0.5, 1.0, 9.0]]]), report, "lap", (), {})
     assert released.to_uint8().tolist() == [[[0, 0, 128, 255, 255]]]
     assert released.to_uint8().dtype == torch.uint8
 

@@ -10,7 +10,8 @@ from scipy.stats import kstest, laplace, norm
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, RoundedGaussian, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.sound import calibrate_pixels, touched_pixels
+from idpgan.publish.sound.pixels import calibrate_pixels
+from idpgan.publish.sound.queries import touched_pixels
 from tests.publish.pictures import pictures
 
 SETTINGS = [("laplace", 0.0), ("laplace", 1e-5), ("gaussian", 1e-5)]
@@ -62,7 +63,7 @@ def test_proven_is_what_was_asked_for_or_less(unit, law, delta):
     released = release(pictures(2, 4, 3), "lap", epsilon=epsilon, delta=delta, unit=unit, law=law)
     proven = released.privacy.proven
     assert 0.97 * epsilon < proven.epsilon <= epsilon
-    assert proven.epsilon == compose_epsilon([released.event], delta)
+    assert proven.epsilon == compose_epsilon(released.events, delta)
     assert (proven.unit, proven.delta) == (unit, delta)
     assert released.privacy.private
 

@@ -236,6 +236,6 @@ def test_arrays_and_names_are_taken_as_what_they_can_only_mean():
     expected = metrics.mse(torch.from_numpy(array), torch.zeros(2, 8, 8))
     for variant in (array, array.astype(">f8"), array[::-1].copy()[::-1], np.asfortranarray(array)):
         assert torch.allclose(metrics.mse(variant, np.zeros((2, 8, 8))), expected)
-    assert publish.release(array, "lap", epsilon=1, unit="column").event.unit == "column"
+    assert publish.release(array, "lap", epsilon=1, unit="column").events[0].unit == "column"
     assert dataclasses.is_dataclass(attacks.evaluate_scores(np.arange(4.0), torch.zeros(4)))
     assert audit.cap(np.int64(100)) == audit.cap(100)

@@ -21,21 +21,15 @@ import pydantic
 import torch
 from torch import Tensor
 
-from idpgan.config import Section
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.privacy.mechanisms import Exponential
 from idpgan.privacy.noise import Noise
-from idpgan.publish.factorize import Svd, decompose, descend, eigen_design, low_rank_mechanism, non_increasing
+from idpgan.publish.matrix.factorize import Svd, decompose, descend, eigen_design, low_rank_mechanism, non_increasing
+from idpgan.publish.plan import Options
 
 _CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of one factor in LRA's sweeps and LRM's updates
 _NO_CHOICE = -1e300  # score of an r beyond the rank: its probability underflows to 0
-
-
-class Options(Section):
-    """Options of a publisher: strict types, unknown keys refused. This one has none."""
-
-    model_config = pydantic.ConfigDict(strict=True)
 
 
 class LraOptions(Options):
@@ -107,7 +101,7 @@ def lrm(images: Tensor, epsilon: float, options: LrmOptions, noise: Noise) -> Te
 
 
 def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return `factorize.low_rank_mechanism` of any number of images, part by part; they hang on no epsilon."""
+    """Return `factorize.low_rank_mechanism` of any number of images, part by part; epsilon plays no part in them."""
     parts = [low_rank_mechanism(part, iterations=iterations) for part in _chunks(images)]
     return torch.cat([B for B, _ in parts]), torch.cat([L for _, L in parts])
 
