@@ -11,17 +11,28 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from idpgan.metrics.autoencoder import fit_feature_autoencoder
     from idpgan.metrics.cache import Cache
     from idpgan.metrics.evaluation import Evaluation, evaluate_images
     from idpgan.metrics.features import (
         FeatureClassifier,
+        FeatureNetwork,
         class_probabilities,
         extract_features,
         fit_feature_classifier,
         full_training_set,
     )
+    from idpgan.metrics.fidelity import (
+        FidelityResult,
+        NearestScores,
+        frechet_distance,
+        kernel_distance,
+        measure_fidelity,
+        nearest_scores,
+    )
     from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
+    from idpgan.metrics.inception_v3 import load_inception
     from idpgan.metrics.recognition import Recognition, halves, recognize
     from idpgan.metrics.source import read_images
     from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
@@ -31,22 +42,31 @@ __all__ = [
     "ClassifierScore",
     "Evaluation",
     "FeatureClassifier",
+    "FeatureNetwork",
+    "FidelityResult",
     "InceptionResult",
+    "NearestScores",
     "Recognition",
     "UtilityResult",
     "class_probabilities",
     "entropy",
     "evaluate_images",
     "extract_features",
+    "fit_feature_autoencoder",
     "fit_feature_classifier",
+    "frechet_distance",
     "full_training_set",
     "grey_histograms",
     "halves",
     "histogram_distance",
     "inception_score",
+    "kernel_distance",
+    "load_inception",
+    "measure_fidelity",
     "measure_inception",
     "measure_utility",
     "mse",
+    "nearest_scores",
     "psnr",
     "read_images",
     "recognize",
@@ -58,22 +78,31 @@ _MODULES = {
     "ClassifierScore": "utility",
     "Evaluation": "evaluation",
     "FeatureClassifier": "features",
+    "FeatureNetwork": "features",
+    "FidelityResult": "fidelity",
     "InceptionResult": "inception",
+    "NearestScores": "fidelity",
     "Recognition": "recognition",
     "UtilityResult": "utility",
     "class_probabilities": "features",
     "entropy": "images",
     "evaluate_images": "evaluation",
     "extract_features": "features",
+    "fit_feature_autoencoder": "autoencoder",
     "fit_feature_classifier": "features",
+    "frechet_distance": "fidelity",
     "full_training_set": "features",
     "grey_histograms": "images",
     "halves": "recognition",
     "histogram_distance": "images",
     "inception_score": "inception",
+    "kernel_distance": "fidelity",
+    "load_inception": "inception_v3",
+    "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",
     "mse": "images",
+    "nearest_scores": "fidelity",
     "psnr": "images",
     "read_images": "source",
     "recognize": "recognition",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -13,13 +14,18 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
+from idpgan.metrics.autoencoder import fit_feature_autoencoder
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.features import fit_feature_classifier, full_training_set
+from idpgan.metrics.features import FeatureClassifier, FeatureNetwork, Part, fit_feature_classifier, full_training_set
+from idpgan.metrics.fidelity import FidelityResult, measure_fidelity
+from idpgan.metrics.fitting import RECIPES
 from idpgan.metrics.inception import InceptionResult, measure_inception
+from idpgan.metrics.inception_v3 import load_inception
 from idpgan.metrics.utility import UtilityResult, measure_utility
 from idpgan.progress import Progress, silent
 
-METRICS = ("utility", "ceiling", "floor", "inception")
+METRICS = ("utility", "ceiling", "floor", "inception", "fidelity", "fidelity_ceiling")
+Features = Literal["auto", "classifier", "autoencoder", "inception-v3"]
 CURATOR_NOTE = "measured on private images: for the curator only, covered by no epsilon"
 
 
@@ -32,6 +38,9 @@ class Evaluation:
         ceiling: Of the real private training images, through the same pipeline.
         floor: Of the public images alone, through the same pipeline: what private data must add to.
         inception: Inception score of the images under test.
+        fidelity: Of the images under test, against the real images that judge.
+        fidelity_ceiling: Of the real private training images against the same.
+        part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
     """
 
@@ -39,22 +48,30 @@ class Evaluation:
     ceiling: UtilityResult | None
     floor: UtilityResult | None
     inception: InceptionResult | None
+    fidelity: FidelityResult | None
+    fidelity_ceiling: FidelityResult | None
+    part: Part
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         results = {name: getattr(self, name) for name in METRICS}
-        return {name: result and result.to_json() for name, result in results.items()} | {"notes": self.notes}
+        measured = {name: result and result.to_json() for name, result in results.items()}
+        return measured | {"part": self.part, "notes": self.notes}
 
 
 @typed
 def evaluate_images(
     images: Images,
     split: Split,
-    metrics: Collection[str] = ("utility", "inception"),
+    metrics: Collection[str] | None = None,
     *,
+    part: Part = "test",
     num_seeds: int = 3,
+    classifiers: Sequence[str] = tuple(RECIPES),
     splits: int = 10,
+    features: Features = "auto",
+    weights: Path | None = None,
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
@@ -64,10 +81,14 @@ def evaluate_images(
     Args:
         images: Under test; without labels there is no utility.
         split: The real data set; its null records are left out.
-        metrics: Some of `METRICS`.
+        metrics: Some of `METRICS`; None is utility, inception and fidelity, the last alone where the set has no labels.
+        part: Which real images judge. Settings are chosen on the holdout; the test images are for the final number.
         num_seeds: Fits per kind of classifier, >= 1.
+        classifiers: Kinds that utility, ceiling and floor are measured with.
         splits: Of the inception score.
-        cache: Ceiling, floor, feature classifier and features are the same for many sets of images.
+        features: Network of the fidelity; "auto" is the classifier of the data set, or the autoencoder without labels.
+        weights: File of "inception-v3".
+        cache: Ceiling, floor, feature networks and features are the same for many sets of images.
         device: Where to compute.
         progress: Called now and then.
 
@@ -76,36 +97,105 @@ def evaluate_images(
             at once is refused at once.
     """
     split = split.existing()
-    _check(images, split, metrics, splits)
+    notes = [CURATOR_NOTE]
+    if metrics is None:
+        metrics = default_metrics(split.classes)
+    if not split.classes:
+        notes.append("the data set has no labels: there is neither utility nor an inception score")
+    _check(images, split, metrics, splits, part, features, weights)
     images = place(images, device)
+    judges: Images = place(getattr(split, part), device)
+    networks = _Networks(split, part, cache, device, progress)
     inception = None
     if "inception" in metrics:
-        real = place(full_training_set(split), device)
-        classifier = fit_feature_classifier(real, cache=cache, device=device, progress=progress)
-        inception = measure_inception(images, classifier, splits=splits, cache=cache, progress=progress)
+        inception = measure_inception(images, networks.classifier(), splits=splits, cache=cache, progress=progress)
 
     trained_on = {"utility": images, "ceiling": split.private, "floor": split.public}
-    notes = [CURATOR_NOTE]
-    utilities: dict[str, UtilityResult | None] = dict.fromkeys(trained_on)
-    for metric, part in trained_on.items():
+    utilities: dict[str, UtilityResult] = {}
+    for metric, source in trained_on.items():
         if metric not in metrics:
             continue
-        if part.labels is None:
+        if source.labels is None:
             notes.append(f"{metric} is not measured: there are no labels to train with")
             continue
         utilities[metric] = measure_utility(
-            place(part, device),
-            place(split.test, device),
+            place(source, device),
+            judges,
+            classifiers=classifiers,
             seeds=range(num_seeds),
             cache=cache,
             device=device,
             progress=progress,
             what=metric,
         )
-    return Evaluation(inception=inception, notes=tuple(notes), **utilities)
+    fidelities: dict[str, FidelityResult] = {}
+    for metric, source in (("fidelity", images), ("fidelity_ceiling", split.private)):
+        if metric in metrics:
+            network = networks.of_fidelity(features, weights)
+            fidelities[metric] = measure_fidelity(
+                place(source, device), judges, network, part=part, cache=cache, progress=progress
+            )
+    return Evaluation(
+        utility=utilities.get("utility"),
+        ceiling=utilities.get("ceiling"),
+        floor=utilities.get("floor"),
+        inception=inception,
+        fidelity=fidelities.get("fidelity"),
+        fidelity_ceiling=fidelities.get("fidelity_ceiling"),
+        part=part,
+        notes=tuple(notes),
+    )
 
 
-def _check(images: Images, split: Split, metrics: Collection[str], splits: int) -> None:
+def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
+    """Return what is measured unless something else is asked for, of a data set with these classes."""
+    return ("utility", "inception", "fidelity") if classes else ("fidelity",)
+
+
+class _Networks:
+    """The feature networks of a data set, each fitted when it is first asked for."""
+
+    def __init__(
+        self, split: Split, part: Part, cache: Cache | None, device: torch.device | str, progress: Progress
+    ) -> None:
+        self._split, self._part, self._device = split, part, device
+        self._cache, self._progress = cache, progress
+        self._classifier: FeatureClassifier | None = None
+        self._other: FeatureNetwork | None = None
+
+    def classifier(self) -> FeatureClassifier:
+        """Return the classifier of the real training images."""
+        if self._classifier is None:
+            self._classifier = fit_feature_classifier(
+                self._real(), cache=self._cache, device=self._device, progress=self._progress
+            )
+        return self._classifier
+
+    def of_fidelity(self, features: Features, weights: Path | None) -> FeatureNetwork:
+        """Return the network whose features fidelity compares."""
+        if features == "classifier" or (features == "auto" and self._split.classes):
+            return self.classifier()
+        if self._other is None and weights is not None:
+            self._other = load_inception(weights, self._split.image_shape, device=self._device)
+        elif self._other is None:
+            self._other = fit_feature_autoencoder(
+                self._real(), cache=self._cache, device=self._device, progress=self._progress
+            )
+        return self._other
+
+    def _real(self) -> Images:
+        return place(full_training_set(self._split, self._part), self._device)
+
+
+def _check(
+    images: Images,
+    split: Split,
+    metrics: Collection[str],
+    splits: int,
+    part: Part,
+    features: Features,
+    weights: Path | None,
+) -> None:
     """Raise an `InputError` for what would fail only after minutes."""
     for metric in metrics:
         if metric not in METRICS:
@@ -116,6 +206,18 @@ def _check(images: Images, split: Split, metrics: Collection[str], splits: int) 
         raise InputError(f"splits = {splits} must be in [1, {len(images)}], the number of images. Set --splits.")
     if "inception" in metrics and split.private.labels is None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
+    if len(getattr(split, part)) == 0:
+        raise InputError(
+            f"There are no {part} images to judge by. Set data.holdout_share, or judge by the test images."
+        )
+    if (features == "inception-v3") != (weights is not None):
+        raise InputError(
+            "The features of inception-v3 and a weights file go together. Set --features and --weights both."
+        )
+    if features == "classifier" and not split.classes:
+        raise InputError(
+            "The data set has no labels, so that it has no feature classifier. Set --features autoencoder."
+        )
     if "floor" in metrics and len(split.public) == 0:
         raise InputError(
             "The floor needs public images, and there are none. Set data.public_share or data.public_root."

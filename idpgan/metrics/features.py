@@ -1,13 +1,17 @@
-"""The feature classifier of a data set: trained on all of its real training images, so it never leaves the curator."""
+"""Feature networks: what turns images into the numbers that scores compare, and the classifier that is the default one.
+
+A network that was trained on real training images never leaves the curator.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import Literal
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
@@ -19,40 +23,73 @@ from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.progress import Progress, silent
 from idpgan.training.fit import predict
 
+Part = Literal["test", "holdout"]  # real images that judge: never trained on
 PROTOCOL = "feature-classifier/1"  # another network, recipe or training set is another number
 _NAME = "cnn"
 _ACCURACY = "held_back_accuracy"  # kept beside the weights
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureClassifier:
-    """A classifier of real images, and what a score that was computed with it has to tell about it.
+class FeatureNetwork:
+    """What turns images into features, and what a score that was computed with it has to tell about it.
+
+    Attributes:
+        name: "classifier", "autoencoder" or "inception-v3".
+        model: In eval mode; its call, or that of a subclass's `features`, gives the features.
+        sha256: SHA-256 (hex) of the weights as a file: scores compare only where this is the same.
+        image_shape: (C, H, W) of the images that it takes.
+        resize: Side in pixels to which it resizes images; None for none.
+        standardize: Whether fidelity centers and scales the features: those of a network of one's own have any scale.
+        batch_size: Images per call.
+    """
+
+    name: str
+    model: nn.Module
+    sha256: str
+    image_shape: tuple[int, int, int]
+    resize: int | None = None
+    standardize: bool = True
+    batch_size: int = 1000
+
+    def features(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to features (B, F)."""
+        features: Tensor = self.model(images)
+        return features
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureClassifier(FeatureNetwork):
+    """A classifier of real images; its features are what its last layer sees.
 
     Attributes:
         model: In eval mode.
-        sha256: SHA-256 (hex) of the weights as a safetensors file: scores compare only where this is the same.
         held_back_accuracy: On the held-back tenth of the real training images, which chose the epoch.
         num_images: Real training images, held-back ones included.
         classes: Names of the classes.
-        image_shape: (C, H, W).
     """
 
     model: Classifier
-    sha256: str
-    held_back_accuracy: float
-    num_images: int
-    classes: tuple[str, ...]
-    image_shape: tuple[int, int, int]
+    held_back_accuracy: float = dataclasses.field(kw_only=True)
+    num_images: int = dataclasses.field(kw_only=True)
+    classes: tuple[str, ...] = dataclasses.field(kw_only=True)
+
+    def features(self, images: Tensor) -> Tensor:
+        """See `FeatureNetwork.features`."""
+        return self.model.features(images)
 
 
 @typed
-def full_training_set(split: Split) -> Images:
+def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     """Return all real training images that are there: public, holdout and private.
 
     In this order the same images come out in the same order whatever share is public or holdout.
+
+    Args:
+        split: The real data set.
+        judged_on: With "holdout" the holdout is left out: what judges has not seen what it is compared with.
     """
     split = split.existing()
-    parts = (split.public, split.holdout, split.private)
+    parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
     labels = [part.labels for part in parts if part.labels is not None]
     images = torch.cat([part.images for part in parts])
     return Images(images, torch.cat(labels) if labels else None, split.classes)
@@ -99,6 +136,7 @@ def fit_feature_classifier(
     model = build_classifier(_NAME, images.image_shape, len(images.classes))
     model.load_state_dict(weights)
     return FeatureClassifier(
+        name="classifier",
         model=model.to(device).eval(),
         sha256=hashlib.sha256(save(weights)).hexdigest(),
         held_back_accuracy=accuracy,
@@ -110,13 +148,13 @@ def fit_feature_classifier(
 
 @typed
 def extract_features(
-    classifier: FeatureClassifier, images: Images, *, cache: Cache | None = None, progress: Progress = silent
+    network: FeatureNetwork, images: Images, *, cache: Cache | None = None, progress: Progress = silent
 ) -> Tensor:
     """Compute the features of images, or take them from the cache.
 
     Args:
-        classifier: Its hash and that of the images are the key.
-        images: (C, H, W) as the classifier's.
+        network: Its hash and that of the images are the key.
+        images: (C, H, W) as the network's.
         cache: None computes anew.
         progress: Called after every batch.
 
@@ -126,9 +164,9 @@ def extract_features(
     Raises:
         InputError: If there are no images, or they have another shape.
     """
-    if len(images) == 0 or images.image_shape != classifier.image_shape:
+    if len(images) == 0 or images.image_shape != network.image_shape:
         raise InputError(
-            f"The feature classifier takes at least one image of the shape (C, H, W) = {classifier.image_shape}, "
+            f"The feature {network.name} takes at least one image of the shape (C, H, W) = {network.image_shape}, "
             f"got {len(images)} of {images.image_shape}."
         )
     done = 0
@@ -137,12 +175,13 @@ def extract_features(
         nonlocal done
         done += len(batch)
         progress("features", done, len(images))
-        return classifier.model.features(batch)
+        return network.features(batch).float()
 
     def compute() -> dict[str, Tensor]:
-        return {"features": predict(classifier.model, images.images, output=output).cpu()}
+        rows = predict(network.model, images.images, output=output, batch_size=network.batch_size)
+        return {"features": rows.cpu()}
 
-    key = {"protocol": PROTOCOL, "classifier": classifier.sha256, "images": images.digest()}
+    key = {"protocol": PROTOCOL, "classifier": network.sha256, "images": images.digest()}
     return (cache or Cache(None)).get("features", key, compute)["features"]
 
 

@@ -58,6 +58,7 @@ class UtilityResult:
         seeds: Each gave every classifier other weights, another held-back part and another order.
         num_images: Images trained on, held-back ones included.
         num_test: Real test images.
+        majority: Share of the most frequent class among the real test images: what one constant answer gets.
         images_digest: Hash of the images trained on.
         test_digest: Hash of the real test images.
         protocol: Name and version of how this was computed.
@@ -67,6 +68,7 @@ class UtilityResult:
     seeds: tuple[int, ...]
     num_images: int
     num_test: int
+    majority: float
     images_digest: str
     test_digest: str
     protocol: str
@@ -147,7 +149,14 @@ def measure_utility(
             )
         )
     return UtilityResult(
-        tuple(scores), tuple(seeds), len(images), len(test), digests["images"], digests["test"], PROTOCOL
+        scores=tuple(scores),
+        seeds=tuple(seeds),
+        num_images=len(images),
+        num_test=len(test),
+        majority=int(truth.bincount().max()) / len(truth),
+        images_digest=digests["images"],
+        test_digest=digests["test"],
+        protocol=PROTOCOL,
     )
 
 

@@ -25,6 +25,7 @@ def one_epoch():
         patch.setattr(fitting, "MIN_STEPS_PER_EPOCH", 1)
         for name, config in fitting.RECIPES.items():
             patch.setitem(fitting.RECIPES, name, config.model_copy(update={"epochs": 1}))
+        patch.setattr("idpgan.metrics.autoencoder.STEPS", 2)
         yield
 
 
@@ -70,16 +71,24 @@ def test_all_of_it_as_json(run, npz, images):
         assert told[name]["num_images"] == num_images
         assert [score["name"] for score in told[name]["scores"]] == ["cnn", "resnet", "logistic"]
         assert told[name]["seeds"] == [0]
+        assert 0.1 <= told[name]["majority"] <= 0.15
     assert 1 < told["inception"]["mean"] <= 10
     assert len(told["inception"]["classifier_sha256"]) == 64
     assert "curator only" in told["notes"][0]
     assert told["data"]["public_share"] == 0.2
+    assert told["fidelity"]["fid"] >= 0
+    assert (told["fidelity"]["part"], told["fidelity"]["num_real"], told["fidelity"]["network"]) == (
+        "test", 359, "classifier",
+    )  # fmt: skip
+    assert told["fidelity"]["features_sha256"] == told["inception"]["classifier_sha256"]
+    assert told["fidelity_ceiling"]["num_images"] == 1008
     assert {path.name for path in npz.parent.iterdir()} == {"images.npz"}
 
 
 def test_a_table_for_people(run, npz):
     text = run(npz, "--data", "digits", "--seeds", 1, "--splits", 5, "--no-progress")
-    for word in ("cnn", "resnet", "logistic", "these images", "inception score", "sha256", "curator only"):
+    scores = ("cnn", "resnet", "logistic", "these images", "majority", "inception score", "FID")
+    for word in (*scores, "sha256", "curator only", "359 real test images"):
         assert word in text
     assert "ceiling" not in text
 
@@ -117,6 +126,58 @@ def test_unlabeled_images_have_a_score_but_no_utility(run, tmp_path, images):
     assert "utility is not measured" in told["notes"][1]
 
 
+@pytest.fixture(scope="module")
+def unlabeled(tmp_path_factory):
+    """A flat folder of digits, and a config that declares it."""
+    from PIL import Image
+
+    folder, part = tmp_path_factory.mktemp("photos"), load(DataConfig()).private
+    for number, pixels in enumerate(part.images[:120, 0].numpy()):
+        Image.fromarray(pixels).save(folder / f"{number:03}.png")
+    config = folder.parent / "photos.toml"
+    config.write_text(
+        f"[data]\nname = 'folder'\nroot = '{folder}'\nnum_images = 120\nimage_size = 8\nchannels = 1\nclasses = []\n"
+    )
+    return config
+
+
+def test_images_without_any_labels_get_their_fidelity_from_an_autoencoder(run, npz, unlabeled):
+    told = json.loads(run(npz, "--config", unlabeled, "--ceiling", "--json"))
+    assert (told["utility"], told["inception"], told["ceiling"]) == (None, None, None)
+    assert (told["fidelity"]["network"], told["fidelity"]["num_real"]) == ("autoencoder", 24)
+    assert told["fidelity_ceiling"]["num_images"] == 87
+    assert "the data set has no labels" in told["notes"][1]
+    text = run(npz, "--config", unlabeled)
+    assert "FID" in text
+    assert "accuracy" not in text
+    with pytest.raises(InputError, match="has no labels"):
+        run(npz, "--config", unlabeled, "--only", "inception")
+
+
+def test_the_holdout_judges_where_settings_are_chosen(run, npz):
+    options = ("--data", "digits", "--seeds", 1, "--classifier", "logistic", "--part", "holdout", "--json")
+    told = json.loads(run(npz, *options))
+    assert [score["name"] for score in told["utility"]["scores"]] == ["logistic"]
+    assert told["part"] == told["fidelity"]["part"] == "holdout"
+    assert told["utility"]["num_test"] == told["fidelity"]["num_real"] == 143
+    assert told["inception"]["classifier_sha256"] == told["fidelity"]["features_sha256"]
+    usual = json.loads(run(npz, "--data", "digits", "--only", "fidelity", "--json"))
+    assert usual["fidelity"]["features_sha256"] != told["fidelity"]["features_sha256"]  # the holdout is left out
+
+
+def test_a_release_says_what_is_public_about_its_data(run, finished_run, npz, tmp_path):
+    release = shutil.copytree(finished_run / "release", tmp_path / "release")
+    for source, options in ((release, ("--num", 20)), (npz, ("--config", release)), (npz, ("--config", finished_run))):
+        told = json.loads(run(source, *options, "--only", "fidelity", "--json"))
+        assert told["data"]["name"] == "digits"
+        assert told["fidelity"]["fid"] > 0
+    config = json.loads((release / "config.json").read_text())
+    config["run"]["data"] |= {"holdout_share": 0.3, "root": "/etc"}
+    (release / "config.json").write_text(json.dumps(config))
+    told = json.loads(run(release, "--num", 20, "--only", "fidelity", "--json"))
+    assert (told["data"]["holdout_share"], told["data"]["root"]) == (0.3, None)  # a path of somebody else's is dropped
+
+
 def test_the_second_time_everything_is_known(run, npz, monkeypatch):
     options = (npz, "--data", "digits", "--seeds", 1, "--json")
     first = json.loads(run(*options))
@@ -141,9 +202,17 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
     [
         ([], "--data is missing"),
         (["--data", "digit"], "Did you mean 'digits'"),
-        (["--data", "digits", "--only", "inceptoin"], "Known: utility, inception"),
+        (["--data", "digits", "--only", "inceptoin"], "Known: utility, inception, fidelity"),
         (["--data", "digits", "--range", "0-1"], "pixel range '0-1' is unknown"),
         (["--data", "digits", "--device", "tpu"], "--device tpu is unknown"),
+        (["--data", "digits", "--part", "private"], "--part private is unknown"),
+        (["--data", "digits", "--part", "holdout", "data.holdout_share=0"], "no holdout images"),
+        (["--data", "digits", "--classifier", "svm"], "--classifier svm is unknown"),
+        (["--data", "digits", "--features", "vgg"], "--features vgg is unknown"),
+        (["--data", "digits", "--features", "inception-v3"], "nothing is downloaded"),
+        (["--data", "digits", "--weights", "w.pth"], "go together"),
+        (["--config", "/nowhere.toml"], "nowhere"),
+        (["--config", "."], "has no \\[data\\] section"),
         (["--data", "digits", "--seeds", "0"], "--seeds 0"),
         (["--data", "digits", "--splits", "0"], "splits = 0"),
         (["--data", "digits", "--splits", "5000"], "splits = 5000"),

@@ -84,7 +84,7 @@ def test_the_chosen_classifier_is_the_best_on_held_back_images():
         utility_module.ClassifierScore("cnn", 1, accuracies=(0.9,), held_back_accuracies=(0.5,)),
         utility_module.ClassifierScore("resnet", 1, accuracies=(0.1,), held_back_accuracies=(0.6,)),
     )
-    assert utility_module.UtilityResult(scores, (0,), 1, 1, "", "", "").chosen.name == "resnet"
+    assert utility_module.UtilityResult(scores, (0,), 1, 1, 1.0, "", "", "").chosen.name == "resnet"
 
 
 def test_known_results_come_from_the_cache(digits, tmp_path, monkeypatch):

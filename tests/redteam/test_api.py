@@ -142,7 +142,10 @@ CALLS = {
             "seed": 0,
         },
     ),
-    "full_training_set": (metrics.full_training_set, {"split": SPLIT}),
+    "full_training_set": (metrics.full_training_set, {"split": SPLIT, "judged_on": "test"}),
+    "frechet_distance": (metrics.frechet_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
+    "kernel_distance": (metrics.kernel_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
+    "nearest_scores": (metrics.nearest_scores, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
     "load_generator": (load_generator, {"path": "no-such-release"}),
     "sample": (GENERATOR.sample, {"num": 2, "labels": [0, 1], "seed": 0, "batch_size": 2}),
 }

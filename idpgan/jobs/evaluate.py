@@ -1,0 +1,257 @@
+"""``idpgan evaluate``: images under test, whoever made them, against the real data set that they stand for.
+
+Everything here is computed with private images: evaluation.json is for the curator only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idpgan import metrics
+from idpgan.config import apply_overrides, build, load_table
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
+from idpgan.errors import ConfigError, InputError
+from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
+from idpgan.metrics import Cache
+from idpgan.metrics.cache import default_folder
+from idpgan.metrics.evaluation import Evaluation, Features, default_metrics
+from idpgan.metrics.features import Part
+from idpgan.metrics.fitting import RECIPES
+from idpgan.metrics.source import kind_of, read_images
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
+from idpgan.progress import Progress, renamed, silent
+from idpgan.release.outputs import check_output
+from idpgan.run import describe_environment
+from idpgan.training.method import resolve_device
+
+FORMAT = "idpgan evaluation 1"
+ONLY = ("utility", "inception", "fidelity")
+_RUN_CONFIG = "config.toml"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure, and against what.
+
+    Attributes:
+        data: Name of the real data set; None is that of the config.
+        data_root: Where it lies now; None is where the config says.
+        config: A run, a release or a TOML file whose [data] says what is public about the real images; None is the
+            source itself, where it is a run or a release.
+        settings: ``data.key=value``, on top of that.
+        part: Which real images judge.
+        only: One of `ONLY`; None is all that can be measured.
+        ceiling: Also measure the real private images.
+        floor: Also measure the utility of the public images alone.
+        num: Images to draw from a generator; None is the number of private ones.
+        seeds: Fits of each classifier.
+        classifiers: Kinds that utility is measured with.
+        splits: Of the inception score.
+        features: Network of the fidelity.
+        weights: File of Inception-v3.
+        pixel_range: Of float images.
+        device: "auto", "cpu" or "cuda".
+        cache: Cache folder; None is the user's.
+        out: JSON file to write; None is evaluation.json of a run, and nothing otherwise.
+    """
+
+    data: str | None = None
+    data_root: Path | None = None
+    config: Path | None = None
+    settings: tuple[str, ...] = ()
+    part: Part = "test"
+    only: str | None = None
+    ceiling: bool = False
+    floor: bool = False
+    num: int | None = None
+    seeds: int = 3
+    classifiers: tuple[str, ...] = tuple(RECIPES)
+    splits: int = 10
+    features: Features = "auto"
+    weights: Path | None = None
+    pixel_range: str = "auto"
+    device: str = "auto"
+    cache: Path | None = None
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What was measured.
+
+    Attributes:
+        evaluation: The numbers.
+        facts: What was compared with what, JSON values.
+        out: Where to write it; None is nowhere.
+    """
+
+    evaluation: Evaluation
+    facts: dict[str, Any]
+    out: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of evaluation.json."""
+        facts = dict(self.facts)
+        ending = {name: facts.pop(name) for name in ("seconds", "environment")}
+        return {"format": FORMAT, **facts, **self.evaluation.to_json(), **ending}
+
+
+def evaluate_source(source: Path, options: Options | None = None, progress: Progress = silent) -> Evaluated:
+    """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
+
+    Args:
+        source: What `read_images` takes.
+        options: None is ``Options()``.
+        progress: Called now and then.
+
+    Raises:
+        InputError: If something cannot be measured; what can be seen at once is refused at once.
+    """
+    options = options or Options()
+    _check(options)
+    device = resolve_device(options.device, "--device")
+    kind, config, out = kind_of(source), data_config(source, options), _checked_out(source, options.out)
+    if options.num is not None and kind != "generator":
+        raise InputError(
+            f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
+        )
+    started = time.monotonic()
+    split = load(config, progress)
+    images = read_images(
+        source,
+        split.image_shape,
+        split.classes,
+        num=split.num_private if options.num is None else options.num,
+        device=device,
+        pixel_range=options.pixel_range,
+        progress=renamed(progress, "images under test"),
+    )
+    evaluation = metrics.evaluate_images(
+        images,
+        split,
+        _metrics(options, split.classes),
+        part=options.part,
+        num_seeds=options.seeds,
+        classifiers=options.classifiers,
+        splits=options.splits,
+        features=options.features,
+        weights=options.weights,
+        cache=Cache(options.cache or default_folder()),
+        device=device,
+        progress=progress,
+    )
+    facts = {
+        "source": str(source),
+        "kind": kind,
+        "data": config.model_dump(mode="json"),
+        "num_images": len(images),
+        "images_digest": images.digest(),
+        "seconds": round(time.monotonic() - started, 1),
+        "environment": describe_environment(str(device)),
+    }
+    return Evaluated(evaluation, facts, out)
+
+
+def write_evaluation(evaluated: Evaluated) -> None:
+    """Write evaluation.json, if there is a place for it."""
+    if evaluated.out is not None:
+        text = json.dumps(evaluated.to_json(), indent=2, allow_nan=False) + "\n"
+        write_text_atomic(evaluated.out, text, mode=PRIVATE_FILE)
+
+
+def data_config(source: Path, options: Options) -> DataConfig:
+    """Return the [data] section of a run or a release, with what the options say put in."""
+    wrong = [setting for setting in options.settings if not setting.startswith("data.")]
+    if wrong:
+        raise ConfigError(f"the setting '{wrong[0]}' is not for evaluate: write data.key=value.")
+    table = _data_table(source) if options.config is None else _named_table(options.config)
+    if options.data is not None and options.data != table.get("name"):
+        table = {"name": options.data}  # the other keys were meant for another data set
+    if options.data_root is not None:
+        table["root"] = options.data_root
+    config = build(DataConfig, apply_overrides({"data": table}, options.settings)["data"], "[data]")
+    if "name" not in config.model_fields_set:
+        raise ConfigError(
+            f"--data is missing: {source} does not say which real images to compare with. Name them, or a run, a "
+            "release or a config that does with --config."
+        )
+    return config
+
+
+def _named_table(path: Path) -> dict[str, Any]:
+    """Return [data] of what --config names, which must have one."""
+    if path.suffix == ".toml":
+        table = load_table(path).get("data")
+        if isinstance(table, dict):
+            return dict(table)
+    elif table := _data_table(path):
+        return table
+    raise ConfigError(f"--config {path} has no [data] section. Name a run, a release or a TOML config.")
+
+
+def _data_table(path: Path) -> dict[str, Any]:
+    """Return [data] of a run or a release; empty for anything else.
+
+    A release says what is public (size, classes, number of images), never where the private images lie: a path in it
+    would be somebody else's, and is dropped.
+    """
+    if (path / _RUN_CONFIG).is_file():
+        table = load_table(path / _RUN_CONFIG).get("data", {})
+        return dict(table) if isinstance(table, dict) else {}
+    release = path if path.is_dir() else path.parent  # the weights themselves may be named
+    config = release / CONFIG
+    if not config.is_file() or not (path.is_dir() or path.suffix == ".safetensors"):
+        return {}
+    document: Any = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))
+    for key in ("run", "data"):
+        document = document.get(key) if isinstance(document, dict) else None
+    return {} if not isinstance(document, dict) else {k: v for k, v in document.items() if not k.endswith("root")}
+
+
+def _metrics(options: Options, classes: Sequence[str]) -> list[str]:
+    """Return what is to be measured."""
+    wanted = [options.only] if options.only else list(default_metrics(classes))
+    if options.ceiling:
+        wanted += ["ceiling"] * (options.only != "fidelity" and bool(classes))
+        wanted += ["fidelity_ceiling"] * ("fidelity" in wanted)
+    return wanted + ["floor"] * options.floor
+
+
+def _checked_out(source: Path, out: Path | None) -> Path | None:
+    """Return where to write, which is never a release, a run's state, or what another command made."""
+    if out is None:
+        if not (source / _RUN_CONFIG).is_file():
+            return None
+        out = source / "evaluation.json"
+    check_output(out, FORMAT, [source])
+    check_writable(out)
+    return out
+
+
+def _check(options: Options) -> None:
+    """Refuse impossible options before anything is read."""
+    for name, value, allowed in (
+        ("--only", options.only or ONLY[0], ONLY),
+        ("--device", options.device, ("auto", "cpu", "cuda")),
+        ("--part", options.part, ("test", "holdout")),
+        ("--features", options.features, ("auto", "classifier", "autoencoder", "inception-v3")),
+        *(("--classifier", classifier, tuple(RECIPES)) for classifier in options.classifiers),
+    ):
+        if value not in allowed:
+            raise InputError(f"{name} {value} is unknown. Known: {', '.join(allowed)}.")
+    _check_counts(options.seeds, options.classifiers)
+    if (options.features == "inception-v3") != (options.weights is not None):
+        raise InputError("--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both.")
+
+
+def _check_counts(seeds: int, classifiers: Sequence[str]) -> None:
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds} must be at least 1.")
+    if not classifiers or len(set(classifiers)) < len(classifiers):
+        raise InputError(f"--classifier {', '.join(classifiers)}: name at least one, none twice.")

@@ -1,0 +1,326 @@
+"""Fidelity: how far generated images are from real ones in the features of a network, and which part of each is met.
+
+| score | better | paper |
+|---|---|---|
+| FID | 0 | Heusel, Ramsauer, Unterthiner, Nessler, Hochreiter (2017), arXiv:1706.08500, eq. 6 |
+| KID | 0 | Binkowski, Sutherland, Arbel, Gretton (2018), arXiv:1801.01401, section 4: unbiased, may be negative |
+| precision, recall | 1 | Kynkaanniemi, Karras, Laine, Lehtinen, Aila (2019), arXiv:1904.06991, eq. 1-2, k = 3 |
+| density, coverage | 1 | Naeem, Oh, Uh, Choi, Yoo (2020), arXiv:2002.09797, eq. 3-4, k = 5; density may exceed 1 |
+
+Precision and density fall where images look like no real one (blur, noise), recall and coverage where some kinds of
+real images are never generated. All depend on the feature network and on both numbers of images: compare like with
+like. Labels are not used. Everything here is computed with private images: curator only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.checks import typed
+from idpgan.data.images import Images
+from idpgan.errors import InputError
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.features import FeatureNetwork, Part, extract_features
+from idpgan.models.initialize import seeded_init
+from idpgan.progress import Progress, silent
+
+PROTOCOL = "fidelity/1"
+MOST_NEAREST = 10_000  # images of each set in KID and nearest neighbors
+FID_PER_FEATURE = 5  # images per feature from which FID's bias is small: Heusel et al. ask for 10,000 at 2,048 features
+FEW_NEAREST = 1_000
+_SUBSETS, _SUBSET = 100, 1_000  # of KID, as in the authors' program
+_MANIFOLD_K, _DENSITY_K = 3, 5  # the authors' choices
+_CHUNK_NUMBERS = 1 << 24  # distances at once: 128 MiB
+_SEED = 0  # a constant: two sets of images have one score
+
+
+@dataclasses.dataclass(frozen=True)
+class NearestScores:
+    """Scores of nearest neighbors, each in [0, 1] but density, which is >= 0.
+
+    Attributes:
+        precision: Share of the images that lie within the k = 3 ball of a real image.
+        recall: Share of the real images that lie within the k = 3 ball of an image.
+        density: Mean number of k = 5 balls of real images that an image lies in, divided by 5.
+        coverage: Share of the real images whose k = 5 ball holds an image.
+    """
+
+    precision: float
+    recall: float
+    density: float
+    coverage: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FidelityResult:
+    """Fidelity of a set of images, and what it depends on. Curator only.
+
+    Attributes:
+        fid: Frechet distance of Gaussians, >= 0.
+        kid: Squared maximum mean discrepancy, polynomial kernel of degree 3, mean over random subsets.
+        kid_std: Standard deviation over these subsets.
+        precision: See `NearestScores`, as the next three.
+        recall: .
+        density: .
+        coverage: .
+        num_images: Images scored.
+        num_real: Real images that they were compared with.
+        num_nearest: Images of each set in KID and the four scores of nearest neighbors, drawn at random.
+        part: Which real images these are: "test" or "holdout".
+        network: Name of the feature network.
+        num_features: F.
+        features_sha256: Hash of its weights; scores of different hashes do not compare.
+        resize: Side in pixels to which images were resized; None for none.
+        standardized: Whether the features were centered on the real ones and divided by one number, such that the real
+            ones have a mean variance of 1. So it is but with Inception-v3, whose scale is the literature's.
+        images_digest: Hash of the images.
+        real_digest: Hash of the real images.
+        protocol: Name and version of how this was computed.
+        notes: What a reader has to know.
+    """
+
+    fid: float
+    kid: float
+    kid_std: float
+    precision: float
+    recall: float
+    density: float
+    coverage: float
+    num_images: int
+    num_real: int
+    num_nearest: int
+    part: Part
+    network: str
+    num_features: int
+    features_sha256: str
+    resize: int | None
+    standardized: bool
+    images_digest: str
+    real_digest: str
+    protocol: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return dataclasses.asdict(self)
+
+
+@typed
+def frechet_distance(features: Tensor, real: Tensor) -> float:
+    """Return ``|m - m'|^2 + tr(S + S' - 2 (S S')^(1/2))`` of means and covariances, FID without a network.
+
+    Args:
+        features: (N, F) floating point, N >= 2; computed in float64, by torchmetrics.
+        real: (M, F), M >= 2.
+
+    Raises:
+        InputError: If shapes do not fit, a set has fewer than 2 rows, or a value is not finite.
+    """
+    _check(features, real, 2)
+    from torchmetrics.image.fid import FrechetInceptionDistance
+
+    metric = FrechetInceptionDistance(_Given(features.shape[1])).set_dtype(torch.float64)
+    for rows, is_real in ((real, True), (features, False)):
+        for block in rows.cpu().split(max(1, _CHUNK_NUMBERS // rows.shape[1])):
+            metric.update(block.double(), real=is_real)
+    return max(0.0, float(metric.compute()))  # rounding may leave -1e-6 where both are equal
+
+
+@typed
+def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
+    """Return mean and standard deviation of the squared maximum mean discrepancy over 100 random subsets, KID's.
+
+    Kernel ``(x . y / F + 1)^3``, unbiased estimate, subsets of 1,000 rows of each set, or of half the smaller set where
+    that is less. Computed in float64, by torchmetrics. One pair of sets has one score.
+
+    Args:
+        features: (N, F) floating point, N >= 4.
+        real: (M, F), M >= 4.
+
+    Raises:
+        InputError: As of `frechet_distance`.
+    """
+    _check(features, real, 4)
+    from torchmetrics.image.kid import KernelInceptionDistance
+
+    size = min(_SUBSET, min(len(features), len(real)) // 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that it keeps all features, of which there are few
+        metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=_SUBSETS, subset_size=size)
+    metric.set_dtype(torch.float64)
+    metric.update(real.cpu().double(), real=True)
+    metric.update(features.cpu().double(), real=False)
+    with seeded_init(_SEED):  # it draws subsets from torch's global state
+        mean, std = metric.compute()
+    return float(mean), float(std)
+
+
+@typed
+def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
+    """Return precision, recall, density and coverage; distances are Euclidean, in float64, a block of rows at a time.
+
+    Args:
+        features: (N, F) floating point, N >= 6: every row needs 5 neighbors.
+        real: (M, F), M >= 6. The four compare only at equal N and M.
+
+    Raises:
+        InputError: As of `frechet_distance`.
+    """
+    _check(features, real, _DENSITY_K + 1)
+    fake, true = features.double(), real.double().to(features.device)
+    center = true.mean(0)  # cdist multiplies: far from the origin it would lose digits
+    fake, true = fake - center, true - center
+    true_radii = _radii(true, (_MANIFOLD_K, _DENSITY_K))  # (M, 2)
+    fake_radii = _radii(fake, (_MANIFOLD_K,))[:, 0]  # (N,)
+    precise, dense = [], []
+    recalled = torch.zeros(len(true), dtype=torch.bool, device=fake.device)
+    covered = recalled.clone()
+    size = max(1, _CHUNK_NUMBERS // len(true))
+    for block, radii in zip(fake.split(size), fake_radii.split(size), strict=True):
+        distances = torch.cdist(block, true)  # (B, M)
+        precise.append((distances <= true_radii[:, 0]).any(1))
+        inside = distances <= true_radii[:, 1]
+        dense.append(inside.sum(1))
+        covered |= inside.any(0)
+        recalled |= (distances <= radii[:, None]).any(0)
+    return NearestScores(
+        precision=float(torch.cat(precise).double().mean()),
+        recall=float(recalled.double().mean()),
+        density=float(torch.cat(dense).double().mean()) / _DENSITY_K,
+        coverage=float(covered.double().mean()),
+    )
+
+
+@typed
+def measure_fidelity(
+    images: Images,
+    real: Images,
+    network: FeatureNetwork,
+    *,
+    part: Part = "test",
+    cache: Cache | None = None,
+    progress: Progress = silent,
+) -> FidelityResult:
+    """Score images against real ones that neither the generator nor the feature network was trained on.
+
+    Args:
+        images: At least 6.
+        real: At least 6, of the same shape; null records left out.
+        network: From `fit_feature_classifier`, `fit_feature_autoencoder` or `load_inception`.
+        part: What `real` is, for the result.
+        cache: Keeps the features.
+        progress: Called after every batch.
+
+    Raises:
+        InputError: If there are too few images, or the shapes differ.
+    """
+    least = _DENSITY_K + 1
+    if min(len(images), len(real)) < least:
+        raise InputError(
+            f"Fidelity compares {len(images)} images with {len(real)} real ones of the {part} part, and needs at least "
+            f"{least} of each. Give more images."
+        )
+    fake = extract_features(network, images, cache=cache, progress=progress)
+    true = extract_features(network, real, cache=cache, progress=progress)
+    if network.standardize:
+        fake, true = _standardized(fake, true)
+    num = min(len(fake), len(true), MOST_NEAREST)
+    some_fake, some_true = _subset(fake, num), _subset(true, num)
+    kid, kid_std = kernel_distance(some_fake, some_true)
+    return FidelityResult(
+        fid=frechet_distance(fake, true),
+        kid=kid,
+        kid_std=kid_std,
+        **dataclasses.asdict(nearest_scores(some_fake, some_true)),
+        num_images=len(fake),
+        num_real=len(true),
+        num_nearest=num,
+        part=part,
+        network=network.name,
+        num_features=fake.shape[1],
+        features_sha256=network.sha256,
+        resize=network.resize,
+        standardized=network.standardize,
+        images_digest=images.digest(),
+        real_digest=real.digest(),
+        protocol=PROTOCOL,
+        notes=_notes(len(fake), len(true), num, fake.shape[1]),
+    )
+
+
+def _notes(num_images: int, num_real: int, num_nearest: int, num_features: int) -> tuple[str, ...]:
+    """Warn of what too few images do to a score."""
+    notes, fewest, least = [], min(num_images, num_real), FID_PER_FEATURE * num_features
+    if fewest < least:
+        singular = ", and below the number of features a covariance is singular" if fewest <= num_features else ""
+        notes.append(
+            f"too few for FID: {fewest:,} images at {num_features:,} features, where {least:,} are the least; few "
+            f"images raise FID{singular}. KID is unbiased: quote that"
+        )
+    if num_nearest < FEW_NEAREST:
+        notes.append(
+            f"precision, recall, density and coverage of {num_nearest:,} images of each kind: compare only with "
+            "scores of equally many"
+        )
+    return tuple(notes)
+
+
+class _Given(nn.Module):
+    """Hands features on, where torchmetrics asks for a network."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+def _standardized(fake: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Move and scale both sets such that the second has mean 0 and a mean variance of 1; distances keep their order.
+
+    FID only changes its unit. KID's kernel has a scale of its own, on which raw features of size 30 leave nothing but
+    the third powers of a few.
+    """
+    center, spread = true.mean(0), true.var(0).mean().sqrt()
+    if not float(spread) > 0:
+        raise InputError("All real images have the same features: this feature network tells nothing. Take another.")
+    return (fake - center) / spread, (true - center) / spread
+
+
+def _subset(rows: Tensor, num: int) -> Tensor:
+    """Return `num` random rows in their order, all of them where there are no more."""
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(_SEED))
+    return rows[order[:num].sort().values]
+
+
+def _radii(rows: Tensor, neighbors: tuple[int, ...]) -> Tensor:
+    """Return the distance of each row to its k-th nearest other row, for some k: (N, len(neighbors))."""
+    radii, start = [], 0
+    for block in rows.split(max(1, _CHUNK_NUMBERS // len(rows))):
+        distances = torch.cdist(block, rows)  # (B, N)
+        own = torch.arange(len(block), device=rows.device)
+        distances[own, start + own] = torch.inf  # a row is no neighbor of itself; a copy of it is
+        nearest = distances.topk(max(neighbors), largest=False).values  # ascending
+        radii.append(nearest[:, [k - 1 for k in neighbors]])
+        start += len(block)
+    return torch.cat(radii)
+
+
+def _check(features: Tensor, real: Tensor, least: int) -> None:
+    """Raise an `InputError` for what cannot be compared."""
+    for rows in (features, real):
+        if rows.ndim != 2 or not rows.is_floating_point() or len(rows) < least or rows.shape[1] == 0:
+            found = f"{rows.dtype} {tuple(rows.shape)}"
+            raise InputError(f"Features must be floating point (N, F) of at least {least} rows, got {found}.")
+        if not bool(rows.isfinite().all()):
+            raise InputError("Features hold NaN or infinity: the feature network or its weights are broken.")
+    if features.shape[1] != real.shape[1]:
+        raise InputError(
+            f"{features.shape[1]} features do not compare with {real.shape[1]}. Take one network for both."
+        )
