@@ -18,6 +18,10 @@ def stream(
     first: Annotated[int | None, typer.Option(help="Index of the first line's value; default: the next.")] = None,
     block: Annotated[int, typer.Option(help="Values that are answered, and made durable, together.")] = 1,
     real: Annotated[bool, typer.Option("--real", help="Real values of at most 1 per event, not whole counts.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder to give away: all answers so far.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="What the card calls the stream.")] = "a stream",
     as_json: AsJson = False,
 ) -> None:
     r"""Release the running count of values that arrive line by line on stdin, one answer per line on stdout.
@@ -33,7 +37,8 @@ def stream(
         if not as_json:
             print("\n".join(map(repr, answers)), flush=True)
 
-    done = run(sys.stdin, Terms(epsilon, horizon, not real), show, state=state, first=first, block=block)
+    terms = Terms(epsilon, horizon, not real)
+    done = run(sys.stdin, terms, show, state=state, first=first, block=block, out=out, data=data)
     if as_json:
         facts = {"count": done.count, "new": done.new, "repeated": done.repeated, "answers": list(done.answers)}
         print_json({**facts, "privacy": done.counter.privacy.to_json()})

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from idpgan.continual.stream import ContinualCounter
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -26,6 +29,7 @@ from idpgan.files import (
     read_plain,
     write_text_atomic,
 )
+from idpgan.release.outputs import refuse_closed
 
 FORMAT = "idpgan stream state 1"
 _LONGEST_LINE = 400  # characters; a number has far fewer
@@ -75,6 +79,8 @@ def stream(
     state: Path | None = None,
     first: int | None = None,
     block: int = 1,
+    out: Path | None = None,
+    data: str = "a stream",
 ) -> Streamed:
     """Answer values line by line.
 
@@ -87,12 +93,19 @@ def stream(
         first: Index of the first line's value, from 1; None = the next one. Values of indices that were answered
             before are not read, and get the stored answers.
         block: Values that are answered together.
+        out: A new folder for the release: all answers so far, with card and proof. None = none is written.
+        data: What the card calls the stream.
 
     Raises:
         InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off). What
             was emitted before stands; nothing of the block is released. Also for a state that is foreign, damaged, of
-            other terms or in use, and for a ``first`` that leaves a gap.
+            other terms or in use, for a ``first`` that leaves a gap, and for an ``out`` that exists.
     """
+    if out is not None:
+        if os.path.lexists(out):
+            raise InputError(f"--out {out} exists already, and a release is not written over. Choose another name.")
+        refuse_closed(out, f"--out {out}")
+        check_writable(out)
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
     with _book(state, terms) as book:
@@ -111,6 +124,8 @@ def stream(
             index, new, repeated = index + len(values), new + len(values) - old, repeated + old
             shown += answers
             emit(answers)
+        if out is not None:
+            book.counter.write(out, book.everything(), data)
         return Streamed(book.counter.count, new, repeated, book.counter, tuple(shown))
 
 
@@ -154,15 +169,23 @@ class _Memory:
 
     def __init__(self, counter: ContinualCounter) -> None:
         self.counter = counter
+        self._answers: list[float] = []
 
     def add(self, values: list[float]) -> list[float]:
         """Release the next values."""
-        return self.counter.release(values).tolist() if values else []
+        answers: list[float] = self.counter.release(values).tolist() if values else []
+        self._answers += answers
+        return answers
 
     def answer(self, index: int) -> float:
         """Return an old answer."""
-        answer: float = self.counter.answer(index)
-        return answer
+        return self._answers[index - 1]
+
+    def everything(self) -> Tensor:
+        """Return all answers so far, (T,)."""
+        if not self._answers:
+            raise InputError("no value was answered, so there is nothing to give away: --out was not written.")
+        return torch.tensor(self._answers, dtype=torch.int64 if self.counter.integer else torch.float64)
 
 
 class _File(_Memory):
@@ -176,7 +199,8 @@ class _File(_Memory):
             missing = self.counter.count - len(self._answers)
             if missing > len(last):
                 raise InputError(f"{self.shown} lacks answers that were shown. Restore it from a copy.")
-            self._append(last[len(last) - missing :])  # a crash came between the two files
+            self._write(last[len(last) - missing :])  # a crash came between the two files
+            self._answers += last[len(last) - missing :]
         else:
             if self.shown.exists():
                 raise InputError(
@@ -191,21 +215,17 @@ class _File(_Memory):
         answers = super().add(values)
         if answers:
             self._save(answers)
-            self._append(answers)
+            self._write(answers)
         return answers
-
-    def answer(self, index: int) -> float:
-        """Return an old answer."""
-        return self._answers[index - 1]
 
     def _save(self, last: list[float]) -> None:
         content = {"format": FORMAT, "stream": self.counter.state(), "last": last}
         write_text_atomic(self.path, json.dumps(content, allow_nan=False) + "\n", mode=PRIVATE_FILE)
 
-    def _append(self, answers: list[float]) -> None:
+    def _write(self, answers: list[float]) -> None:
+        """Put answers behind those that are in the file."""
         if not answers:
             return
-        self._answers += answers
         with open(self.shown, "a", encoding="ascii") as file:
             file.write("".join(f"{answer!r}\n" for answer in answers))
             file.flush()

@@ -8,6 +8,7 @@ import pytest
 
 from idpgan.errors import InputError
 from idpgan.jobs.stream import Terms, answers_of, stream
+from idpgan.jobs.verify import verify
 
 TERMS = Terms(1.0, 20)
 
@@ -52,7 +53,7 @@ def test_a_crash_between_the_files_releases_nothing_twice(tmp_path, monkeypatch,
     answered([3, 0], state=state)
     with monkeypatch.context() as patch:
         if when == "before the answers":
-            patch.setattr("idpgan.jobs.stream._File._append", crash)
+            patch.setattr("idpgan.jobs.stream._File._write", crash)
         with pytest.raises(Crash):
             stream(
                 ["5\n", "6\n"], TERMS, crash if when == "before they are shown" else shown.extend, state=state, block=2
@@ -125,6 +126,27 @@ def test_a_gap_is_refused(tmp_path, first):
     answered([3], state=tmp_path / "a.state")
     with pytest.raises(InputError, match="--first"):
         answered([3], state=tmp_path / "a.state", first=first)
+
+
+def test_the_answers_of_all_calls_are_given_away_and_verify(tmp_path):
+    state, out = tmp_path / "faces.state", tmp_path / "release"
+    shown = answered([3, 0, 5], state=state) + answered([2, 2], state=state, out=out, data="faces enrolled")
+    found = verify(out)
+    assert found.consistent, found.problems
+    assert found.recomputed == pytest.approx(1.0)
+    assert [int(line.split(",")[1]) for line in (out / "answers.csv").read_text().splitlines()[1:]] == shown
+    assert "faces enrolled" in (out / "README.md").read_text()
+    (out / "answers.csv").write_text((out / "answers.csv").read_text().replace(f"1,{shown[0]}", f"1,{shown[0] + 1}"))
+    assert not verify(out).consistent
+
+
+def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
+    (tmp_path / "release").mkdir()
+    with pytest.raises(InputError, match="--out"):
+        stream(iter(lambda: pytest.fail("read"), None), TERMS, print, out=tmp_path / "release")
+    with pytest.raises(InputError, match="nothing to give away"):
+        answered([], out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_command_prints_one_answer_per_line(monkeypatch, capsys):
