@@ -25,7 +25,7 @@ Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lie
 
 
 def declared_shape(
-    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header
+    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header, hint: str = ""
 ) -> tuple[int, int, int]:
     """Return the declared (C, H, W), after everything that is declared was held against what lies there.
 
@@ -35,6 +35,7 @@ def declared_shape(
         paths: Its image files, at least one; a few headers are read.
         counted: What was found by names alone: num_images, num_people, classes.
         header: Reads a header.
+        hint: What else to say where something is not declared.
 
     Raises:
         DataError: If a key is missing (all of them are named, with what was found), if a number is another, or if most
@@ -47,7 +48,7 @@ def declared_shape(
         check_class_names(found.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
-            f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "
+            f"public about a folder is never derived from its images (docs/neighbors.md).{hint} Found in {root}: "
             f"{', '.join(f'data.{key} = {shown(found.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:
@@ -91,8 +92,9 @@ def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Pa
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
     if declared and found and (empty or unwanted):  # without classes all folders are alike
         _LOG.warning(
-            "data.classes and the folders of %s do not meet: no folder for %s; not declared, so that all files in them "
-            "stand as null records: %s.", root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
+            "data.classes and what %s holds do not meet. Declared, but not there: %s. There, but not declared, so that "
+            "all images of it stand as null records: %s.",
+            root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
         )  # fmt: skip
 
 

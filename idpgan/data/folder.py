@@ -3,18 +3,21 @@
     root/CLASS/*.png           one folder a class, searched to any depth; labels are positions in `data.classes`
     root/train/..., root/test/...    the set brings its own test images
     root/*.png                 no classes: the images are unlabeled
+    root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` writes it)
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
 and folders are left out: ``.DS_Store`` and whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what
 `idpgan sample` writes beside its images (`EXPORTED`). Any other file whose name is no image's is an error naming it.
 
-A position is a file, in the order of the names: of the class folder, of the folder below it, of the file. A file that
-is empty, damaged, of another size, or in a folder that is none of `data.classes` keeps its position as a null record,
-so that nobody else's position depends on it. Numbers, size, channels and classes are declared (`declared`).
+A position is a file, in the order of the names: of the class folder, of the folder below it, of the file; or a row of
+metadata.csv, in the order of the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a
+class that is none of `data.classes` keeps its position as a null record, so that nobody else's position depends on it.
+Files that metadata.csv does not name are not read. Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -34,6 +37,8 @@ from PIL import Image
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
+from idpgan.data.labels import attribute_classes
+from idpgan.data.metadata import METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
 from idpgan.data.source import Found, Progress, Read, Refused
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
@@ -52,7 +57,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
 Shape = tuple[int, int, int]  # (C, H, W)
-UNWANTED = -1  # label of a file whose class folder is not on the list
+UNWANTED = -1  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):
@@ -61,12 +66,17 @@ class Files(NamedTuple):
     paths: tuple[Path, ...]
     labels: tuple[int, ...] = ()  # empty where there are no classes
     classes: tuple[str, ...] = ()
+    unwanted: str = "lies in a folder that is none of data.classes"  # what is said of a label UNWANTED
 
 
 def describe(config: DataConfig) -> Found | None:
     """Hold what is declared against the files' names and some headers; None where the folder is not there."""
     if not _root(config).is_dir():
         return None
+    if _has_metadata(config):
+        files, rows, shape = _declared_rows(config)
+        people = torch.bincount(torch.tensor(rows.people)).tolist() if rows.people else ()
+        return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people))
     train, test, shape = _declared(config)
     return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes)
 
@@ -77,6 +87,8 @@ def read(config: DataConfig, progress: Progress | None = None) -> Read:
     Raises:
         DataError: If there are no images, or the folder contradicts what is declared.
     """
+    if _has_metadata(config):
+        return _read_rows(config, progress)
     train, test, shape = _declared(config)
 
     def decoder(path: Path) -> np.ndarray:
@@ -91,13 +103,110 @@ def read(config: DataConfig, progress: Progress | None = None) -> Read:
     return Read(images.select(order[:num]), images.select(order[num:]), refused)
 
 
-def read_all(root: Path, channels: int | None, progress: Progress | None = None) -> Images:
+def _has_metadata(config: DataConfig) -> bool:
+    """Tell whether rows of a metadata.csv are the positions."""
+    return (_root(config) / METADATA).is_file()
+
+
+def _read_rows(config: DataConfig, progress: Progress | None) -> Read:
+    """Read the images that metadata.csv names, with their people and attributes."""
+    files, rows, shape = _declared_rows(config)
+    images, refused = read_files(files, shape, lambda path: decode(path, config.channels, shape[1:]), progress)
+    if rows.people is not None:
+        images = dataclasses.replace(images, identities=torch.tensor(rows.people))
+    if config.attributes:
+        columns = [[bit or 0 for bit in bits(values)] for values in rows.values]
+        attributes = torch.tensor(columns, dtype=torch.uint8).T.contiguous()
+        images = dataclasses.replace(images, attributes=attributes, attribute_names=config.attributes)
+        images = images if images.null is None else images.zeroed_out(images.null)
+    return Read(images, refused=refused)
+
+
+def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
+    """List the rows of metadata.csv, and check everything that is declared about them."""
+    root = _root(config)
+    rows = read_rows(root, config.label)
+    if not rows.paths:
+        raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
+    if config.num_people is not None and rows.people is None:
+        raise DataError(
+            f"data.num_people = {config.num_people}, but {root / METADATA} has no column 'person'. Leave num_people "
+            "out, or add the column."
+        )
+    if config.classes and not config.label:
+        raise DataError(
+            f"data.classes = {shown(config.classes)}, but data.label does not say which column of {root / METADATA} "
+            f"holds them: {', '.join(rows.columns) or 'it has none'}. Set data.label, or data.classes = []."
+        )
+    counted: dict[str, object] = {"num_images": len(rows.paths)}
+    counted |= {} if rows.people is None else {"num_people": rows.num_people}
+    found, hint = [], ""
+    if config.classes:
+        found = class_values(rows.values[0])
+        counted["classes"] = found[:MOST_CLASSES]
+    elif not config.label:
+        counted["classes"] = found
+        hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns else ""
+    elif any(None in bits(values) for values in rows.values):
+        hint = f" Classes of '{config.label[0]}' (data.classes): {_first(class_values(rows.values[0]))}."
+    shape = declared_shape(config, root, rows.paths, counted, lambda path: header(path, config.channels), hint)
+    files = _labeled_rows(config.label, config.classes or (), rows)
+    unwanted = files.labels.count(UNWANTED)
+    if 2 * unwanted > len(rows.paths):
+        wanted = (
+            f"data.classes = {shown(config.classes)}"
+            if config.classes
+            else f"data.label = {shown(config.label)} without data.classes, which asks for columns of 1 and 0"
+        )
+        raise DataError(
+            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values. Column "
+            f"'{config.label[0]}' has {_first(class_values(rows.values[0]))}: set data.classes."
+        )
+    return files, rows, shape
+
+
+def _first(values: Sequence[str]) -> str:
+    """Show the first values of a column."""
+    return ", ".join(map(shown, values[:20])) + ", ..." * (len(values) > 20)
+
+
+def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> Files:
+    """Label rows by one column with declared classes, or find those that lack an attribute."""
+    if classes:
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = tuple(numbers.get(value, UNWANTED) for value in rows.values[0])
+        return Files(rows.paths, labels, tuple(classes), f"has none of data.classes in the column {label[0]}")
+    each = zip(*(bits(values) for values in rows.values), strict=True)
+    labels = tuple(UNWANTED if None in bits_of_row else 0 for bits_of_row in each)
+    return Files(rows.paths, labels, (), f"has neither 1 nor 0 in a column of {', '.join(label)}")
+
+
+def _public_rows(root: Path, config: DataConfig | None) -> Files:
+    """List public images by their metadata.csv; those of other classes are left out."""
+    rows = read_rows(root, config.label if config else ())
+    files = _labeled_rows(config.label if config else (), (config.classes or ()) if config else (), rows)
+    keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
+    if not keep:
+        raise DataError(f"{root / METADATA} names no image of data.classes. Name another folder of public images.")
+    labels, classes = files.labels, files.classes
+    if config and config.attributes:
+        columns = [[bit or 0 for bit in bits(values)] for values in rows.values]
+        labels = tuple(sum(bit << j for j, bit in enumerate(row)) for row in zip(*columns, strict=True))
+        classes = attribute_classes(config.attributes)
+    return Files(tuple(rows.paths[i] for i in keep), tuple(labels[i] for i in keep) if classes else (), classes)
+
+
+def read_all(
+    root: Path, channels: int | None, progress: Progress | None = None, config: DataConfig | None = None
+) -> Images:
     """Read a folder that protects nobody, train/ and test/ together where it has them; its classes are its folders.
+
+    Where it has a metadata.csv, its classes are those of a config.
 
     Raises:
         DataError: If there are no images, or for the first file that is damaged or not like the first one.
     """
-    files = scanned(root)
+    files = scanned(root, config)
     shape = decode(files.paths[0], channels).shape
 
     def decoder(path: Path) -> np.ndarray:
@@ -115,8 +224,10 @@ def read_all(root: Path, channels: int | None, progress: Progress | None = None)
     return images
 
 
-def scanned(root: Path) -> Files:
+def scanned(root: Path, config: DataConfig | None = None) -> Files:
     """List what `read_all` reads, without opening an image; raises like `scan`."""
+    if (root / METADATA).is_file():
+        return _public_rows(root, config)
     train, test = scan(root)
     return train if test is None else _joined(train, test)
 
@@ -124,6 +235,11 @@ def scanned(root: Path) -> Files:
 def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
     """List the files, and check everything that is declared about them."""
     root = _root(config)
+    if config.label:
+        raise DataError(
+            f"data.label = {', '.join(config.label)}, but {root} has no {METADATA} with such columns. Leave data.label "
+            "out, or write one (idpgan prepare)."
+        )
     train, test = scan(root, config.classes)
     if not train.paths:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
@@ -203,7 +319,7 @@ def read_files(
         for index in range(start, min(start + CHUNK, len(paths))):
             try:
                 if files.labels and files.labels[index] == UNWANTED:
-                    raise DataError(f"{paths[index]} lies in a folder that is none of data.classes.")
+                    raise DataError(f"{paths[index]} {files.unwanted}.")
                 pixels[index] = decoder(paths[index])
             except DataError as error:
                 null[index] = True
