@@ -15,6 +15,7 @@ from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
 from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
+from idpgan.cli.init import init
 from idpgan.cli.methods import methods
 from idpgan.cli.prepare import prepare
 from idpgan.cli.sample import sample
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, train, sample, evaluate, attack, audit, methods, verify, doctor):
+for command in (prepare, init, train, sample, evaluate, attack, audit, methods, verify, doctor):
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 

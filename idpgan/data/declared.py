@@ -42,8 +42,8 @@ def declared_shape(
             files cannot be what is declared.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
-    shapes, first_error = _probed(paths, header)
-    found = {**counted, **_looks(shapes)}
+    shapes, first_error = probed(paths, header)
+    found = {**counted, **looks(shapes)}
     if missing:
         check_class_names(found.get("classes", ()))
         raise DataError(
@@ -103,7 +103,7 @@ def shown(value: Any) -> str:
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
+def probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
     """Read some headers, spread over the folder, None for a file that has none; and the first reason why not."""
     step = -(-len(paths) // _PROBES)
     shapes: list[tuple[int, int, int] | None] = []
@@ -117,7 +117,7 @@ def _probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int,
     return shapes, first
 
 
-def _looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+def looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     """Return the size and the channels that most files have, as the config writes them."""
     known = Counter(shape for shape in shapes if shape is not None)
     if not known:

@@ -10,8 +10,9 @@ from idpgan.methods import MethodInfo
 if TYPE_CHECKING:
     from idpgan.synthesis.aggregate.config import Config
     from idpgan.synthesis.aggregate.method import Method
+    from idpgan.synthesis.aggregate.starter import starter
 
-__all__ = ["INFO", "Config", "Method"]
+__all__ = ["INFO", "Config", "Method", "starter"]
 
 INFO = MethodInfo(
     name="idp-gan-aggregate",
@@ -24,4 +25,4 @@ INFO = MethodInfo(
     reason="one release of noisy sums of features of bounded norm; training on them costs nothing",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method", "starter": "starter"})
