@@ -26,8 +26,8 @@ _HEAD = """# Every key of a config
 Made from the code by `python -m idpgan.jobs.keys > docs/keys.md`; a test compares. A config is a TOML file, as
 `idpgan init` prints it; a key that is left out has the default ("none": a value that only leaving it out gives), and an
 unknown one is refused. Any key can be set on the command line: `idpgan train config.toml training.steps=100`. `[data]`,
-`[model]`, `[training]` and `[release]` are the same for all methods; `[method]` and `[privacy]` are the method's own, which
-`method.name` chooses.
+`[model]`, `[training]` and `[release]` are the same for all methods; `[method]` and `[privacy]` are the method's own,
+which `method.name` chooses.
 """
 
 
