@@ -21,7 +21,7 @@ from idpgan.synthesis import build_config, load_method
 from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
 
 HANDWRITING = ("digits", "mnist")
-MOST_SHOWN_CLASSES = 64
+MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
 _PEOPLE_LAYOUTS = ("orl", "yale", "yale-b", "faces94", "faces95")  # who is who is in their names
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
@@ -73,14 +73,9 @@ def init(source: str, data_root: Path | None = None) -> Template:
             "of any size is made ready by idpgan prepare."
         )
     shape, settings, people = _split(data.settings)
-    if shape.image_shape[1:] not in SIZES:
-        raise InputError(
-            f"The images of {source} are {shape.image_shape[1]} x {shape.image_shape[2]} (height x width), and "
-            f"networks are built for {SIZES_IN_WORDS}. Make them ready first: idpgan prepare {source} NEW --size 48."
-        )
     per_person = -(-people[0] // people[1]) if people else None
     facts = Facts(shape, per_person, source in HANDWRITING)
-    sections = {"data": settings, **load_method(STARTER).starter(facts)}
+    sections = {"data": settings, **load_method(STARTER).suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     build_config(table, "what init has written").check(shape)
     return Template(_text(source, sections, data, shape), table, _notes(data))
@@ -149,10 +144,10 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     fitting = {
         column: values
         for column, values in zip(columns, rows.values, strict=True)
-        if 1 < len(class_values(values)) <= MOST_SHOWN_CLASSES
+        if 1 < len(class_values(values)) <= min(MOST_SHOWN_CLASSES, len(values) // LEAST_PER_CLASS)
     }
     if not fitting:
-        return _Data(settings | {"classes": Setting([], "no column with 2 to 64 values: unlabeled")}, Counter())
+        return _Data(settings | {"classes": Setting([], "no column with a few values: unlabeled")}, Counter())
     column, values = next(iter(fitting.items()))
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
     if None in bits(values):
@@ -182,6 +177,12 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
         raise InputError(
             f"Images of {root} have {len(sizes)} sizes among {len(shapes)} looked at, and all must have one. Make them "
             f"ready first: idpgan prepare {root} NEW --size 48."
+        )
+    (height, width), _ = sizes.most_common(1)[0]
+    if (height, width) not in SIZES:
+        raise InputError(
+            f"The images of {root} are {height} x {width} (height x width), and networks are built for "
+            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {root} NEW --size 48."
         )
     return {
         "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),

@@ -1,6 +1,6 @@
 """What a config begins with: a method's own suggestion, by what is public about the data. `idpgan init` writes it.
 
-A method that can be begun with gives ``starter(facts) -> Sections`` under that name, in a module without torch.
+A method that can be begun with gives ``suggest(facts) -> Sections`` among its lazy names.
 """
 
 from __future__ import annotations

@@ -137,9 +137,9 @@ REFUSED = {
     "people": ({"num_people": 11}, {}, "data.num_people = 11, but .* holds 10"),
     "nobody": ({}, {"header": "file_name,mood,glasses,who"}, "has no column 'person'"),
     "no label": ({"label": ()}, {}, "data.label does not say which column"),
-    "others": ({"classes": ("furious",)}, {}, r'20 of 20 rows of .* set data.classes'),
+    "others": ({"classes": ("furious",)}, {}, r"20 of 20 rows of .* set data.classes"),
     "no attribute": ({"classes": None}, {}, r'asks for columns of 1 and 0, but .*"glad", "sad": set data.classes'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -10,9 +10,9 @@ from idpgan.methods import MethodInfo
 if TYPE_CHECKING:
     from idpgan.synthesis.aggregate.config import Config
     from idpgan.synthesis.aggregate.method import Method
-    from idpgan.synthesis.aggregate.starter import starter
+    from idpgan.synthesis.aggregate.starter import suggest
 
-__all__ = ["INFO", "Config", "Method", "starter"]
+__all__ = ["INFO", "Config", "Method", "suggest"]
 
 INFO = MethodInfo(
     name="idp-gan-aggregate",
@@ -25,4 +25,4 @@ INFO = MethodInfo(
     reason="one release of noisy sums of features of bounded norm; training on them costs nothing",
 )
 
-__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method", "starter": "starter"})
+__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method", "suggest": "starter"})

@@ -8,7 +8,7 @@ _BATCH = 240
 _MOMENTS, _FOURIER = (48, 24, 12), (500, 200, 50)  # many, some, few private images a class
 
 
-def starter(facts: Facts) -> Sections:
+def suggest(facts: Facts) -> Sections:
     """Return the settings by size, number of classes and of private images."""
     channels, height, width = facts.shape.image_shape
     large, classes = height * width > 32 * 32, facts.num_classes
