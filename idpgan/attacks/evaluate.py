@@ -218,7 +218,7 @@ def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[Pe
         if values.shape != (num,) or values.dtype.kind not in "iu":
             raise InputError(f"{what} must be one whole number per image, ({num},), got {described(values)}.")
         sides.append(values)
-    both = np.intersect1d(*sides)
+    both = np.intersect1d(sides[0], sides[1])
     if len(both):
         raise InputError(
             f"{len(both)} people, the first number {both[0]}, are among members and non-members. An attack on people "
