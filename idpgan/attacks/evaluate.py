@@ -15,11 +15,16 @@ above it with at most ``P[Bin(n, a) >= k]``. A quarter of alpha goes to each end
 Clopper-Pearson bound of the members' rate there; the rate falls with the threshold, so the four together cover it.
 Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - a) non-members (437 at a = 1 %, 4,380
 at 0.1 %, 95 %) the lower end is 0: so few cannot show how rarely a non-member scores as high.
+
+Where images belong to people (`member_groups`), all of this holds for people instead of images: intervals are those of
+a cluster bootstrap (`clusters`), every other *person* calibrates, and accuracy and precision are at even odds, whatever
+the numbers of images in the measuring half.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +33,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from idpgan.checks import typed
+from idpgan.attacks.clusters import People, auc_spread, effective, student
+from idpgan.checks import described, typed
 from idpgan.errors import InputError
 
 Scores = Tensor | np.ndarray | Sequence[float]
+Groups = Tensor | np.ndarray | Sequence[int]
 Interval = tuple[float, float]
 TOO_SMALL = "n too small"
 #: false-positive rate -> non-members without which it is not reported
@@ -56,6 +63,7 @@ class AttackResult:
         num_members: Members, as many as non-members.
         confidence: Of each interval by itself.
         notes: What a reader has to know.
+        num_people: People among members and among non-members; None where each image was taken for itself.
     """
 
     auc: float
@@ -70,6 +78,7 @@ class AttackResult:
     num_members: int
     confidence: float
     notes: tuple[str, ...] = ()
+    num_people: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict; a rate that is not reported is the text "n too small"."""
@@ -81,19 +90,29 @@ class AttackResult:
 
 
 @typed
-def evaluate_scores(members: Scores, non_members: Scores, *, confidence: float = 0.95) -> AttackResult:
+def evaluate_scores(
+    members: Scores,
+    non_members: Scores,
+    *,
+    confidence: float = 0.95,
+    member_groups: Groups | None = None,
+    non_member_groups: Groups | None = None,
+) -> AttackResult:
     """Measure how well an attack's scores tell members from non-members.
 
     Args:
         members: (n,) scores of members, higher = more like a member. Infinite scores are allowed.
         non_members: (n,) scores of as many non-members from the same distribution.
         confidence: Of each interval, in (0, 1).
+        member_groups: (n,) whole numbers, the person on each member's image; None where images are independent.
+        non_member_groups: The same of the non-members, who are other people.
 
     Returns:
         AUC, accuracy, precision and true-positive rates, each with its interval; see the module.
 
     Raises:
-        InputError: If a score is NaN, numbers differ or are below 2, or the confidence is out of range.
+        InputError: If a score is NaN, numbers differ or are below 2, the confidence is out of range, or groups are
+            given for one side only, or a person is on both sides.
 
     Example:
         >>> result = evaluate_scores([3.0, 4.0, 5.0, 6.0], [0.0, 1.0, 2.0, 3.0])
@@ -111,42 +130,44 @@ def evaluate_scores(members: Scores, non_members: Scores, *, confidence: float =
     if not 0 < confidence < 1:
         raise InputError(f"confidence = {confidence} must be in (0, 1).")
     alpha = 1 - confidence
+    people = _people(member_groups, non_member_groups, len(positive))
 
-    auc, auc_interval = _auc(positive, negative, alpha)
-    # Scores come in an order that has nothing to do with their values: every other one calibrates.
-    threshold = _best_threshold(positive[::2], negative[::2])
-    judged = positive[1::2], negative[1::2]
-    true_positives, false_positives = (int((side >= threshold).sum()) for side in judged)
-    half, called = len(judged[0]), true_positives + false_positives
-    right = true_positives + half - false_positives
+    auc, auc_interval = _auc(positive, negative, alpha, people)
+    judge = _judged if people is None else functools.partial(_judged_by_person, people=people)
+    threshold, accuracy, accuracy_interval, precision, precision_interval = judge(positive, negative, alpha)
+    independent = len(negative) if people is None else people[1].num
+    what = "non-members" if people is None else "people among the non-members"
 
     rates: dict[float, float | None] = dict.fromkeys(LEAST_NON_MEMBERS)
     intervals: dict[float, Interval | None] = dict.fromkeys(LEAST_NON_MEMBERS)
-    notes = [] if called else ["no image of the measuring half was called a member: there is no precision"]
+    notes = (
+        [] if precision is not None else ["no image of the measuring half was called a member: there is no precision"]
+    )
     for rate, least in LEAST_NON_MEMBERS.items():
-        if len(negative) < least:
-            notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({len(negative):,} non-members, {least:,} needed)")
+        if independent < least:
+            notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({independent:,} {what}, {least:,} needed)")
             continue
         found = int((positive > _fpr_threshold(negative, rate)).sum())
-        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha)
-        if len(negative) < math.log(alpha / 4) / math.log1p(-rate):
+        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha, people)
+        if independent < math.log(alpha / 4) / math.log1p(-rate):
             notes.append(
-                f"TPR at {rate:.1%} FPR: {len(negative):,} non-members cannot bound it from below, "
+                f"TPR at {rate:.1%} FPR: {independent:,} {what} cannot bound it from below, "
                 f"{math.ceil(math.log(alpha / 4) / math.log1p(-rate)):,} can"
             )
     return AttackResult(
         auc=auc,
         auc_interval=auc_interval,
-        accuracy=right / (2 * half),
-        accuracy_interval=_binomial_interval(right, 2 * half, alpha),
-        precision=true_positives / called if called else None,
-        precision_interval=_binomial_interval(true_positives, called, alpha),
+        accuracy=accuracy,
+        accuracy_interval=accuracy_interval,
+        precision=precision,
+        precision_interval=precision_interval,
         threshold=threshold,
         tpr_at_fpr=rates,
         tpr_intervals=intervals,
         num_members=len(positive),
         confidence=confidence,
         notes=tuple(notes),
+        num_people=None if people is None else (people[0].num, people[1].num),
     )
 
 
@@ -182,8 +203,80 @@ def _checked(scores: Scores, what: str) -> np.ndarray:
     return values
 
 
-def _auc(positive: np.ndarray, negative: np.ndarray, alpha: float) -> tuple[float, Interval]:
-    """Return AUC and DeLong's interval on the logit scale; see the module for the degenerate case."""
+_Judged = tuple[float, float, Interval, float | None, Interval]  # threshold, accuracy, precision with intervals
+
+
+def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[People, People] | None:
+    """Return the people of both sides, or refuse them."""
+    if members is None or others is None:
+        if members is not None or others is not None:
+            raise InputError("Groups were given for one side only. Give the people of members and of non-members.")
+        return None
+    sides = []
+    for groups, what in ((members, "member_groups"), (others, "non_member_groups")):
+        values = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+        if values.shape != (num,) or values.dtype.kind not in "iu":
+            raise InputError(f"{what} must be one whole number per image, ({num},), got {described(values)}.")
+        sides.append(values)
+    both = np.intersect1d(sides[0], sides[1])
+    if len(both):
+        raise InputError(
+            f"{len(both)} people, the first number {both[0]}, are among members and non-members. An attack on people "
+            "needs non-members who are nobody's member: split by identity."
+        )
+    found = People(sides[0], 0), People(sides[1], 1)
+    if min(side.num for side in found) < 2:
+        raise InputError("At least 2 people are needed on each side: one of each chooses the threshold.")
+    return found
+
+
+def _judged(positive: np.ndarray, negative: np.ndarray, alpha: float) -> _Judged:
+    """Choose a threshold on every other image, and judge it on the rest."""
+    # Scores come in an order that has nothing to do with their values: every other one calibrates.
+    threshold = _best_threshold(positive[::2], negative[::2])
+    judged = positive[1::2], negative[1::2]
+    true_positives, false_positives = (int((side >= threshold).sum()) for side in judged)
+    half, called = len(judged[0]), true_positives + false_positives
+    right = true_positives + half - false_positives
+    return (
+        threshold,
+        right / (2 * half),
+        _binomial_interval(right, 2 * half, alpha),
+        true_positives / called if called else None,
+        _binomial_interval(true_positives, called, alpha),
+    )
+
+
+def _judged_by_person(
+    positive: np.ndarray, negative: np.ndarray, alpha: float, *, people: tuple[People, People]
+) -> _Judged:
+    """Choose a threshold on every other person, and judge it on the others, at even odds."""
+    measuring = [side.person % 2 == 1 for side in people]
+    threshold = _best_threshold(positive[~measuring[0]], negative[~measuring[1]])
+    halves = [People(side.person[half], 2) for side, half in zip(people, measuring, strict=True)]
+    halves[1] = People(people[1].person[measuring[1]], 3)
+    hits = [scores[half] >= threshold for scores, half in zip((positive, negative), measuring, strict=True)]
+    rates = [float(side.mean()) for side in hits]
+    replicates = [side.rates(found) for side, found in zip(halves, hits, strict=True)]
+
+    accuracy = (1 + rates[0] - rates[1]) / 2
+    images, persons = len(hits[0]) + len(hits[1]), halves[0].num + halves[1].num
+    trials = effective(accuracy, (1 + replicates[0] - replicates[1]) / 2, images, persons, alpha)
+    interval = _binomial_interval(accuracy * trials, trials, alpha)
+    if not sum(rates):
+        return threshold, accuracy, interval, None, (0.0, 1.0)
+    precision, called = rates[0] / sum(rates), [side.person[found] for side, found in zip(halves, hits, strict=True)]
+    persons = sum(len(np.unique(side)) for side in called)
+    with np.errstate(invalid="ignore"):  # a replicate in which nobody is called
+        again = replicates[0] / (replicates[0] + replicates[1])
+    trials = effective(precision, again, sum(map(len, called)), persons, alpha)
+    return threshold, accuracy, interval, precision, _binomial_interval(precision * trials, trials, alpha)
+
+
+def _auc(
+    positive: np.ndarray, negative: np.ndarray, alpha: float, people: tuple[People, People] | None
+) -> tuple[float, Interval]:
+    """Return AUC and its interval on the logit scale, DeLong's or by person; see the module for the degenerate case."""
     from scipy.stats import norm, rankdata
 
     n = len(positive)
@@ -194,10 +287,13 @@ def _auc(positive: np.ndarray, negative: np.ndarray, alpha: float) -> tuple[floa
     auc = float(above.mean())
     variance = (above.var(ddof=1) + below.var(ddof=1)) / n
     if auc in (0.0, 1.0):
-        bound = (alpha / 2) ** (1 / n)
+        bound = (alpha / 2) ** (1 / (n if people is None else min(side.num for side in people)))
         return auc, (bound, 1.0) if auc == 1.0 else (0.0, 1 - bound)
     logit = math.log(auc / (1 - auc))
-    spread = norm.isf(alpha / 2) * math.sqrt(variance) / (auc * (1 - auc))
+    deviations = norm.isf(alpha / 2) * math.sqrt(variance)
+    if people is not None:
+        deviations = auc_spread(positive, negative, *people) * student(alpha, min(side.num for side in people))
+    spread = deviations / (auc * (1 - auc))
     return auc, (_sigmoid(logit - spread), _sigmoid(logit + spread))
 
 
@@ -219,27 +315,38 @@ def _fpr_threshold(negative: np.ndarray, rate: float) -> float:
     return float(np.sort(negative)[::-1][allowed])
 
 
-def _tpr_interval(positive: np.ndarray, negative: np.ndarray, rate: float, alpha: float) -> Interval:
+def _tpr_interval(
+    positive: np.ndarray, negative: np.ndarray, rate: float, alpha: float, people: tuple[People, People] | None = None
+) -> Interval:
     """Return the interval of the members' rate above the true threshold of a false-positive rate; see the module."""
     from scipy.stats import binom
 
-    n, highest = len(negative), np.sort(negative)[::-1]
+    threshold, highest = _fpr_threshold(negative, rate), np.sort(negative)[::-1]
+    trials, n = float(len(positive)), len(negative)
+    if people is not None:  # as many independent images as would vary like these
+        trials, others = (
+            effective(float((scores > threshold).mean()), side.rates(scores > threshold), len(scores), side.num, alpha)
+            for scores, side in zip((positive, negative), people, strict=True)
+        )
+        n = math.floor(others)
     # Largest k with P[Bin(n, rate) <= k - 1] <= alpha / 4, and smallest with P[Bin(n, rate) >= k] <= alpha / 4.
     counts = np.arange(n + 1)
     strict = int(np.searchsorted(binom.cdf(counts, n, rate), alpha / 4, side="right"))
     loose = int(np.argmax(np.append(binom.sf(counts - 1, n, rate), 0.0) <= alpha / 4))
-    high_threshold = highest[strict - 1] if strict else math.inf
-    low_threshold = highest[loose - 1] if loose <= n else -math.inf
+    repeats = len(negative) / n  # ranks among all images, from those among independent ones
+    high_threshold = highest[math.floor(strict * repeats) - 1] if strict else math.inf
+    low_threshold = highest[math.ceil(loose * repeats) - 1] if loose <= n else -math.inf
     surely, perhaps = (int((positive > threshold).sum()) for threshold in (high_threshold, low_threshold))
     if loose > n:
         perhaps = len(positive)
     # Each end has alpha / 4 of its own: the two-sided interval at alpha / 2.
-    low, _ = _binomial_interval(surely, len(positive), alpha / 2)
-    _, high = _binomial_interval(perhaps, len(positive), alpha / 2)
+    share = trials / len(positive)
+    low, _ = _binomial_interval(surely * share, trials, alpha / 2)
+    _, high = _binomial_interval(perhaps * share, trials, alpha / 2)
     return low, high
 
 
-def _binomial_interval(successes: int, trials: int, alpha: float) -> Interval:
+def _binomial_interval(successes: float, trials: float, alpha: float) -> Interval:
     """Return the two-sided Clopper-Pearson interval; (0, 1) without trials."""
     from scipy.special import betaincinv
 

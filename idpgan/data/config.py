@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from idpgan.config import Section
 from idpgan.errors import ConfigError
@@ -19,7 +19,7 @@ OWN_KEYS = {  # key -> the sources that it is for
     "layout": ("face-folder",),
     "classes": ("folder",),
     "num_images": ("faces", "folder", "face-folder"),
-    "num_people": ("faces", "face-folder"),
+    "num_people": ("faces", "folder", "face-folder"),
 }
 
 
@@ -44,14 +44,17 @@ class DataConfig(Section):
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
             are never resized: one of another size stands as a null record. None: the source's own.
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
-        classes: Names of the class folders of a "folder", in the order of the labels; [] for unlabeled images.
-        label: Attributes whose combinations are the classes, at most 6; empty: the source's own classes.
+        classes: Names of the class folders of a "folder", or values of the column `label` of its metadata.csv, in the
+            order of the labels; [] for unlabeled images. An image of another class stands as a null record.
+        label: A column of metadata.csv, with its `classes`; or, without them, attributes (1 or 0) whose combinations
+            are the classes, at most 6. Empty: the source's own classes.
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are no non-members.
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces": to draw, None: 10,000.
-        num_people: People in a "face-folder". Of "faces": to draw, None: 1,000.
+        num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv. Of "faces": to draw,
+            None: 1,000.
     """
 
     name: str = "digits"
@@ -69,6 +72,12 @@ class DataConfig(Section):
     num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
 
+    @field_validator("label", mode="before")
+    @classmethod
+    def _read_label(cls, label: Any) -> Any:
+        """Take one name for a list of one."""
+        return (label,) if isinstance(label, str) else label
+
     @model_validator(mode="after")
     def _check_label(self) -> DataConfig:
         if len(self.label) > MOST_ATTRIBUTES:
@@ -79,6 +88,11 @@ class DataConfig(Section):
         twice = sorted({name for name in self.label if self.label.count(name) > 1})
         if twice:
             raise ConfigError(f"label names '{twice[0]}' twice. Name each attribute once.")
+        if self.classes and len(self.label) > 1:
+            raise ConfigError(
+                f"label names {len(self.label)} attributes, whose combinations are the classes, and classes lists "
+                f"{len(self.classes)} values. Name one column as label, or leave classes out."
+            )
         return self
 
     @model_validator(mode="after")
@@ -121,6 +135,11 @@ class DataConfig(Section):
                 "no private image would be left. Lower one of them."
             )
         return self
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Names in `label` whose combinations are the classes; none where it is one column with declared `classes`."""
+        return () if self.classes else self.label
 
     @property
     def sides(self) -> tuple[int, int] | None:

@@ -25,7 +25,7 @@ Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lie
 
 
 def declared_shape(
-    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header
+    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header, hint: str = ""
 ) -> tuple[int, int, int]:
     """Return the declared (C, H, W), after everything that is declared was held against what lies there.
 
@@ -35,19 +35,20 @@ def declared_shape(
         paths: Its image files, at least one; a few headers are read.
         counted: What was found by names alone: num_images, num_people, classes.
         header: Reads a header.
+        hint: What else to say where something is not declared.
 
     Raises:
         DataError: If a key is missing (all of them are named, with what was found), if a number is another, or if most
             files cannot be what is declared.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
-    shapes, first_error = _probed(paths, header)
-    found = {**counted, **_looks(shapes)}
+    shapes, first_error = probed(paths, header)
+    found = {**counted, **looks(shapes)}
     if missing:
         check_class_names(found.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
-            f"public about a folder is never derived from its images (docs/neighbors.md). Found in {root}: "
+            f"public about a folder is never derived from its images (docs/neighbors.md).{hint} Found in {root}: "
             f"{', '.join(f'data.{key} = {shown(found.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:
@@ -91,8 +92,9 @@ def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Pa
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
     if declared and found and (empty or unwanted):  # without classes all folders are alike
         _LOG.warning(
-            "data.classes and the folders of %s do not meet: no folder for %s; not declared, so that all files in them "
-            "stand as null records: %s.", root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
+            "data.classes and what %s holds do not meet. Declared, but not there: %s. There, but not declared, so that "
+            "all images of it stand as null records: %s.",
+            root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
         )  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def shown(value: Any) -> str:
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
+def probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
     """Read some headers, spread over the folder, None for a file that has none; and the first reason why not."""
     step = -(-len(paths) // _PROBES)
     shapes: list[tuple[int, int, int] | None] = []
@@ -115,7 +117,7 @@ def _probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int,
     return shapes, first
 
 
-def _looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+def looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     """Return the size and the channels that most files have, as the config writes them."""
     known = Counter(shape for shape in shapes if shape is not None)
     if not known:

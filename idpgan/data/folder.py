@@ -3,18 +3,21 @@
     root/CLASS/*.png           one folder a class, searched to any depth; labels are positions in `data.classes`
     root/train/..., root/test/...    the set brings its own test images
     root/*.png                 no classes: the images are unlabeled
+    root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` writes it)
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
 and folders are left out: ``.DS_Store`` and whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what
 `idpgan sample` writes beside its images (`EXPORTED`). Any other file whose name is no image's is an error naming it.
 
-A position is a file, in the order of the names: of the class folder, of the folder below it, of the file. A file that
-is empty, damaged, of another size, or in a folder that is none of `data.classes` keeps its position as a null record,
-so that nobody else's position depends on it. Numbers, size, channels and classes are declared (`declared`).
+A position is a file, in the order of the names: of the class folder, of the folder below it, of the file; or a row of
+metadata.csv, in the order of the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a
+class that is none of `data.classes` keeps its position as a null record, so that nobody else's position depends on it.
+Files that metadata.csv does not name are not read. Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import os
@@ -34,6 +37,8 @@ from PIL import Image
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
+from idpgan.data.labels import attribute_classes
+from idpgan.data.metadata import METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
 from idpgan.data.source import Found, Read, Refused
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
@@ -53,7 +58,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
 Shape = tuple[int, int, int]  # (C, H, W)
-UNWANTED = -1  # label of a file whose class folder is not on the list
+UNWANTED = -1  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):
@@ -62,12 +67,17 @@ class Files(NamedTuple):
     paths: tuple[Path, ...]
     labels: tuple[int, ...] = ()  # empty where there are no classes
     classes: tuple[str, ...] = ()
+    unwanted: str = "lies in a folder that is none of data.classes"  # what is said of a label UNWANTED
 
 
 def describe(config: DataConfig) -> Found | None:
     """Hold what is declared against the files' names and some headers; None where the folder is not there."""
     if not _root(config).is_dir():
         return None
+    if _has_metadata(config):
+        files, rows, shape = _declared_rows(config)
+        people = torch.bincount(torch.tensor(rows.people)).tolist() if rows.people else ()
+        return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people))
     train, test, shape = _declared(config)
     return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes)
 
@@ -78,6 +88,8 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     Raises:
         DataError: If there are no images, or the folder contradicts what is declared.
     """
+    if _has_metadata(config):
+        return _read_rows(config, progress)
     train, test, shape = _declared(config)
 
     def decoder(path: Path) -> np.ndarray:
@@ -92,13 +104,325 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     return Read(images.select(order[:num]), images.select(order[num:]), refused)
 
 
-def read_all(root: Path, channels: int | None, progress: Progress = silent) -> Images:
+def _has_metadata(config: DataConfig) -> bool:
+    """Tell whether rows of a metadata.csv are the positions."""
+    return (_root(config) / METADATA).is_file()
+
+
+def _read_rows(config: DataConfig, progress: Progress) -> Read:
+    """Read the images that metadata.csv names, with their people and attributes."""
+    files, rows, shape = _declared_rows(config)
+    images, refused = read_files(files, shape, lambda path: decode(path, config.channels, shape[1:]), progress)
+    if rows.people is not None:
+        images = dataclasses.replace(images, identities=torch.tensor(rows.people))
+    if config.attributes:
+        columns = [[bit or 0 for bit in bits(values)] for values in rows.values]
+        attributes = torch.tensor(columns, dtype=torch.uint8).T.contiguous()
+        images = dataclasses.replace(images, attributes=attributes, attribute_names=config.attributes)
+        images = images if images.null is None else images.zeroed_out(images.null)
+    return Read(images, refused=refused)
+
+
+def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
+    """List the rows of metadata.csv, and check everything that is declared about them."""
+    root = _root(config)
+    rows = read_rows(root, config.label)
+    if not rows.paths:
+        raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
+    if config.num_people is not None and rows.people is None:
+        raise DataError(
+            f"data.num_people = {config.num_people}, but {root / METADATA} has no column 'person'. Leave num_people "
+            "out, or add the column."
+        )
+    if config.classes and not config.label:
+        raise DataError(
+            f"data.classes = {shown(config.classes)}, but data.label does not say which column of {root / METADATA} "
+            f"holds them: {', '.join(rows.columns) or 'it has none'}. Set data.label, or data.classes = []."
+        )
+    counted: dict[str, object] = {"num_images": len(rows.paths)}
+    counted |= {} if rows.people is None else {"num_people": rows.num_people}
+    found, hint = [], ""
+    if config.classes:
+        found = class_values(rows.values[0])
+        counted["classes"] = found[:MOST_CLASSES]
+    elif not config.label:
+        counted["classes"] = found
+        hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns else ""
+    elif any(None in bits(values) for values in rows.values):
+        hint = f" Classes of '{config.label[0]}' (data.classes): {_first(class_values(rows.values[0]))}."
+    shape = declared_shape(config, root, rows.paths, counted, lambda path: header(path, config.channels), hint)
+    files = _labeled_rows(config.label, config.classes or (), rows)
+    unwanted = files.labels.count(UNWANTED)
+    if 2 * unwanted > len(rows.paths):
+        wanted = (
+            f"data.classes = {shown(config.classes)}"
+            if config.classes
+            else f"data.label = {shown(config.label)} without data.classes, which asks for columns of 1 and 0"
+        )
+        raise DataError(
+            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values. Column "
+            f"'{config.label[0]}' has {_first(class_values(rows.values[0]))}: set data.classes."
+        )
+    return files, rows, shape
+    if 2 * unwanted > len(train.paths):
+        raise DataError(
+            f"data.classes = {shown(config.classes)}, but {unwanted} of {len(train.paths)} images of {root} lie in "
+            f"other class folders. Set data.classes = {shown(found)}, the folders that are there, or [] for no classes."
+        )
+    return train, test, shape
+
+
+def _class_names(root: Path) -> list[str]:
+    """List the class folders."""
+    return [path.name for path in entries(root) if path.is_dir()]
+
+
+def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files | None]:
+    """List the images of a folder, and those of its ``test/`` where it holds ``train/`` and ``test/``.
+
+    Args:
+        root: The folder.
+        classes: Declared names of class folders; none makes all images unlabeled. None takes the folders that are
+            there, each of which must hold images.
+
+    Raises:
+        DataError: If there is a file whose name is no image's, or, without declared classes, no image at all or a class
+            without images.
+    """
+    if not root.is_dir():
+        raise DataError(
+            f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
+        )
+    names = {path.name for path in entries(root)}
+    if not names & {"train", "test"}:
+        return _scan_classes(root, classes), None
+    if names != {"train", "test"}:
+        raise DataError(
+            f"{root} holds {', '.join(sorted(names))}: a folder with train/ or test/ must hold both and nothing else. "
+            "Move the rest away, or name one of the folders itself."
+        )
+    train, test = _scan_classes(root / "train", classes), _scan_classes(root / "test", classes)
+    if train.classes != test.classes:
+        different = ", ".join(sorted(set(train.classes) ^ set(test.classes)))
+        raise DataError(f"{root}: train/ and test/ must have the same classes, but only one of them has {different}.")
+    return train, test
+
+
+def read_files(
+    files: Files, shape: Shape, decoder: Decoder, progress: Progress | None = None
+) -> tuple[Images, tuple[Refused, ...]]:
+    """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
+
+    Args:
+        files: At least one.
+        shape: (C, H, W) of every image.
+        decoder: Makes an image of a path.
+        progress: Called now and then, from this thread.
+
+    Returns:
+        One image for each file, in their order, and those that stand as null records.
+    """
+    paths, labels = files.paths, torch.tensor(files.labels, dtype=torch.int64)
+    check_memory(
+        2 * len(paths) * math.prod(shape),  # as they are read, and once more as they are dealt out
+        f"{len(paths):,} images of {_shown(shape)}",
+        "Take fewer, or make them smaller.",
+    )
+    pixels = np.zeros((len(paths), *shape), dtype=np.uint8)  # (N, C, H, W)
+    null = torch.zeros(len(paths), dtype=torch.bool)
+
+    def fill(start: int) -> list[Refused]:
+        refused = []
+        for index in range(start, min(start + CHUNK, len(paths))):
+            try:
+                if files.labels and files.labels[index] == UNWANTED:
+                    raise DataError(f"{paths[index]} {files.unwanted}.")
+                pixels[index] = decoder(paths[index])
+            except DataError as error:
+                null[index] = True
+                refused.append(Refused(paths[index], str(error)))
+        return refused
+
+    refused: list[Refused] = []
+    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
+        for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
+            refused += part
+            if progress is not None:
+                progress(min(done * CHUNK, len(paths)), len(paths))
+    images = Images(torch.from_numpy(pixels), labels if files.classes else None, files.classes)
+    return images.zeroed_out(null) if refused else images, tuple(refused)
+
+
+def _root(config: DataConfig) -> Path:
+    """Return the folder of images, which no default stands for."""
+    if config.root is None:
+        raise ConfigError("data.root is missing: with data.name = 'folder' it names the folder of images.")
+    return config.data_root
+
+
+def _joined(train: Files, test: Files) -> Files:
+    """Put two lists with the same classes together."""
+    return Files(train.paths + test.paths, train.labels + test.labels, train.classes)
+
+
+def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
+    """List the images of a folder in the order of torchvision's `ImageFolder`, which is by class, folder and name."""
+    members_of_root = entries(root)
+    folders = [path for path in members_of_root if path.is_dir()]
+    if not folders:
+        if classes:
+            raise DataError(
+                f"data.classes = {shown(classes)}, but {root} holds no class folders. Set data.classes = [], or make a "
+                "folder for each class."
+            )
+        return Files(_images_among(members_of_root, root))
+    if len(folders) < len(members_of_root):
+        stray = next(path for path in members_of_root if not path.is_dir())
+        raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
+    names = [folder.name for folder in folders] if classes is None else list(classes)
+    members = [_images_among(walk(folder), folder, may_be_empty=classes is not None) for folder in folders]
+    labels: Iterator[int] = (
+        names.index(folder.name) if folder.name in names else UNWANTED
+        for folder, paths in zip(folders, members, strict=True)
+        for _ in paths
+    )
+    return Files(tuple(itertools.chain(*members)), tuple(labels) if names else (), tuple(names))
+
+
+def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = False) -> tuple[Path, ...]:
+    """Return the paths if there are any, and if all of them are named like images."""
+    for path in paths:
+        if path.suffix.lower() not in EXTENSIONS:
+            raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
+    if not paths and not may_be_empty:
+        raise DataError(f"{folder} holds no images. Put some there, or name another folder.")
+    return tuple(paths)
+
+
+def walk(folder: Path) -> list[Path]:
+    """List all files below a folder, by folder and name."""
+    files: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
+        found = os.stat(place)
+        if (found.st_dev, found.st_ino) in seen:
+            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
+        seen.add((found.st_dev, found.st_ino))
+        folders[:] = filter(_is_visible, folders)
+        files += [os.path.join(place, name) for name in filter(_is_visible, names)]
+    return [Path(file) for file in sorted(files, key=os.path.split)]
+
+
+def _unreadable(error: OSError) -> None:
+    """Refuse a folder that cannot be listed, which `os.walk` would leave out."""
+    raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
+
+
+def entries(folder: Path) -> list[Path]:
+    """List a folder, sorted by name, without what is hidden."""
+    return [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
+
+
+def _is_visible(name: str) -> bool:
+    """Tell files and folders that people put there from what systems leave behind."""
+    return not name.startswith(".") and name.lower() not in (*HIDDEN, *EXPORTED)
+
+
+def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Decode one image to uint8 (C, H, W); None takes its own channels or size.
+
+    Raises:
+        DataError: If it is no whole image of 8 bits a channel, or not of the size (H, W).
+    """
+    image, mode = open_image(path, channels, decode=True, size=size)
+    pixels = np.asarray(image.convert(mode))  # (H, W) or (H, W, 3)
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+
+def header(path: Path, channels: int | None) -> Shape:
+    """Read (C, H, W) from a file's header; grey and what can only be grey has one channel. Raises like `decode`."""
+    image, mode = open_image(path, channels or 3)
+    grey = image.mode in ("1", "L", "LA") if channels is None else mode == "L"
+    return 1 if grey else 3, image.height, image.width
+
+
+def open_image(
+    path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
+) -> tuple[Image.Image, str]:
+    """Read an image's header, or all of it; return it with the mode that it is to have.
+
+    Another size than (H, W) is refused before a pixel is read.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
+            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Replace it.")
+        with Image.open(path) as image:
+            # The second picture of an MPO photograph is a preview of the first.
+            frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+            kind = next((str(tile.args) for tile in image.tile if ";16" in str(tile.args)), image.mode)
+            if decode and size in (None, (image.height, image.width)):
+                image.load()
+    except DataError:
+        raise
+    except DAMAGE as error:
+        raise DataError(f"Cannot read the image {path}: {error}. Replace it.") from error
+    if size not in (None, (image.height, image.width)):
+        raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
+    if frames > 1:
+        raise DataError(f"{path} holds {frames} images. Save each as a file of its own.")
+    if kind not in (CHANNELS if channels is None else CONVERTIBLE):
+        raise DataError(
+            f"{path} has the mode {kind}, expected 8-bit grey (L) or RGB. "
+            + ("Convert it." if kind not in CONVERTIBLE else "Set data.channels to 1 (grey) or 3 (RGB) to convert.")
+        )
+    return image, image.mode if channels is None else MODES[channels]
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    """Show (C, H, W) the way people write sizes."""
+    return f"{shape[2]} x {shape[1]} {MODES[shape[0]]}"
+
+
+def _first(values: Sequence[str]) -> str:
+    """Show the first values of a column."""
+    return ", ".join(map(shown, values[:20])) + ", ..." * (len(values) > 20)
+
+
+def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> Files:
+    """Label rows by one column with declared classes, or find those that lack an attribute."""
+    if classes:
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = tuple(numbers.get(value, UNWANTED) for value in rows.values[0])
+        return Files(rows.paths, labels, tuple(classes), f"has none of data.classes in the column {label[0]}")
+    each = zip(*(bits(values) for values in rows.values), strict=True)
+    labels = tuple(UNWANTED if None in bits_of_row else 0 for bits_of_row in each)
+    return Files(rows.paths, labels, (), f"has neither 1 nor 0 in a column of {', '.join(label)}")
+
+
+def _public_rows(root: Path, config: DataConfig | None) -> Files:
+    """List public images by their metadata.csv; those of other classes are left out."""
+    rows = read_rows(root, config.label if config else ())
+    files = _labeled_rows(config.label if config else (), (config.classes or ()) if config else (), rows)
+    keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
+    if not keep:
+        raise DataError(f"{root / METADATA} names no image of data.classes. Name another folder of public images.")
+    labels, classes = files.labels, files.classes
+    if config and config.attributes:
+        columns = [[bit or 0 for bit in bits(values)] for values in rows.values]
+        labels = tuple(sum(bit << j for j, bit in enumerate(row)) for row in zip(*columns, strict=True))
+        classes = attribute_classes(config.attributes)
+    return Files(tuple(rows.paths[i] for i in keep), tuple(labels[i] for i in keep) if classes else (), classes)
+
+
+def read_all(root: Path, channels: int | None, progress: Progress = silent, config: DataConfig | None = None) -> Images:
     """Read a folder that protects nobody, train/ and test/ together where it has them; its classes are its folders.
+
+    Where it has a metadata.csv, its classes are those of a config.
 
     Raises:
         DataError: If there are no images, or for the first file that is damaged or not like the first one.
     """
-    files = scanned(root)
+    files = scanned(root, config)
     shape = decode(files.paths[0], channels).shape
 
     def decoder(path: Path) -> np.ndarray:
@@ -116,8 +440,10 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent) -> I
     return images
 
 
-def scanned(root: Path) -> Files:
+def scanned(root: Path, config: DataConfig | None = None) -> Files:
     """List what `read_all` reads, without opening an image; raises like `scan`."""
+    if (root / METADATA).is_file():
+        return _public_rows(root, config)
     train, test = scan(root)
     return train if test is None else _joined(train, test)
 
@@ -125,6 +451,11 @@ def scanned(root: Path) -> Files:
 def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
     """List the files, and check everything that is declared about them."""
     root = _root(config)
+    if config.label:
+        raise DataError(
+            f"data.label = {', '.join(config.label)}, but {root} has no {METADATA} with such columns. Leave data.label "
+            "out, or write one (idpgan prepare)."
+        )
     train, test = scan(root, config.classes)
     if not train.paths:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
@@ -204,7 +535,7 @@ def read_files(
         for index in range(start, min(start + CHUNK, len(paths))):
             try:
                 if files.labels and files.labels[index] == UNWANTED:
-                    raise DataError(f"{paths[index]} lies in a folder that is none of data.classes.")
+                    raise DataError(f"{paths[index]} {files.unwanted}.")
                 pixels[index] = decoder(paths[index])
             except DataError as error:
                 null[index] = True

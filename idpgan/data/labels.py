@@ -33,7 +33,7 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
     if label and not attribute_names:
         raise DataError(
             f"data.label = {', '.join(label)}, but '{source}' has no attributes. Leave data.label out, or take a "
-            "source with attributes (faces, celeba)."
+            "source with attributes (faces, celeba, a folder with metadata.csv)."
         )
     for name in label:
         if name not in attribute_names:

@@ -135,14 +135,14 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     """
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
-        public = None if root is None else folder.read_all(root, config.channels, progress)
+        public = None if root is None else folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     _say_refused(refused, len(images) + (0 if test is None else len(test)), config)
-    if public is not None and images.labels is None and not config.label:
+    if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # class folders of an unlabeled set mean nothing
-    images = labeled_by(_declared(images, config), config.label, config.name)
+    images = labeled_by(_declared(images, config), config.attributes, config.name)
     check_class_names(images.classes)
-    test = None if test is None else labeled_by(test, config.label, config.name)
+    test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
     return Split(
         public=_filled(_part(images, index.public))
@@ -151,7 +151,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
         test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
-        label_attributes=config.label,
+        label_attributes=config.attributes,
         refused=refused,
     )
 
@@ -215,7 +215,7 @@ def _sizes(found: Found, config: DataConfig) -> Sizes:
 def _no_people(config: DataConfig) -> DataError:
     return DataError(
         f"data.split_by = identity, but '{config.name}' does not say who is on which image. Set data.split_by = "
-        '"image", or take a source with people (face-folder, celeba, faces).'
+        '"image", or take a source with people (face-folder, celeba, faces, a metadata.csv with a column person).'
     )
 
 
@@ -229,12 +229,12 @@ def describe(config: DataConfig) -> DataShape | None:
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
         found = source.describe(config)
-        public = None if root is None else folder.scanned(root)
+        public = None if root is None else folder.scanned(root, config)
     if found is None:
         return None
-    check_label(config.label, found.attribute_names, config.name)
+    check_label(config.attributes, found.attribute_names, config.name)
     sizes = _sizes(found, config)
-    classes = attribute_classes(config.label) if config.label else found.classes
+    classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
         if classes and not (public.classes and set(public.classes) <= set(classes)):
             raise _unlike(config, "the classes", classes, "public_root", public.classes)

@@ -209,7 +209,7 @@ def _data_table(path: Path) -> dict[str, Any]:
     if not config.is_file() or not (path.is_dir() or path.suffix == ".safetensors"):
         return {}
     document: Any = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))
-    for key in ("run", "data"):
+    for key in ("settings", "data"):
         document = document.get(key) if isinstance(document, dict) else None
     return {} if not isinstance(document, dict) else {k: v for k, v in document.items() if not k.endswith("root")}
 

@@ -20,28 +20,32 @@ def move(images: Tensor, moves: Tensor) -> Tensor:
     """Move each image by its own motion; pixels from outside repeat the border.
 
     Args:
-        images: (B, C, H, W) floating point, H = W.
+        images: (B, C, H, W) floating point.
         moves: (B, MOVES): rotation (radians), log scale x and y, shear, shift x and y (half image sides), then the
             x and the y displacements of the nodes (half image sides). Zero leaves the image as it is.
 
     Returns:
         (B, C, H, W), differentiable in both arguments.
     """
-    side = images.shape[2]
+    height, width = images.shape[2:]
+    aspect = height / width  # motions are those of pixels, whatever the shape
     angle, log_x, log_y, shear, shift_x, shift_y = moves[:, :6].unbind(1)
     cos, sin, scale_x, scale_y = angle.cos(), angle.sin(), log_x.exp(), log_y.exp()
-    rows = [cos * scale_x, (shear - sin) * scale_y, shift_x, sin * scale_x, cos * scale_y, shift_y]
+    rows = [
+        *(cos * scale_x, (shear - sin) * scale_y * aspect, shift_x),
+        *(sin * scale_x / aspect, cos * scale_y, shift_y),
+    ]
     grid = functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
-    surface = _surface(side).to(moves)  # (NODES^2, side^2)
-    bend = (moves[:, 6:].view(-1, 2, NODES**2) @ surface).transpose(1, 2).view(-1, side, side, 2)
+    surface = _surface(height, width).to(moves)  # (NODES^2, H W)
+    bend = (moves[:, 6:].view(-1, 2, NODES**2) @ surface).transpose(1, 2).view(-1, height, width, 2)
     return functional.grid_sample(images, grid + bend, padding_mode="border", align_corners=False)
 
 
 @functools.lru_cache(maxsize=8)
-def _surface(side: int) -> Tensor:
-    """Return the smooth surface of each node alone, (NODES^2, side^2)."""
+def _surface(height: int, width: int) -> Tensor:
+    """Return the smooth surface of each node alone, (NODES^2, H W)."""
     nodes = torch.eye(NODES**2).view(-1, 1, NODES, NODES)
-    return functional.interpolate(nodes, size=side, mode="bicubic", align_corners=True).view(NODES**2, -1)
+    return functional.interpolate(nodes, size=(height, width), mode="bicubic", align_corners=True).view(NODES**2, -1)
 
 
 def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:

@@ -12,20 +12,21 @@ from idpgan.errors import ConfigError, InputError
 
 
 class Family(NamedTuple):
-    """How one image size is reached: a square start map, doubled ``doublings`` times."""
+    """How the networks reach one image size.
 
-    start: int  # side of the generator's first and the critic's last feature map, px
+    The generator doubles a start map and cuts what is too much off its borders; the critic halves the image as often.
+    """
+
+    start: tuple[int, int]  # height and width of the generator's first feature map, px
     doublings: int
+    last: tuple[int, int]  # height and width of the critic's last feature map, px
 
 
-#: side of the image in px -> how the networks reach it; start * 2**doublings == side
-FAMILIES: dict[int, Family] = {
-    8: Family(2, 2),
-    28: Family(7, 2),
-    32: Family(4, 3),
-    48: Family(6, 3),
-    64: Family(4, 4),
-}
+_LARGEST_START = 7  # px
+_FEWEST_DOUBLINGS = 2
+#: (height, width) in px of all images that networks are built for
+SIZES = (*((side, side) for side in (8, *range(28, 129, 4))), (112, 92))
+SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
 CHANNELS = (1, 3)
 
 
@@ -64,13 +65,17 @@ def family_of(image_shape: Sequence[int]) -> Family:
         ConfigError: If no network is built for it; the message names the supported sizes.
     """
     shape = tuple(image_shape)
-    if len(shape) == 3 and shape[0] in CHANNELS and shape[1] == shape[2] and shape[1] in FAMILIES:
-        return FAMILIES[shape[1]]
-    sizes = ", ".join(f"{side} x {side}" for side in FAMILIES)
+    if len(shape) == 3 and shape[0] in CHANNELS and shape[1:] in SIZES:
+        height, width = shape[1:]
+        doublings = _FEWEST_DOUBLINGS
+        while max(height, width) > _LARGEST_START << doublings:
+            doublings += 1
+        start = -(-height >> doublings), -(-width >> doublings)  # rounded up
+        return Family(start, doublings, (height >> doublings, width >> doublings))
     raise ConfigError(
         f"No network is built for images of shape {' x '.join(map(str, shape))} (channels x height x width). "
-        f"Supported: {sizes} px with {' or '.join(map(str, CHANNELS))} channels. "
-        "Resize the images to one of these before training."
+        f"Supported: {SIZES_IN_WORDS} px with {' or '.join(map(str, CHANNELS))} channels. "
+        "Resize the images to one of these before training (idpgan prepare)."
     )
 
 

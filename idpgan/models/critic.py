@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ class Critic(nn.Module):
 
     Args:
         config: The [model] section.
-        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
 
@@ -43,7 +44,7 @@ class Critic(nn.Module):
         self.config = config
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
         self.num_classes = classes_of(config, num_classes)
-        self.num_features = config.width * 2 ** (family.doublings - 1) * family.start**2
+        self.num_features = config.width * 2 ** (family.doublings - 1) * math.prod(family.last)
         with seeded_init(seed, stream=1):
             self.blocks = nn.Sequential(*_blocks(config, self.image_shape[0], family.doublings))
             self.head = nn.Linear(self.num_features, 1)

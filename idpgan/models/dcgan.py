@@ -1,7 +1,8 @@
-"""DCGAN generators for 8, 28, 32, 48 and 64 px, conditional or not."""
+"""DCGAN generators for all sizes of `models.config.SIZES`, conditional or not."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -21,7 +22,7 @@ class DcganGenerator(Generator):
 
     Args:
         config: The [model] section.
-        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
 
@@ -33,11 +34,11 @@ class DcganGenerator(Generator):
         family = family_of(image_shape)
         super().__init__(config, image_shape, num_classes, config.latent_dim)
         channels = config.width * 2 ** (family.doublings - 1)
-        self.start_shape = (channels, family.start, family.start)
+        self.start_shape = (channels, *family.start)
         with seeded_init(seed):
             self.embedding = nn.Embedding(self.num_classes, config.latent_dim) if self.num_classes else None
             inputs = config.latent_dim * (2 if self.num_classes else 1)
-            self.project = nn.Linear(inputs, channels * family.start**2, bias=False)
+            self.project = nn.Linear(inputs, math.prod(self.start_shape), bias=False)
             self.blocks = nn.Sequential(*_blocks(config, channels, family.doublings, self.image_shape[0]))
             self.apply(_initialize)
 
@@ -45,11 +46,13 @@ class DcganGenerator(Generator):
         """See `Generator.forward`."""
         if self.embedding is not None:
             z = torch.cat([z, self.embedding(labels)], dim=1)  # (B, 2 * latent_dim)
-        return torch.tanh(self.blocks(self.project(z).view(-1, *self.start_shape)))  # (B, C, H, W)
+        maps = self.blocks(self.project(z).view(-1, *self.start_shape))  # (B, C, at least H, at least W)
+        top, left = ((found - side) // 2 for found, side in zip(maps.shape[2:], self.image_shape[1:], strict=True))
+        return torch.tanh(maps[:, :, top : top + self.image_shape[1], left : left + self.image_shape[2]])
 
 
 def _blocks(config: ModelConfig, channels: int, doublings: int, image_channels: int) -> Iterator[nn.Module]:
-    """Yield the layers from start map to image; every transposed convolution doubles the side."""
+    """Yield the layers from start map to image; every transposed convolution doubles both sides."""
     yield from (_norm(config, channels), nn.ReLU())
     for _ in range(doublings - 1):
         yield nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1, bias=False)

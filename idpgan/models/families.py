@@ -17,7 +17,7 @@ def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes
 
     Args:
         config: The [model] section.
-        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
 

@@ -147,16 +147,16 @@ class EmbeddingNet(nn.Module):
 
     def __init__(self, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__()
-        channels, side = image_shape[0], image_shape[1]
+        channels, height, width = image_shape
         layers: list[nn.Module] = []
         with seeded_init(seed, 3):
-            for width in (16, 32, 32, 32):
-                if side <= 4:
+            for maps in (16, 32, 32, 32):
+                if min(height, width) <= 4:
                     break
-                layers += [nn.Conv2d(channels, width, 5, stride=2, padding=2), nn.GELU()]
-                channels, side = width, (side + 1) // 2
+                layers += [nn.Conv2d(channels, maps, 5, stride=2, padding=2), nn.GELU()]
+                channels, height, width = maps, (height + 1) // 2, (width + 1) // 2
             self.convolutions = nn.Sequential(*layers)
-            self.hidden = nn.Linear(channels * side * side, _HIDDEN)
+            self.hidden = nn.Linear(channels * height * width, _HIDDEN)
             self.head = nn.Linear(_HIDDEN, num_classes)
 
     def activations(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,9 +280,11 @@ class RandomFeatures(FeatureMap):
         self, image_shape: Sequence[int], *, norm: int = 2, seed: int = 0, dimensions: int = 48, fourier: int = 500
     ) -> None:
         super().__init__(norm)
-        self.channels, self.side = image_shape[0], image_shape[1]
+        self.channels, height, width = image_shape
+        self.stride = 2 if min(height, width) > 16 else 1  # of the Gabor filters
+        self.length = math.sqrt(height * width) / 4  # typical, of low DCT coefficients
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
-        self.register_buffer("dct", _low_cosines(self.side, dimensions))  # (H W, q)
+        self.register_buffer("dct", _low_cosines(height, width, dimensions))  # (H W, q)
         self.register_buffer("gabor", _gabor())  # (32, 1, 9, 9)
         moduli, frequencies = self.channels * _MODULI, self.dct.shape[1] * self.channels
         self.register_buffer("projection", torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
@@ -295,8 +297,8 @@ class RandomFeatures(FeatureMap):
     @staticmethod
     def count_dimensions(image_shape: Sequence[int], *, dimensions: int, fourier: int) -> int:
         """Return `dimensions` of such a map, without making it."""
-        channels, side = image_shape[0], image_shape[1]
-        spectrum = channels * min(dimensions, side * side)
+        channels, height, width = image_shape
+        spectrum = channels * min(dimensions, height * width)
         return _moments(spectrum + 1, dimensions + 1) + channels * _MODULI + 2 * fourier + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
@@ -304,12 +306,10 @@ class RandomFeatures(FeatureMap):
         light = (images + 1) / 2  # [0, 1]
         constant = light.new_ones(len(light), 1)
         spectrum = ((light - 0.1).flatten(2) @ self.dct).flatten(1)  # (B, C q)
-        waves = functional.conv2d(
-            light.flatten(0, 1)[:, None], self.gabor, stride=2 if self.side > 16 else 1, padding=4
-        )
+        waves = functional.conv2d(light.flatten(0, 1)[:, None], self.gabor, stride=self.stride, padding=4)
         moduli = (waves[:, ::2].square() + waves[:, 1::2].square() + 1e-4).sqrt()  # (B C, 16, h, w)
         pooled = self._unit(functional.adaptive_avg_pool2d(moduli, 4).view(len(light), -1))  # (B, C 16 16)
-        low = self._unit(torch.cat([spectrum / (self.side / 4), 0.7 * constant], dim=1))
+        low = self._unit(torch.cat([spectrum / self.length, 0.7 * constant], dim=1))
         projected = self._unit(torch.cat([4 * pooled @ self.projection * self._lift(), 0.3 * constant], dim=1))
         return [
             Block(low, low),
@@ -338,10 +338,10 @@ def _principal_axes(vectors: Tensor, count: int) -> Tensor:
     return torch.from_numpy(fitted.components_).to(vectors.dtype)
 
 
-def _low_cosines(side: int, count: int) -> Tensor:
-    """Return the ``count`` cosine functions of lowest ``u^2 + v^2``, (side * side, count) float32."""
-    low = sorted((u * u + v * v, u, v) for u in range(side) for v in range(side))[:count]
-    return cosines(side, side, [(u, v) for _, u, v in low]).float()
+def _low_cosines(height: int, width: int, count: int) -> Tensor:
+    """Return the ``count`` cosine functions of lowest ``(u / height)^2 + (v / width)^2``, (H W, count) float32."""
+    low = sorted(((u * width) ** 2 + (v * height) ** 2, u, v) for u in range(height) for v in range(width))[:count]
+    return cosines(height, width, [(u, v) for _, u, v in low]).float()
 
 
 def _gabor(side: int = 9) -> Tensor:

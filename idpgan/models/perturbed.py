@@ -305,18 +305,18 @@ def build_critic(
                 nn.LayerNorm(config.width), nn.LeakyReLU(SLOPE), nn.Linear(config.width, num_features)
             )
         else:
-            hidden = nn.Sequential(*_hidden(config.width, family.doublings, family.start, num_features))
+            hidden = nn.Sequential(*_hidden(config.width, family.doublings, math.prod(family.last), num_features))
         return PerturbedCritic(first, hidden, num_features, num_outputs, label_classes)
 
 
-def _hidden(channels: int, halvings: int, side: int, num_features: int) -> Iterator[nn.Module]:
+def _hidden(channels: int, halvings: int, positions: int, num_features: int) -> Iterator[nn.Module]:
     """Yield what follows a convolutional h0: normalization before every activation (section 2.2.1)."""
     yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
     for _ in range(halvings - 1):
         yield nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1)
         channels *= 2
         yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
-    yield from (nn.Flatten(), nn.Linear(channels * side**2, num_features))
+    yield from (nn.Flatten(), nn.Linear(channels * positions, num_features))
 
 
 def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num_labels: int = 0) -> None:

@@ -35,7 +35,7 @@ class WarpGenerator(Generator):
 
     Args:
         config: The [model] section: ``latent_dim`` numbers in a code, ``codes`` codes per class, ``warp`` strength.
-        image_shape: (C, H, W) in px; H = W in {8, 28, 32, 48, 64}, C in {1, 3}.
+        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Seed of the initial weights and codes, >= 0. The caller's random state is neither read nor changed.
 

@@ -23,11 +23,28 @@ def folders(tmp_path_factory):
             place = root / name / (f"class{index % 2}" if name == "odd" else "")
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.full((side, side), index, dtype=np.uint8)).save(place / f"{index}.png")
+    (root / "table").mkdir()
+    for index in range(20):
+        Image.fromarray(np.full((28, 28), index, dtype=np.uint8)).save(root / "table" / f"{index}.png")
+    lines = [f"{index}.png,{('glad', 'sad')[index % 2]},p{index // 10}" for index in range(20)]
+    (root / "table" / "metadata.csv").write_text("\n".join(["file_name,mood,person", *lines]) + "\n")
     return root
 
 
 FOLDER = [WGAN_GP, "data.name=folder", "data.num_images=20", "data.channels=1"]
+TABLE = [*FOLDER, "data.root=ROOT/table", "data.image_size=28", "data.num_people=2"]
+MOODS = 'data.classes=["glad", "sad"]'
 REFUSED = {
+    "no column": ([*TABLE, "data.label=mod", MOODS], "has no column 'mod' of labels. Did you mean 'mood'?"),
+    "no label": ([*TABLE, MOODS], "data.label does not say which column"),
+    "no such class": ([*TABLE, "data.label=mood", 'data.classes=["angry"]'], "20 of 20 rows of"),
+    "no attribute": ([*TABLE, "data.label=mood"], "set data.classes"),
+    "people": ([*TABLE, "data.label=mood", MOODS, "data.num_people=3"], "data.num_people = 3, but"),
+    "few people": ([*TABLE, "data.label=mood", MOODS, "data.split_by=identity"], "2 people of 'folder' are too few"),
+    "metadata": (
+        [*FOLDER, "data.root=ROOT/odd", "data.image_size=30", "data.label=mood", MOODS],
+        "has no metadata.csv",
+    ),
     "size": (
         [*FOLDER, "data.root=ROOT/odd", "data.image_size=30", 'data.classes=["class0", "class1"]'],
         "No network is built for images of shape 1 x 30 x 30",

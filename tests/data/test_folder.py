@@ -234,7 +234,10 @@ def test_a_misspelled_class_is_said_before_anything_is_read(tmp_path, caplog):
     describe(right)
     assert caplog.text == ""
     describe(right.model_copy(update={"classes": ("a", "B")}))
-    assert "no folder for B; not declared, so that all files in them stand as null records: b" in caplog.text
+    assert (
+        "Declared, but not there: B. There, but not declared, so that all images of it stand as null records: b"
+        in caplog.text
+    )
 
 
 def test_positions_are_a_function_of_the_names_alone(tmp_path):

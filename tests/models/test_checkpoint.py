@@ -53,7 +53,7 @@ def test_round_trip_from_run_release_and_file(release, generator, tail):
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("conditional", [True, False])
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 48, 48), (1, 64, 64)])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 48, 48), (1, 64, 64), (1, 112, 92)])
 def test_round_trip_of_every_family(tmp_path, shape, conditional, norm):
     config = ModelConfig(latent_dim=4, width=4, conditional=conditional, generator_norm=norm)
     generator = build_generator(config, shape, 2, seed=1)
@@ -193,7 +193,7 @@ def test_a_foreign_config_is_named(release, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_shape": [1, 9, 9]}, "8 x 8, 28 x 28"),
+        ({"image_shape": [1, 9, 9]}, "8 x 8, squares of 28"),
         ({"image_shape": ["1", 8, 8]}, "whole numbers"),
         ({"image_shape": 8}, "whole numbers"),
         ({"classes": 3}, "list of names"),

@@ -6,15 +6,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from idpgan.errors import InputError
 from idpgan.models import Critic, ModelConfig
 
-SIZES = (8, 28, 32, 48, 64)
+SIZES = ((8, 8), (28, 28), (32, 32), (48, 48), (64, 64), (68, 68), (124, 124), (112, 92))
 
 
 def small(conditional: bool = True, norm: str = "none") -> ModelConfig:
     return ModelConfig(latent_dim=6, width=4, conditional=conditional, critic_norm=norm)
 
 
-def batch(size: int, num: int, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.rand(num, channels, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
+def batch(size: tuple[int, int], num: int, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    images = torch.rand(num, channels, *size, generator=torch.Generator().manual_seed(0)) * 2 - 1
     return images, torch.arange(num) % 3
 
 
@@ -23,7 +23,7 @@ def batch(size: int, num: int, channels: int = 1) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_family_gives_one_score_per_image(size, channels, conditional, norm):
-    critic = Critic(small(conditional, norm), (channels, size, size), 3)
+    critic = Critic(small(conditional, norm), (channels, *size), 3)
     images, labels = batch(size, 4, channels)
     scores = critic(images, labels if conditional else None)
     assert scores.shape == (4,)
@@ -32,16 +32,23 @@ def test_every_family_gives_one_score_per_image(size, channels, conditional, nor
     assert not any(isinstance(part, _BatchNorm) for part in critic.modules())
 
 
+@pytest.mark.parametrize("size", [(28, 28), (36, 36), (60, 60), (116, 116), (112, 92)])
+def test_every_pixel_is_seen(size):
+    images = batch(size, 1)[0].requires_grad_()
+    Critic(small(conditional=False), (1, *size), 0)(images).sum().backward()
+    assert bool((images.grad != 0).all())
+
+
 def test_empty_and_single_batches_work():
     critic = Critic(small(), (1, 8, 8), 3)
-    images, labels = batch(8, 1)
+    images, labels = batch((8, 8), 1)
     assert critic(images, labels).shape == (1,)
     assert critic(images[:0], labels[:0]).shape == (0,)
 
 
 def test_conditional_score_is_the_projection():
     critic = Critic(small(), (1, 8, 8), 3)
-    images, labels = batch(8, 4)
+    images, labels = batch((8, 8), 4)
     phi = critic.features(images)  # (4, F)
     weights = critic.head.weight + critic.projection.weight[labels]  # (4, F): w + v_y
     expected = critic.head.bias + torch.stack([weights[i] @ phi[i] for i in range(4)])
@@ -50,9 +57,9 @@ def test_conditional_score_is_the_projection():
 
 
 @pytest.mark.parametrize("norm", ["none", "group", "layer"])
-@pytest.mark.parametrize("size", [8, 28])
+@pytest.mark.parametrize("size", [(8, 8), (28, 28), (36, 36)])
 def test_vmapped_gradients_are_those_of_single_records(size, norm):
-    critic = Critic(small(norm=norm), (1, size, size), 3)
+    critic = Critic(small(norm=norm), (1, *size), 3)
     images, labels = batch(size, 3)
     weights = {name: weight.detach() for name, weight in critic.named_parameters()}
 
@@ -70,7 +77,7 @@ def test_vmapped_gradients_are_those_of_single_records(size, norm):
 @pytest.mark.parametrize("norm", ["none", "group", "layer"])
 def test_gradient_penalty_differentiates_twice(norm):
     critic = Critic(small(norm=norm), (1, 8, 8), 3).double()
-    images, labels = batch(8, 3)
+    images, labels = batch((8, 8), 3)
     images = images.double().requires_grad_()
 
     def penalty() -> torch.Tensor:
@@ -93,10 +100,10 @@ def test_gradient_penalty_differentiates_twice(norm):
 
 def test_wrong_inputs_are_refused():
     critic = Critic(small(), (1, 8, 8), 3)
-    images, labels = batch(28, 2)
+    images, labels = batch((28, 28), 2)
     with pytest.raises(InputError, match=r"\(1, 8, 8\), got \(1, 28, 28\)"):
         critic(images, labels)
     with pytest.raises(InputError, match="is conditional"):
         critic(images)
     with pytest.raises(InputError, match="is unconditional"):
-        Critic(small(conditional=False), (1, 8, 8), 3)(batch(8, 2)[0], labels)
+        Critic(small(conditional=False), (1, 8, 8), 3)(batch((8, 8), 2)[0], labels)

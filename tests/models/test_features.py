@@ -38,7 +38,7 @@ MAPS = [public_features, random_features]
 
 @pytest.mark.parametrize("build", MAPS)
 @pytest.mark.parametrize("norm", [1, 2])
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 48, 48)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 48, 48), (1, 112, 92)])
 def test_no_image_has_a_norm_above_one(build, norm, shape):
     features = build(shape, norm)
     images = extreme_images(shape)
@@ -91,7 +91,9 @@ def test_unlabeled_images_have_no_gradient_block():
 
 
 @pytest.mark.parametrize("num_classes", [0, CLASSES])
-@pytest.mark.parametrize(("shape", "components"), [((1, 8, 8), 40), ((1, 28, 28), 100), ((3, 48, 48), 10)])
+@pytest.mark.parametrize(
+    ("shape", "components"), [((1, 8, 8), 40), ((1, 28, 28), 100), ((3, 48, 48), 10), ((1, 112, 92), 10)]
+)
 def test_dimensions_are_known_before_a_public_image_is_read(shape, components, num_classes):
     public = torch.randint(0, 256, (12, *shape), generator=rng(1), dtype=torch.uint8)
     network = EmbeddingNet(shape, CLASSES, seed=2)
@@ -126,6 +128,17 @@ def test_no_motion_leaves_images_as_they_are_and_a_shift_shifts():
     shift = torch.zeros(2, MOVES)
     shift[:, 4] = 0.25  # one of eight pixels to the left
     assert torch.allclose(move(images, shift)[..., :-1], images[..., 1:], atol=1e-5)
+
+
+def test_motion_is_that_of_pixels_whatever_the_shape():
+    """A disk turned around the center stays a disk where the image is no square."""
+    rows, columns = torch.meshgrid(torch.arange(112) - 55.5, torch.arange(92) - 45.5, indexing="ij")
+    disk = (rows**2 + columns**2 < 30**2).float()[None, None]
+    turn = torch.zeros(1, MOVES)
+    turn[0, 0] = 0.7  # radians
+    assert (move(disk, turn) - disk).abs().mean() < 0.008
+    bar = (columns.abs() < 4).float().expand(1, 1, -1, -1)
+    assert (move(bar, turn) - bar).abs().mean() > 0.05
 
 
 def test_augmentation_follows_its_generator_and_its_strength():

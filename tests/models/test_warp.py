@@ -9,7 +9,7 @@ def warp_generator(shape=(1, 8, 8), num_classes=3, **options):
     return build_generator(ModelConfig(generator="warp", latent_dim=4, width=4, codes=5, **options), shape, num_classes)
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 48, 48)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 48, 48), (1, 112, 92)])
 @pytest.mark.parametrize("conditional", [True, False])
 def test_images_have_shape_range_and_follow_the_seed(shape, conditional, tmp_path):
     generator = warp_generator(shape, conditional=conditional)

@@ -11,7 +11,7 @@ from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.privacy import Ledger, Noise
 from idpgan.synthesis import build_config, load_method
-from tests.data.layouts import declared
+from tests.data.layouts import declared, save
 
 CPU = torch.device("cpu")
 SIDE, CLASSES, PER_CLASS = 8, ("bird", "cat", "dog"), 40
@@ -44,6 +44,17 @@ def write_people(root):
     return {"name": "face-folder", "root": root, "split_by": "identity"}
 
 
+def write_metadata(root):
+    """A folder with a metadata.csv, rows in an order of their own; return the [data] keys, declared."""
+    rows = []
+    for index in np.random.default_rng(3).permutation(PEOPLE * PER_PERSON).tolist():
+        person, name = index // PER_PERSON, f"{index:03}.png"
+        save(root / f"{person % 7}" / name, picture(index, who=person))
+        rows.append(f"{person % 7}/{name},{CLASSES[index % 3]},{person}")
+    (root / "metadata.csv").write_text("\n".join(["file_name,pet,person", *rows]) + "\n")
+    return {"name": "folder", "root": root, "label": ("pet",), "classes": CLASSES, "split_by": "identity"}
+
+
 def data_of(keys):
     """Return the [data] section with what is public declared."""
     return declared(**keys).model_dump(mode="json", exclude_none=True)
@@ -66,7 +77,10 @@ def neighbor(data, place, change):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What one record's files undergo: emptied, replaced by another picture, or deleted."""
+    """What one record's files undergo: emptied, replaced by another picture, or deleted.
+
+    Where there is a metadata.csv, a file may also be deleted with its row left ("unfiled") or its label ("unlabeled").
+    """
 
     names: tuple[str, ...]
     how: str
@@ -83,7 +97,19 @@ class Change:
             path.write_bytes(b"")
         elif self.how == "replaced":
             picture(10_000 + sum(map(ord, path.name))).save(path)
+        elif self.how == "unlabeled":
+            table = path.parents[1] / "metadata.csv"
+            name = str(path.relative_to(table.parent))
+            lines = [line.split(",") for line in table.read_text().splitlines()]
+            table.write_text("\n".join(",".join([a, "" if a == name else b, c]) for a, b, c in lines) + "\n")
+        elif self.how == "unfiled":
+            path.unlink()
         else:
+            table = path.parents[1] / "metadata.csv"
+            if table.exists():
+                name = str(path.relative_to(table.parent))
+                lines = table.read_text().splitlines(keepends=True)
+                table.write_text("".join(line for line in lines if not line.startswith(name)))
             path.unlink()
             if not any(path.parent.iterdir()):
                 path.parent.rmdir()
@@ -105,6 +131,10 @@ def record(data, *, person=False):
     chosen = min(names)
     if not person:
         return (chosen,)
+    if data.get("label"):  # a metadata.csv says who is on it
+        lines = (declared(**data).data_root / "metadata.csv").read_text().splitlines()
+        who = {line.split(",")[0]: line.split(",")[2] for line in lines}
+        return tuple(name for name in names if who[name] == who[chosen])
     return tuple(name for name in names if name.split("/")[0] == chosen.split("/")[0])
 
 

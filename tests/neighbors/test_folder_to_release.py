@@ -28,6 +28,7 @@ from tests.neighbors.folders import (
     record,
     same_but,
     write_classes,
+    write_metadata,
     write_people,
 )
 
@@ -42,6 +43,7 @@ def folders(tmp_path_factory):
     return {
         "image": data_of(write_classes(place / "classes")),
         "person": data_of(write_people(place / "people")),
+        "metadata": data_of(write_metadata(place / "metadata")),
     }
 
 
@@ -96,6 +98,33 @@ def touched_positions(before, after):
     assert same_but(before.private, after.private, touched)
     assert after.private.null is None or torch.equal(after.private.null, touched)
     return touched
+
+
+@pytest.mark.parametrize(("unit", "split_by"), [("image", "image"), ("image", "identity"), ("person", "identity")])
+@pytest.mark.parametrize("how", ["emptied", "unfiled", "unlabeled"])
+def test_aggregate_of_a_metadata_file(folders, tmp_path, how, unit, split_by):
+    data, table = {**folders["metadata"], "split_by": split_by}, aggregate(unit)
+    table["model"]["conditional"] = True
+    change = Change(record(data, person=unit == "person"), how)
+    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    assert torch.equal(after.private.null, touched_positions(before, after))
+    assert int(after.private.null.sum()) == len(change.names) == (1 if unit == "image" else PER_PERSON)
+    for method in (left, right):
+        method.prepare()
+    assert left.sums == right.sums
+    assert left.ledger.events == right.ledger.events
+    assert 0.05 * left.sums.mechanism.sensitivity < distance(left, right, left) <= left.sums.mechanism.sensitivity
+
+
+@pytest.mark.parametrize("unit", ["image", "person"])
+def test_aggregate_of_a_metadata_file_control_a_deleted_row(folders, tmp_path, unit):
+    data, table = folders["metadata"], aggregate(unit, augment=0.0)
+    table["model"]["conditional"] = True
+    change = Change(record(data, person=unit == "person"), "deleted")
+    left, right = (method_of(d, table)[0] for d in (data, neighbor(data, tmp_path, change)))
+    for method in (left, right):
+        method.prepare()
+    assert distance(left, right, left) > 2 * left.sums.mechanism.sensitivity
 
 
 @pytest.mark.parametrize("unit", ["image", "person"])

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from idpgan.synthesis.aggregate.audit import AUDIT
     from idpgan.synthesis.aggregate.config import Config
     from idpgan.synthesis.aggregate.method import Method
+    from idpgan.synthesis.aggregate.starter import suggest
 
-__all__ = ["AUDIT", "INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method", "suggest"]
 
 INFO = MethodInfo(
     name="idp-gan-aggregate",
@@ -25,4 +26,4 @@ INFO = MethodInfo(
     reason="one release of noisy sums of features of bounded norm; training on them costs nothing",
 )
 
-__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method", "suggest": "starter"})

@@ -159,7 +159,7 @@ class Config(RunConfig):
 def label_outputs(config: Config, num_classes: int) -> int:
     """Return how many outputs learn the label: one per attribute of `data.label`, else per class; 0: unconditional."""
     classes = classes_of(config.model, num_classes)
-    return len(config.data.label) if classes and config.data.label else classes
+    return len(config.data.attributes) if classes and config.data.attributes else classes
 
 
 def label_targets(config: Config, labels: Tensor, num_classes: int) -> Tensor:
@@ -170,8 +170,8 @@ def label_targets(config: Config, labels: Tensor, num_classes: int) -> Tensor:
         labels: int64 (B,).
         num_classes: Classes of the data.
     """
-    if config.data.label:
-        return (labels.unsqueeze(1) >> torch.arange(len(config.data.label), device=labels.device) & 1).float()
+    if config.data.attributes:
+        return (labels.unsqueeze(1) >> torch.arange(len(config.data.attributes), device=labels.device) & 1).float()
     return one_hot(labels, num_classes).float()
 
 
@@ -245,6 +245,6 @@ def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event
         return (Event.non_private(_INPUT_LABELS if config.method.label_input else _LEAKED_LABELS, *PAIR),)
     # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1; where
     # the outputs are attributes, it may change all of them.
-    changed = label_outputs(config, num_classes) if config.data.label else 2
+    changed = label_outputs(config, num_classes) if config.data.attributes else 2
     count = changed * config.method.features * accesses
     return (Event("laplace", *PAIR, coefficient_scale(config, num_classes), count),)

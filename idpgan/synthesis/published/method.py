@@ -322,7 +322,7 @@ class IdpPublished(GivesGenerator):
         loss = -outputs[:, 0].mean()
         if labels is not None:
             wanted = label_targets(self._run, labels, self._num_classes)
-            if self._run.data.label:  # an absent attribute is to be seen as absent; other classes are left alone
+            if self._run.data.attributes:  # an absent attribute is to be seen as absent; other classes are left alone
                 wanted = 2 * wanted - 1
             loss = loss - (wanted * outputs[:, 1:]).sum(1).mean()
         self.networks.step_generator(loss)

@@ -1,0 +1,31 @@
+"""``idpgan init``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from idpgan.cli.output import AsJson, print_json
+
+
+def init(
+    source: Annotated[str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, or a built-in source.")],
+    data_root: Annotated[Path | None, typer.Option(help="Where the files of a built-in source lie.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a commented config for your images, ready to train. Nothing is written.
+
+    Example: idpgan init faces48 > config.toml && idpgan train config.toml
+    """
+    from idpgan.jobs.init import init as write_config
+
+    template = write_config(source, data_root)
+    if as_json:
+        print_json({"toml": template.text, "config": template.table, "private_notes": list(template.private_notes)})
+        return
+    print(template.text, end="")
+    for note in template.private_notes:
+        print(note, file=sys.stderr)

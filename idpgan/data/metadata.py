@@ -1,0 +1,155 @@
+"""`metadata.csv` of a folder of images, in the convention of Hugging Face's `ImageFolder`.
+
+    file_name,expression,person
+    anna/1.png,happiness,anna
+
+A row is a position, in the order of the file: whoever empties an image or a label moves nobody else. ``file_name`` is a
+path below the folder, ``person`` says who is on the image, any other column may hold labels. Positions, and who is on
+which, are public; values of labels are private.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from idpgan.config import nearest_hint
+from idpgan.errors import DataError
+from idpgan.files import printable, read_plain
+
+METADATA = "metadata.csv"
+FILE_NAME, PERSON = "file_name", "person"
+MOST_CLASSES = 1000  # values of a column; more are texts
+_MOST_BYTES = 1 << 30
+_BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
+
+
+class Table(NamedTuple):
+    """A CSV file: texts without blanks around them."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def column(self, name: str) -> list[str]:
+        """Return the values of a column.
+
+        Raises:
+            DataError: If it is not there.
+        """
+        if name not in self.columns:
+            raise DataError(f"{self.path} has no column '{name}'. {nearest_hint(name, self.columns)}")
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """Columns that may hold labels."""
+        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON))
+
+
+def read_table(path: Path) -> Table:
+    """Read a table of images: UTF-8, one line of columns, values separated by commas, semicolons or tabs.
+
+    Raises:
+        DataError: If it cannot be read, has no column file_name or one column twice, or a row of another length.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
+    try:
+        text = read_plain(path, _MOST_BYTES, follow=True).decode("utf-8-sig")
+        first = text.partition("\n")[0]
+        delimiter = max(",;\t", key=first.count)  # the comma, where there is none
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is no CSV file in UTF-8: {error}. Save it as one.") from error
+    header = tuple(name.strip() for name in lines[0]) if lines else ()
+    if FILE_NAME not in header:
+        raise DataError(
+            f"{path} must begin with a line of column names, one of them '{FILE_NAME}', but has "
+            f"{', '.join(header)[:200] or 'nothing'}. Name the column of the image files so."
+        )
+    twice = next((name for name in header if header.count(name) > 1 or not name or not printable(name)), None)
+    if twice is not None:
+        raise DataError(f"{path} has the column {twice!a} twice or without a name. Give each column one name.")
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        if line and len(line) != len(header):
+            raise DataError(f"{path}: row {number} has {len(line)} values for {len(header)} columns. Mend the row.")
+        if line:
+            rows.append(tuple(value.strip() for value in line))
+    return Table(path, header, tuple(rows))
+
+
+def file_names(table: Table) -> list[str]:
+    """Return the files of a table, each below its folder and named once.
+
+    Raises:
+        DataError: For the first one that is not.
+    """
+    names = table.column(FILE_NAME)
+    seen: set[str] = set()
+    for number, name in enumerate(names, start=2):
+        path = PurePosixPath(name)
+        if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise DataError(
+                f"{table.path}: row {number} has the file_name {name[:200]!r}, which is no path below its folder. "
+                "Name the file; to take an image out, empty the file instead."
+            )
+        if str(path) in seen:
+            raise DataError(f"{table.path}: row {number} names {name} a second time. Keep one row for each image.")
+        seen.add(str(path))
+    return names
+
+
+class Rows(NamedTuple):
+    """What the rows of a folder say, position by position."""
+
+    paths: tuple[Path, ...]
+    people: tuple[int, ...] | None  # numbers in the order in which people first appear; None: no such column
+    values: tuple[tuple[str, ...], ...]  # of the label columns asked for, column by column
+    columns: tuple[str, ...]  # that may hold labels
+
+    @property
+    def num_people(self) -> int:
+        """How many people there are."""
+        return max(self.people or (-1,)) + 1
+
+
+def read_rows(root: Path, label: Sequence[str]) -> Rows:
+    """Read the metadata of a folder.
+
+    Raises:
+        DataError: If it cannot be used, has no column of `label`, or names nobody in a row although it has people.
+    """
+    table = read_table(root / METADATA)
+    paths = tuple(root / name for name in file_names(table))
+    people = None
+    if PERSON in table.columns:
+        names = table.column(PERSON)
+        if "" in names:
+            raise DataError(
+                f"{table.path}: row {names.index('') + 2} has no person ({names.count('')} of {len(names)} rows). Name "
+                "one in each row, a person of its own where nobody else has that face, or take the column out."
+            )
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        people = tuple(numbers[name] for name in names)
+    for name in label:
+        if name not in table.label_columns:
+            raise DataError(
+                f"data.label: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
+            )
+    return Rows(paths, people, tuple(tuple(table.column(name)) for name in label), table.label_columns)
+
+
+def class_values(values: Sequence[str]) -> list[str]:
+    """List the values of a column that could be classes, sorted; blank is none."""
+    return sorted(set(values) - {""})
+
+
+def bits(values: Sequence[str]) -> list[int | None]:
+    """Read attributes: 1, true, yes or 0, -1, false, no; None for anything else."""
+    return [_BITS.get(value.lower()) for value in values]

@@ -1,0 +1,236 @@
+"""``idpgan init``: a commented config for a folder or a built-in source, which `train` accepts as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from idpgan.checks import typed
+from idpgan.config import nearest_hint
+from idpgan.data import face_folder, folder
+from idpgan.data.config import DataConfig
+from idpgan.data.declared import looks, probed, shown
+from idpgan.data.load import SOURCES, DataShape, known_shape
+from idpgan.data.metadata import METADATA, bits, class_values, read_rows
+from idpgan.errors import DataError, InputError
+from idpgan.models.config import SIZES, SIZES_IN_WORDS
+from idpgan.synthesis import build_config, load_method
+from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
+
+HANDWRITING = ("digits", "mnist")
+MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
+_PEOPLE_LAYOUTS = ("orl", "yale", "yale-b", "faces94", "faces95")  # who is who is in their names
+_WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
+
+
+@dataclass(frozen=True)
+class Template:
+    """A config to begin with.
+
+    Attributes:
+        text: TOML with comments.
+        table: The same without comments.
+        private_notes: What the curator should know and nobody else: true counts of classes. It sets nothing.
+    """
+
+    text: str
+    table: Mapping[str, Mapping[str, object]]
+    private_notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The [data] section to be."""
+
+    settings: dict[str, Setting]
+    counts: Counter[str]  # of a column; private
+    others: tuple[str, ...] = ()  # columns that could hold labels too
+
+
+@typed
+def init(source: str, data_root: Path | None = None) -> Template:
+    """Write a config for a folder of images, or for a built-in source.
+
+    Args:
+        source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none; ``./faces`` is a folder.
+        data_root: Where the files of a built-in source lie.
+
+    Raises:
+        InputError: If there is neither, or images have no size that networks are built for.
+    """
+    logging.getLogger("idpgan.data").setLevel(logging.ERROR)  # what does not meet is said in the comments
+    builtin = [name for name in SOURCES if name not in ("folder", "face-folder")]
+    if source in builtin:
+        data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
+    elif Path(source).is_dir():
+        data = _of_folder(Path(source).absolute())
+    else:
+        raise InputError(
+            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, builtin)} A folder of photos "
+            "of any size is made ready by idpgan prepare."
+        )
+    shape, settings, people = _split(data.settings)
+    per_person = -(-people[0] // people[1]) if people else None
+    facts = Facts(shape, per_person, source in HANDWRITING)
+    sections = {"data": settings, **load_method(STARTER).suggest(facts)}
+    table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+    build_config(table, "what init has written").check(shape)
+    return Template(_text(source, sections, data, shape), table, _notes(data))
+
+
+def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:
+    """Return what is public, the section with its split, and images and people if they are known."""
+    found = SOURCES[str(settings["name"].value)].describe(_config(settings))
+    people = (sum(found.people), len(found.people)) if found and found.people else None
+    if people:
+        why = "nobody is trained on and tested on" if people[1] < people[0] else "each person has one image"
+        settings = settings | {"split_by": Setting("identity", why)}
+    try:
+        return known_shape(_config(settings)), settings, people
+    except DataError:  # too few for a holdout; or something else, which then is said
+        settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
+        return known_shape(_config(settings)), settings, people
+
+
+def _config(settings: Mapping[str, Setting]) -> DataConfig:
+    """Build the section."""
+    values = {key: tuple(s.value) if isinstance(s.value, list) else s.value for key, s in settings.items()}
+    return DataConfig.model_validate(values)
+
+
+# What a folder shows ---------------------------------------------------------------------------------------------
+
+
+def _of_folder(root: Path) -> _Data:
+    """Find out what is to be declared about a folder, from names and at most 100 headers."""
+    settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
+    if (root / METADATA).is_file():
+        return _of_metadata(root, settings)
+    layout = _people_layout(root)
+    if layout is not None:
+        people = face_folder.scan(root, layout)
+        paths = [path for files in people.values() for path in files]
+        settings |= {
+            "name": Setting("face-folder"),
+            "layout": Setting(layout, "a folder, or a name, is a person"),
+            "num_images": Setting(len(paths), "N: files, empty ones too"),
+            "num_people": Setting(len(people)),
+        }
+        return _Data(settings | _looks(root, paths), Counter())
+    train, test = folder.scan(root)
+    if len(train.classes) > MOST_SHOWN_CLASSES:
+        raise InputError(
+            f"{root} has {len(train.classes)} subfolders, too many to be classes. Say what they are: idpgan prepare "
+            f"{root} NEW --size 48 --folders person (or label, or none)."
+        )
+    counts = Counter(train.classes[label] for label in train.labels)
+    settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
+    why = "the subfolders; if they are people, begin with idpgan prepare --folders person" if counts else "unlabeled"
+    settings["classes"] = Setting(list(train.classes), why)
+    return _Data(settings | _looks(root, train.paths), counts)
+
+
+def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
+    """Read which columns there are, and what one of them may be for."""
+    columns = read_rows(root, ()).columns
+    rows = read_rows(root, columns)
+    settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
+    if rows.people is not None:
+        settings["num_people"] = Setting(rows.num_people, "names in the column person")
+    settings |= _looks(root, rows.paths)
+    fitting = {
+        column: values
+        for column, values in zip(columns, rows.values, strict=True)
+        if 1 < len(class_values(values)) <= min(MOST_SHOWN_CLASSES, len(values) // LEAST_PER_CLASS)
+    }
+    if not fitting:
+        return _Data(settings | {"classes": Setting([], "no column with a few values: unlabeled")}, Counter())
+    column, values = next(iter(fitting.items()))
+    settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
+    if None in bits(values):
+        found = class_values(values)
+        why = "keep those that you want, in your order; images of others stand as null records"
+        settings["classes"] = Setting(found, why)
+    return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
+
+
+def _people_layout(root: Path) -> str | None:
+    """Return the layout of a known face database."""
+    try:
+        layout = face_folder.recognize(root)
+    except DataError:
+        return None
+    return layout if layout in _PEOPLE_LAYOUTS else None
+
+
+def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Setting]:
+    """Return size and channels that most images have."""
+    shapes, first_error = probed(paths, lambda path: folder.header(path, None))
+    found = looks(shapes)
+    if not found and first_error is not None:
+        raise first_error
+    sizes = Counter(shape[1:] for shape in shapes if shape is not None)
+    if 2 * max(sizes.values()) <= len(shapes):
+        raise InputError(
+            f"Images of {root} have {len(sizes)} sizes among {len(shapes)} looked at, and all must have one. Make them "
+            f"ready first: idpgan prepare {root} NEW --size 48."
+        )
+    (height, width), _ = sizes.most_common(1)[0]
+    if (height, width) not in SIZES:
+        raise InputError(
+            f"The images of {root} are {height} x {width} (height x width), and networks are built for "
+            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {root} NEW --size 48."
+        )
+    return {
+        "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
+        "channels": Setting(found["channels"], "1 grey, 3 color"),
+    }
+
+
+# What is written -------------------------------------------------------------------------------------------------
+
+
+def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str:
+    """Write the sections, each setting with its reason."""
+    lines = [
+        f"# Made by: idpgan init {source}",
+        "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
+        "# Every key: docs/keys.md. What you leave out has its default.",
+        "",
+    ]
+    for name, keys in sections.items():
+        if name == "data" and "num_images" in keys:
+            lines += [
+                "# init counted these in the folder. They will be public, and the guarantee holds for data sets that",
+                "# agree in them: by keeping them you declare them. Set what you would have said without looking.",
+            ]
+        lines.append(f"[{name}]")
+        for key, setting in keys.items():
+            lines += _lines(key, setting)
+        if name == "data" and data.others:
+            lines.append(f"# other columns of labels: {', '.join(data.others)}")
+        if name == "data":
+            lines.append(f"# private images after test and holdout are split off: {shape.num_private:,}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _lines(key: str, setting: Setting) -> list[str]:
+    """Write one setting, its reason behind it or, where that would be long, above it."""
+    value = shown(setting.value)
+    line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
+    if not setting.why:
+        return [line]
+    beside = f"{line:<{_WIDTH}} # {setting.why}"
+    return [beside] if len(beside) <= _LONGEST else [f"# {setting.why}", line]
+
+
+def _notes(data: _Data) -> tuple[str, ...]:
+    """Say what is for the curator alone."""
+    if not data.counts:
+        return ()
+    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
+    return (f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise.",)

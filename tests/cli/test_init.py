@@ -1,0 +1,116 @@
+"""What `idpgan init` prints, `idpgan train` accepts; what it counts, it says that it counted."""
+
+import tomllib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idpgan.config import build
+from idpgan.data.config import DataConfig
+from idpgan.data.load import describe
+from idpgan.jobs.init import init
+from tests.data.layouts import save
+
+
+def fill(root, size=(28, 28), names=("0.png",), mode="L", num=60):
+    """Write images under names that a number is put into."""
+    for index in range(num):
+        pixels = np.random.default_rng(index).integers(0, 256, (*size, 3), dtype=np.uint8)
+        save(root / names[index % len(names)].format(index), Image.fromarray(pixels).convert(mode))
+    return root
+
+
+def metadata(root, header, row, num=60):
+    fill(root, names=("{}.png",), num=num)
+    lines = [header, *(f"{index}.png,{row(index)}" for index in range(num))]
+    (root / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+FOLDERS = {
+    "classes": lambda root: fill(root, names=("a/{}.png", "b/{}.png")),
+    "flat": lambda root: fill(root, names=("{}.png",), mode="RGB"),
+    "train and test": lambda root: fill(
+        root, names=("train/a/{}.png", "train/b/{}.png", "test/a/{}.png", "test/b/{}.png")
+    ),
+    "orl": lambda root: fill(root, (112, 92), [f"s{person}/{{}}.pgm" for person in range(1, 16)]),
+    "mood": lambda root: metadata(root, "file_name,mood", lambda i: ["sad", "glad", ""][i % 3]),
+    "attribute": lambda root: metadata(root, "file_name,glasses,hat", lambda i: f"{i % 2},{i % 3 % 2}"),
+    "people": lambda root: metadata(root, "file_name,text,person", lambda i: f"text {i},{i // 3}"),
+    "few": lambda root: fill(root, names=("{}.png",), num=9),
+}
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_what_it_prints_train_accepts(run, tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    FOLDERS[kind](tmp_path / "images")
+    code, out, _ = run("init", "images")
+    assert code == 0
+    (tmp_path / "config.toml").write_text(out)
+    data = tomllib.loads(out)["data"]
+    assert data["root"] == str(tmp_path / "images")
+    assert data["num_images"] == (30 if kind == "train and test" else 9 if kind == "few" else 60)
+    assert "# init counted these in the folder." in out
+    code, dry, err = run("train", "config.toml", "--dry-run")
+    assert (code, err) == (0, "")
+    shape = describe(build(DataConfig, data, "test"))
+    unit = "person" if shape.has_people else "image"
+    assert f"unit {unit}" in dry
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["images"]
+
+
+@pytest.mark.parametrize("kind", ["mood", "orl"])
+def test_it_trains(run, tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    FOLDERS[kind](tmp_path / "images")
+    (tmp_path / "config.toml").write_text(run("init", "images")[1])
+    quick = ["training.steps=2", "model.width=2", "training.batch_size=4", "release.samples=4", "--no-progress"]
+    code, _, _ = run("train", "config.toml", *quick, "--out", "run")
+    assert code == 0
+    assert (tmp_path / "run" / "release" / "generator.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "faces"])
+def test_built_in_sources(run, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    template = init(name)
+    (tmp_path / "config.toml").write_text(template.text)
+    assert template.table["data"]["name"] == name
+    assert tomllib.loads(template.text) == {key: dict(section) for key, section in template.table.items()}
+    assert run("train", "config.toml", "--dry-run")[0] == 0
+
+
+def test_settings_follow_what_is_declared_and_nothing_else(tmp_path):
+    """Other pixels, and other labels of as many values, give the same text."""
+    one = metadata(tmp_path / "a", "file_name,mood", lambda i: ["sad", "glad"][i % 2])
+    other = metadata(tmp_path / "b", "file_name,mood", lambda i: ["sad", "glad"][i % 9 == 0])
+    (other / "7.png").write_bytes(b"")
+    texts = [init(str(root)).text.replace(str(root), "") for root in (one, other)]
+    assert texts[0] == texts[1]
+    assert init(str(one)).private_notes != init(str(other)).private_notes
+    large = init(str(metadata(tmp_path / "c", "file_name,mood", lambda i: ["sad", "glad"][i % 2], num=61)))
+    assert large.table["data"]["num_images"] == 61
+
+
+REFUSED = {
+    "sizes": (lambda root: [fill(root, (30 + i, 30), (f"{i}.png",), num=1) for i in range(4)], "have 4 sizes among 4"),
+    "size": (lambda root: fill(root, (250, 250), ("{}.png",), num=3), "are 250 x 250 (height x width), and networks"),
+    "many": (
+        lambda root: fill(root, (28, 28), [f"n{i}/0.png" for i in range(65)], num=65),
+        "has 65 subfolders, too many",
+    ),
+    "gone": (lambda root: None, "is neither a folder nor a built-in source"),
+    "empty": (lambda root: root.mkdir(), "holds no images"),
+    "damaged": (lambda root: [root.mkdir(), (root / "a.png").write_bytes(b"no")], "Cannot read the image"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
+    make, expected = REFUSED[name]
+    make(tmp_path / "images")
+    code, out, err = run("init", tmp_path / "images")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err

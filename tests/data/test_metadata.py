@@ -1,0 +1,159 @@
+"""Folders with a metadata.csv, as `idpgan prepare` writes them and Hugging Face's ImageFolder has them."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idpgan.data.config import DataConfig
+from idpgan.data.load import describe, load
+from idpgan.errors import ConfigError, DataError
+from tests.data.layouts import declared, save
+
+KEYS = {"label": ("mood",), "classes": ("sad", "glad")}
+PUBLIC = {"num_images": 20, "num_people": 10, "image_size": (4, 5), "channels": 1}
+
+
+def pixels(index):
+    return np.random.default_rng(index).integers(0, 256, (4, 5), dtype=np.uint8)
+
+
+def write(root, rows=20, header="file_name,mood,glasses,person", row=None):
+    """Write images and their rows, backwards; ``row`` changes the values of a row by its number."""
+    lines = [header]
+    for index in reversed(range(rows)):
+        values = [f"{index % 3}/{index}.png", ("glad", "sad")[index % 2], str(index // 2 % 2), f"p{index // 2}"]
+        save(root / values[0], Image.fromarray(pixels(index)))
+        lines.append(",".join((row or {}).get(index, values)))
+    (root / "metadata.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return root
+
+
+def everybody(split):
+    return [image for part in (split.public, split.private, split.holdout, split.test) for image in part.images]
+
+
+def test_rows_are_positions_with_labels_and_people(tmp_path):
+    config = declared(write(tmp_path), **KEYS)
+    assert config == DataConfig(name="folder", root=tmp_path, **KEYS, **PUBLIC)
+    split = load(config)
+    assert split.classes == ("sad", "glad")
+    assert split.label_attributes == ()
+    assert split.shape == describe(config)
+    order = {pixels(index).tobytes(): index for index in range(20)}
+    for part in (split.private, split.holdout, split.test):
+        index = torch.tensor([order[image.numpy().tobytes()] for image in part.images])
+        assert torch.equal(part.labels, (index + 1) % 2)
+        assert torch.equal(part.identities, 9 - index // 2)  # people are numbered as the rows name them
+        assert part.null is None
+
+
+def test_identity_split_shares_nobody(tmp_path):
+    split = load(declared(write(tmp_path), **KEYS, split_by="identity", holdout_share=0.2))
+    parts = [set(part.identities.tolist()) for part in (split.private, split.holdout, split.test)]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 10
+    assert split.shape.has_people
+
+
+def test_attributes_make_classes_as_those_of_celeba(tmp_path):
+    write(tmp_path, header="file_name,mood,glasses,person", row={7: ["1/7.png", "sad", "maybe", "p3"]})
+    config = declared(tmp_path, label=("glasses",))
+    split = load(config)
+    assert split.classes == ("no glasses", "glasses")
+    assert split.label_attributes == ("glasses",)
+    assert describe(config).classes == split.classes
+    assert (
+        sum(int(part.null.sum()) for part in (split.private, split.test, split.holdout) if part.null is not None) == 1
+    )
+    assert "has neither 1 nor 0" in split.refused[0].reason
+    names = ("TRUE", "-1", "yes", "0")
+    rows = {index: [f"{index % 3}/{index}.png", "1", names[index % 4], f"p{index // 2}"] for index in range(20)}
+    both = load(declared(write(tmp_path, row=rows), label=("mood", "glasses")))
+    assert both.classes == ("no mood, no glasses", "mood, no glasses", "no mood, glasses", "mood, glasses")
+    order = {pixels(index).tobytes(): index for index in range(20)}
+    for image, label in zip(both.private.images, both.private.labels.tolist(), strict=True):
+        assert label == 1 + 2 * (order[image.numpy().tobytes()] % 2 == 0)
+
+
+def test_other_values_and_blanks_are_null_records_that_move_nobody(tmp_path):
+    config = declared(write(tmp_path), **KEYS)
+    before = load(config)
+    rows = {3: ["0/3.png", "", "1", "p1"], 12: ["0/12.png", "furious", "0", "p6"]}
+    write(tmp_path, row=rows)
+    (tmp_path / "2" / "5.png").write_bytes(b"")
+    (tmp_path / "1" / "10.png").unlink()
+    after = load(config)
+    assert len(after.refused) == 4
+    assert "has none of data.classes in the column mood" in "".join(file.reason for file in after.refused)
+    changed = sum(not torch.equal(a, b) for a, b in zip(everybody(before), everybody(after), strict=True))
+    assert changed == 4
+    for old, new in zip((before.private, before.test), (after.private, after.test), strict=True):
+        assert torch.equal(old.identities, new.identities)
+
+
+def test_one_name_of_a_column_is_a_list_of_one_and_survives_the_run_folder(tmp_path):
+    from idpgan.config import build, dump_toml, load_table
+
+    config = build(DataConfig, {"name": "folder", "label": "mood", "classes": ["a", "b"]}, "test")
+    assert config.label == ("mood",)
+    assert config.attributes == ()
+    (tmp_path / "c.toml").write_text(dump_toml(config))
+    assert build(DataConfig, load_table(tmp_path / "c.toml"), "test") == config
+    with pytest.raises(ConfigError, match="Name one column as label, or leave classes out"):
+        build(DataConfig, {"name": "folder", "label": ["a", "b"], "classes": ["x"]}, "test")
+
+
+def test_undeclared_facts_are_asked_for_in_one_line(tmp_path):
+    write(tmp_path)
+    with pytest.raises(DataError) as caught:
+        describe(DataConfig(name="folder", root=tmp_path, label=("mood",)))
+    assert 'Classes of \'mood\' (data.classes): "glad", "sad".' in str(caught.value)
+    with pytest.raises(DataError, match=r"Columns of labels: mood, glasses \(data.label\)"):
+        describe(DataConfig(name="folder", root=tmp_path))
+    assert load(declared(tmp_path)).classes == ()
+
+
+def test_public_images_may_have_a_metadata_file_of_their_own(tmp_path):
+    config = declared(write(tmp_path / "private"), **KEYS)
+    rows = {index: [f"{index % 3}/{index}.png", "furious", "1", f"p{index // 2}"] for index in range(5)}
+    write(tmp_path / "public", rows=11, row=rows)
+    config = config.model_copy(update={"public_root": tmp_path / "public"})
+    split = load(config)
+    assert len(split.public) == describe(config).sizes.public == 6
+    assert split.public.classes == split.classes
+    assert torch.equal(split.public.labels.bincount(), torch.tensor([3, 3]))
+
+
+REFUSED = {
+    "column": ({"label": ("mod",)}, {}, r"no column 'mod' of labels. Did you mean 'mood'\?"),
+    "person": ({}, {"header": "file_name,mood,person,glasses", "row": {4: ["1/4.png", "", "", "1"]}}, "row 17 has no"),
+    "length": ({}, {"row": {4: ["1/4.png", "sad"]}}, "row 17 has 2 values for 4 columns"),
+    "twice": ({}, {"row": {4: ["2/5.png", "sad", "1", "p2"]}}, "row 17 names 2/5.png a second time"),
+    "outside": ({}, {"row": {4: ["../4.png", "sad", "1", "p2"]}}, r"'../4.png', which is no path below"),
+    "no name": ({}, {"row": {4: ["", "sad", "1", "p2"]}}, "row 17 has the file_name ''"),
+    "header": ({}, {"header": "file,mood,glasses,person"}, "must begin with a line of column names, one of them"),
+    "same column": ({}, {"header": "file_name,mood,mood,person"}, "has the column 'mood' twice"),
+    "number": ({"num_images": 21}, {}, "data.num_images = 21, but .* holds 20"),
+    "people": ({"num_people": 11}, {}, "data.num_people = 11, but .* holds 10"),
+    "nobody": ({}, {"header": "file_name,mood,glasses,who"}, "has no column 'person'"),
+    "no label": ({"label": ()}, {}, "data.label does not say which column"),
+    "others": ({"classes": ("furious",)}, {}, r"20 of 20 rows of .* set data.classes"),
+    "no attribute": ({"classes": None}, {}, r'asks for columns of 1 and 0, but .*"glad", "sad": set data.classes'),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_wrong_is_refused_in_one_line_before_a_pixel_is_read(tmp_path, monkeypatch, name):
+    keys, table, expected = REFUSED[name]
+    config = DataConfig(name="folder", root=write(tmp_path, **table), **{**KEYS, **PUBLIC, **keys})
+    monkeypatch.setattr("idpgan.data.folder.decode", lambda *_: pytest.fail("an image was read"))
+    for run in (describe, load):
+        with pytest.raises(DataError, match=expected) as caught:
+            run(config)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_label_column_needs_a_metadata_file(tmp_path):
+    save(tmp_path / "a" / "1.png", Image.fromarray(pixels(1)))
+    with pytest.raises(DataError, match=r"has no metadata.csv with such columns"):
+        describe(DataConfig(name="folder", root=tmp_path, label=("mood",)))
