@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from idpgan.data.config import DataConfig
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
@@ -82,6 +83,27 @@ class AggregatePrivacy(PrivacyConfig):
     most_per_person: int = Field(20, ge=1, le=1_000_000)
 
 
+def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
+    """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee.
+
+    Raises:
+        ConfigError: Saying which key to set.
+    """
+    if unit is not Unit.PERSON:
+        return
+    if data.split_by != "identity":
+        raise ConfigError(
+            'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+            'and nothing protects those in the public one. Set data.split_by = "identity".'
+        )
+    if data.public_root is not None and not data.confirm_public:
+        raise ConfigError(
+            f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
+            "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
+            "is on the public images, confirm it with data.confirm_public = true."
+        )
+
+
 class Config(RunConfig):
     """A whole config file of idp-gan-aggregate."""
 
@@ -90,21 +112,7 @@ class Config(RunConfig):
 
     @model_validator(mode="after")
     def _check_people(self) -> Config:
-        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
-        data = self.data
-        if self.privacy.unit is not Unit.PERSON:
-            return self
-        if data.split_by != "identity":
-            raise ConfigError(
-                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
-                'and nothing protects those in the public one. Set data.split_by = "identity".'
-            )
-        if data.public_root is not None and not data.confirm_public:
-            raise ConfigError(
-                f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
-                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
-                "is on the public images, confirm it with data.confirm_public = true."
-            )
+        refuse_shared_people(self.privacy.unit, self.data)
         return self
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:

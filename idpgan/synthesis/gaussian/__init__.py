@@ -1,0 +1,27 @@
+"""One normal distribution a class from one noisy release of moments: instant, and the row that a generator must beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
+from idpgan.methods import MethodInfo
+
+if TYPE_CHECKING:
+    from idpgan.synthesis.gaussian.config import Config
+    from idpgan.synthesis.gaussian.method import Method
+
+__all__ = ["INFO", "Config", "Method"]
+
+INFO = MethodInfo(
+    name="gaussian",
+    family="gan",
+    units=("image", "person"),
+    relation="zero-out-one or replace-one",
+    sound=True,
+    claimed="privacy.epsilon",
+    proven="privacy.epsilon",
+    reason="one release of noisy first and second moments of bounded vectors; sampling from them costs nothing",
+)
+
+__getattr__ = lazy_names(__name__, {"Config": "config", "Method": "method"})
