@@ -57,6 +57,10 @@ def train(
 
             print(dump_toml(config))
             print(_describe(planned))
+            if planned.signal is not None:
+                print(f"# Signal to noise: {planned.signal.figure:.3g} at most (docs/signal.md).")
+                if planned.signal.warning:
+                    print(f"# Warning: {planned.signal.warning}")
         return
 
     from idpgan.training.progress import make_progress

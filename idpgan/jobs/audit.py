@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
-from idpgan.data.load import known_shape
+from idpgan.data.load import DataShape, known_shape
+from idpgan.data.split import Sizes
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config, plan
@@ -31,6 +32,9 @@ from idpgan.synthesis.aggregate.config import sums_of
 from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy
 from idpgan.synthesis.audits import GAN_CASES, aggregate_case, channel_of, local_case, published_case
 from idpgan.synthesis.dp_gan.method import Config as DpGanRun
+from idpgan.synthesis.gaussian.audit import CASES as GAUSSIAN_CASES
+from idpgan.synthesis.gaussian.audit import case_of as gaussian_case
+from idpgan.synthesis.gaussian.config import Config as GaussianRun
 from idpgan.synthesis.hybrid.method import Config as HybridRun
 from idpgan.synthesis.local.method import Config as LocalRun
 from idpgan.synthesis.published.config import Config as PublishedConfig
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
 
 FORMAT = "idpgan audit 2"
-AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
+AUDITABLE: dict[str, Entry] = {**CASES, **GAN_CASES, **GAUSSIAN_CASES, **STEP_CASES, **PUBLISHER_CASES}
 
 
 def nothing_to_audit(what: str | Path) -> str | None:
@@ -153,11 +157,18 @@ def _hybrid_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guara
     return hybrid_case(_sums(run, first.method, first.privacy), _steps(second), request, claimed)
 
 
+def _gaussian_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
+    if not isinstance(config, GaussianRun):
+        raise TypeError("a gaussian run has a gaussian config.")
+    classes = tuple(map(str, range(facts.num_classes)))
+    return gaussian_case(config, DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes), claimed)
+
+
 def _local_run(run: RunFolder, config: RunConfig, facts: _Facts, claimed: Guarantee | None) -> AuditCase:
     if not isinstance(config, LocalRun):
         raise TypeError("a local run has a local config.")
     terms = config.terms(facts.image_shape, facts.num_classes, facts.num_private)
-    public = bool(config.data.public_share or config.data.public_root)
+    public = bool(config.data.public_share or config.data.public_root or config.data.public)
     channel = channel_of(terms, config.method.projection, facts.image_shape, config.method.clip_norm, public=public)
     return local_case(channel, Request(terms.epsilon, terms.delta), claimed)
 
@@ -186,6 +197,7 @@ RUN_CASES: dict[str, Callable[[RunFolder, RunConfig, _Facts, Guarantee | None], 
     "idp-gan-local": _local_run,
     "idp-gan-published": _published_run,
     "dp-gan": _dp_gan_run,
+    "gaussian": _gaussian_run,
     "hybrid": _hybrid_run,
 }
 

@@ -33,14 +33,14 @@ class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
     Attributes:
-        latent_dim: Numbers in one latent vector z.
+        latent_dim: Numbers in one latent vector z. Of a "gaussian" generator: DCT coefficients of an image, the lowest
+            frequencies; at most as many as it has pixels.
         width: Feature maps next to the image, in both networks; each halving of the image doubles them.
         conditional: Whether both networks get the class of the image. Needs labeled data.
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp) or
             "gaussian" (one normal distribution a class, for the method of that name).
         codes: Codes per class of a "warp" generator.
         warp: Strength of its warp: 1 is that of handwriting, 0 none.
-        coefficients: DCT coefficients of a "gaussian" generator, the lowest frequencies; at most all there are.
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -52,7 +52,6 @@ class ModelConfig(Section):
     generator: Literal["dcgan", "warp", "gaussian"] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=1.0, ge=0, le=3)
-    coefficients: int = Field(default=160, ge=1, le=1024)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
 

@@ -13,8 +13,8 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.numerics.dct import cosines
 
-_CHROMA_SHARE = 4  # color differences are smooth: one coefficient for so many of the brightness,
-_CHROMA_VARIANCE = 0.1  # and a variance so much smaller
+_BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; color differences are smooth,
+_CHROMA_VARIANCE = 0.1  # and have so much less variance
 
 
 class Spectrum(NamedTuple):
@@ -30,13 +30,13 @@ class Spectrum(NamedTuple):
     variance: Tensor
 
 
-def count_coefficients(image_shape: Sequence[int], coefficients: int) -> int:
-    """Return q, the numbers that describe an image, for `ModelConfig.coefficients` of its brightness."""
+def count_coefficients(image_shape: Sequence[int], latent_dim: int) -> int:
+    """Return q, the numbers that describe an image: `ModelConfig.latent_dim`, or fewer where it has fewer pixels."""
     channels, height, width = image_shape
-    return sum(_counts(channels, height * width, coefficients))
+    return sum(_counts(channels, height * width, latent_dim))
 
 
-def low_spectrum(image_shape: Sequence[int], coefficients: int) -> Spectrum:
+def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     """Return the functions of lowest frequency, and how variance falls with frequency.
 
     The variance of frequency (u, v) is proportional to ``1 / (1 + u^2 + v^2)``: photographs have a power spectrum of
@@ -45,25 +45,29 @@ def low_spectrum(image_shape: Sequence[int], coefficients: int) -> Spectrum:
 
     Args:
         image_shape: (C, H, W), C in {1, 3}.
-        coefficients: Of the brightness; a quarter as many of each color difference.
+        latent_dim: Functions in all; of a color image two thirds are of the brightness.
     """
     channels, height, width = (int(side) for side in image_shape)
     ordered = sorted((u * u + v * v, u, v) for u in range(height) for v in range(width))
     falling = torch.tensor([1 / (1 + square) for square, _, _ in ordered], dtype=torch.float64)
-    functions = cosines(height, width, [(u, v) for _, u, v in ordered[: min(coefficients, len(ordered))]])
+    counts = _counts(channels, height * width, latent_dim)
+    functions = cosines(height, width, [(u, v) for _, u, v in ordered[: max(counts)]])
     parts, variances = [], []
-    planes = zip(_color_axes(channels), _counts(channels, height * width, coefficients), strict=True)
+    planes = zip(_color_axes(channels), counts, strict=True)
     for number, (axis, count) in enumerate(planes):
-        parts.append((axis[:, None, None] * functions[:, :count]).reshape(-1, count))
+        parts.append((axis[:, None, None] * functions[:, :count]).flatten(0, 1))
         variances.append(falling[:count] * (_CHROMA_VARIANCE if number else 1.0))
     whole = falling.sum() * (1 + _CHROMA_VARIANCE * (channels - 1))
     return Spectrum(torch.cat(parts, dim=1), torch.cat(variances) / whole)
 
 
-def _counts(channels: int, pixels: int, coefficients: int) -> list[int]:
+def _counts(channels: int, pixels: int, latent_dim: int) -> list[int]:
     """Return the number of functions of brightness and color differences."""
-    count = min(coefficients, pixels)
-    return [count, *[math.ceil(count / _CHROMA_SHARE)] * (channels - 1)]
+    if channels == 1:
+        return [min(latent_dim, pixels)]
+    first = math.ceil(latent_dim * _BRIGHTNESS_SHARE)
+    second = (latent_dim - first + 1) // 2
+    return [min(count, pixels) for count in (first, second, latent_dim - first - second)]
 
 
 def _color_axes(channels: int) -> Tensor:
@@ -78,7 +82,7 @@ class GaussianGenerator(Generator):
     """Draw coefficients ``mean + factor z`` of the image's class, transform them back, clamp to [-1, 1].
 
     Args:
-        config: The [model] section: ``coefficients``.
+        config: The [model] section: ``latent_dim`` coefficients.
         image_shape: (C, H, W) in px of any size, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Not used: before `set_moments` the images are grey.
@@ -92,7 +96,7 @@ class GaussianGenerator(Generator):
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        size = count_coefficients(image_shape, config.coefficients)
+        size = count_coefficients(image_shape, config.latent_dim)
         super().__init__(config, image_shape, num_classes, latent_dim=size)
         rows = max(self.num_classes, 1)
         self.mean = nn.Parameter(torch.zeros(rows, size))
@@ -110,5 +114,5 @@ class GaussianGenerator(Generator):
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
-        basis = low_spectrum(self.image_shape, self.config.coefficients).basis.to(drawn)
+        basis = low_spectrum(self.image_shape, self.config.latent_dim).basis.to(drawn)
         return (drawn @ basis.T).view(-1, *self.image_shape).clamp(-1.0, 1.0)

@@ -164,7 +164,7 @@ def release_config(content: bytes, num_public: int) -> RunConfig:
     data = table.get("data")
     if not isinstance(data, dict) or {"root", "public_root"} & set(data):
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
-    if num_public and not data.get("public_share"):
+    if num_public and not (data.get("public_share") or data.get("public")):
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = synthesis.build_config(table, "config.json")
     if config.data.name not in SOURCES:

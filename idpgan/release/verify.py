@@ -163,8 +163,8 @@ def _check_config(content: bytes, config: RunConfig, generator: Generator, state
         problems.append(f"{CONFIG}: the generator is not of the run's [model].")
     if config.model.conditional and generator.num_classes != document["num_classes"]:
         problems.append(f"the generator has {generator.num_classes} classes, not {document['num_classes']}.")
-    if config.data.public_share and not document["num_public"]:
-        problems.append("num_public = 0, but the settings make a share of the images public.")
+    if (config.data.public_share or config.data.public) and not document["num_public"]:
+        problems.append("num_public = 0, but the settings have public images.")
     return problems
 
 

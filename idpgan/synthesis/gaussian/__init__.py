@@ -1,4 +1,4 @@
-"""One normal distribution a class from one noisy release of moments: instant, and the row that a generator must beat."""
+"""One normal distribution a class, from one noisy release of moments: what every generator has to beat."""
 
 from __future__ import annotations
 

@@ -16,9 +16,10 @@ from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people
+from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
 from idpgan.synthesis.gaussian.moments import count_moments
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
+from idpgan.training.signal import Signal
 
 
 class GaussianConfig(MethodConfig):
@@ -63,7 +64,7 @@ class GaussianTraining(TrainingConfig):
 class Config(RunConfig):
     """A whole config file of gaussian."""
 
-    model: ModelConfig = ModelConfig(generator="gaussian")
+    model: ModelConfig = ModelConfig(generator="gaussian", latent_dim=160)
     method: GaussianConfig = GaussianConfig()
     privacy: GaussianPrivacy
     training: GaussianTraining = GaussianTraining()
@@ -108,21 +109,25 @@ class Config(RunConfig):
     def check(self, shape: DataShape) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do. See `RunConfig`."""
         classes = classes_of(self.model, len(shape.classes))
-        rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.coefficients)
+        rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
         needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
-        check_memory(needed, f"model.coefficients = {self.model.coefficients}", "Lower it.")
+        check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
         if self.privacy.unit is Unit.PERSON and not shape.has_people:
             raise ConfigError(
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
                 "unit = image."
             )
 
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """See `RunConfig.signal_to_noise`."""
+        return signal_of_sums(self.moment_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
+
     def moment_sums(self, shape: DataShape) -> CellSums:
         """Return the release, with the least noise that keeps to the terms: one cell a class."""
         terms = self.privacy
         return CellSums.calibrated(
             max(classes_of(self.model, len(shape.classes)), 1),
-            count_moments(shape.image_shape, self.model.coefficients),
+            count_moments(shape.image_shape, self.model.latent_dim),
             "gaussian",
             epsilon=terms.epsilon,
             delta=terms.delta,

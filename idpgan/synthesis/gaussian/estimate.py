@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idpgan.synthesis.gaussian.moments import MomentMap
+from idpgan.synthesis.gaussian.moments import MomentMap, Sums
 
 
 class Normals(NamedTuple):
@@ -45,12 +45,11 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
         moments: What was summed.
         noise_std: Of every entry of ``sums``.
     """
-    share, size = moments.count_share, moments.size
-    matrices = moments.matrices(sums)
-    counts = (matrices[:, 0, 0] / share).clamp(min=1)  # noisy images of each row
-    means = matrices[:, 0, 1:] / math.sqrt(share * (1 - share)) / counts[:, None]
-    covariances = matrices[:, 1:, 1:] / (1 - share) / counts[:, None, None] - means[:, :, None] * means[:, None]
-    edge = math.sqrt(2 * size) * noise_std / (1 - share)  # of the noise on a sum of second moments
+    found = moments.read(sums, noise_std)
+    counts = found.count.clamp(min=1)  # noisy images of each row
+    means = found.first / counts[:, None]
+    covariances = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
+    edge = math.sqrt(2 * moments.size) * found.second_std  # of the noise on a sum of second moments
     total = counts.sum()
     within = (counts[:, None, None] * covariances).sum(0) / total
     common = shrunk(within, edge * math.sqrt(len(sums)) / total.item())
@@ -62,7 +61,17 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
         values = values.clamp(min=0)
         factors.append(vectors * values.sqrt())
         ranks.append(int((values > values.max() * 1e-9).sum()))
-    return Normals(moments.center + moments.scale * means, moments.scale[:, None] * torch.stack(factors), tuple(ranks))
+    scale = moments.scale * _gain(found)
+    return Normals(moments.center + scale * means, scale[:, None] * torch.stack(factors), tuple(ranks))
+
+
+def _gain(found: Sums) -> float:
+    """Return by how much images are longer than what was kept of them, at least 1: it gives them back their contrast.
+
+    One number for all rows, which belong to one kind of images.
+    """
+    kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
+    return math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
 
 
 def shrunk(matrix: Tensor, edge: float) -> Tensor:

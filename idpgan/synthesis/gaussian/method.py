@@ -65,7 +65,7 @@ class GaussianMoments:
         settings = config.method
         self.moments = MomentMap(
             split.image_shape,
-            config.model.coefficients,
+            config.model.latent_dim,
             contrast=settings.contrast,
             clip=settings.clip,
             count_share=settings.count_share,

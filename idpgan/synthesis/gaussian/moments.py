@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,33 +15,56 @@ from idpgan.privacy.precision import full_precision
 from idpgan.synthesis.aggregate.cells import shares
 
 _TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB
+_MOST_ROWS = 1000  # and images of a call, always: fewer are padded
+_PRIOR_IMAGES = 100  # public images that weigh as much as the spectrum
+_MOST_POWER = 16.0  # P: four times the length that is kept
+_POWER_SHARE = 0.05  # r, of the squared norm
 
 
-def count_moments(image_shape: Sequence[int], coefficients: int) -> int:
-    """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix."""
-    size = count_coefficients(image_shape, coefficients) + 1
-    return size * (size + 1) // 2
+class Sums(NamedTuple):
+    """Noisy sums over the images of each row.
+
+    Attributes:
+        count: (rows,).
+        first: Of y, (rows, q).
+        second: Of y y^T, (rows, q, q).
+        power: Of the squared length before it was cut, (rows,).
+        second_std: Standard deviation of the noise on the diagonal of `second`; off it, sqrt(2) times less.
+    """
+
+    count: Tensor
+    first: Tensor
+    second: Tensor
+    power: Tensor
+    second_std: float
+
+
+def count_moments(image_shape: Sequence[int], latent_dim: int) -> int:
+    """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power."""
+    size = count_coefficients(image_shape, latent_dim) + 1
+    return size * (size + 1) // 2 + 1
 
 
 class MomentMap:
     r"""The vector v(x) of an image x, fixed before any private image is read.
 
     With q orthonormal functions B of low frequency, a public center m and public standard deviations s,
-    ``y = s^-1 (B^T x - m) / (clip sqrt(q))``, shortened to norm 1 where it is longer;
-    ``z = (sqrt(t), sqrt(1 - t) y)``; v is the upper triangle of ``z z^T``, off the diagonal times sqrt(2). Its entries
-    hold a constant that counts, the first moments of y and the second ones.
+    ``u = s^-1 (B^T x - m) / (clip sqrt(q))``, and y is u, shortened to norm 1 where it is longer. With
+    ``z = (sqrt(t), sqrt(1 - t) y)`` and ``p = min(|u|^2 / P, 1)``, v is ``sqrt(1 - r)`` times the upper triangle of
+    ``z z^T``, off the diagonal times sqrt(2), and then ``sqrt(r) p``. Its entries hold a constant that counts, the
+    first moments of y, the second ones, and the power that the shortening took from the contrast of the images.
 
     Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
-    of the symmetric matrix: ``|v| = |z z^T|_F = |z|^2 <= 1``. It is reached by every y of norm 1. A null record adds
-    v = 0, count included, so that zeroing out a record moves one sum by at most 1 (`privacy.sums` has the rest:
-    rounding, other relations, people).
+    of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``. It is reached by
+    every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
+    sum by at most 1 (`privacy.sums` has the rest: rounding, other relations, people).
 
     Dividing by s before the noise makes the noise on each coefficient a like share of it: white noise on the
     coefficients themselves would drown all frequencies but the lowest.
 
     Args:
         image_shape: (C, H, W).
-        coefficients: `ModelConfig.coefficients`.
+        latent_dim: `ModelConfig.latent_dim`.
         contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
@@ -51,13 +75,13 @@ class MomentMap:
     """
 
     def __init__(
-        self, image_shape: Sequence[int], coefficients: int, *, contrast: float, clip: float, count_share: float
+        self, image_shape: Sequence[int], latent_dim: int, *, contrast: float, clip: float, count_share: float
     ) -> None:
-        spectrum = low_spectrum(image_shape, coefficients)
+        spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
         self.basis = spectrum.basis  # (C H W, q)
         self.size = self.basis.shape[1]
-        self.dimensions = count_moments(image_shape, coefficients)
+        self.dimensions = count_moments(image_shape, latent_dim)
         self.count_share, self._clip = count_share, clip
         self._prior = spectrum.variance * math.prod(image_shape) * contrast**2
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
@@ -80,25 +104,31 @@ class MomentMap:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1] to vectors (B, D) float64 of norm at most 1."""
-        y = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
-        y = y / y.norm(dim=1, keepdim=True).clamp(min=1)
+        u = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
+        length = u.norm(dim=1, keepdim=True)
+        y = u / length.clamp(min=1)
         constant = y.new_full((len(y), 1), math.sqrt(self.count_share))
         z = torch.cat([constant, math.sqrt(1 - self.count_share) * y], dim=1)
         rows, columns = torch.triu_indices(self.size + 1, self.size + 1, device=z.device)
-        return z[:, rows] * z[:, columns] * torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        weights = math.sqrt(1 - _POWER_SHARE) * torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        power = (length.square() / _MOST_POWER).clamp(max=1)
+        return torch.cat([z[:, rows] * z[:, columns] * weights, math.sqrt(_POWER_SHARE) * power], dim=1)
 
-    def matrices(self, sums: Tensor) -> Tensor:
-        """Return sums (rows, D) as the symmetric matrices ``sum z z^T``, (rows, q + 1, q + 1)."""
-        side = self.size + 1
+    def read(self, sums: Tensor, noise_std: float) -> Sums:
+        """Return what noisy sums of vectors, (rows, D), say of each row."""
+        side, share = self.size + 1, self.count_share
         rows, columns = torch.triu_indices(side, side)
-        entries = sums / torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        entries = sums[:, :-1] / torch.where(rows == columns, 1.0, math.sqrt(2.0)) / math.sqrt(1 - _POWER_SHARE)
         matrices = sums.new_zeros(len(sums), side, side)
         matrices[:, rows, columns] = entries
         matrices[:, columns, rows] = entries
-        return matrices
-
-
-_PRIOR_IMAGES = 100  # public images that weigh as much as the spectrum
+        return Sums(
+            count=matrices[:, 0, 0] / share,
+            first=matrices[:, 0, 1:] / math.sqrt(share * (1 - share)),
+            second=matrices[:, 1:, 1:] / (1 - share),
+            power=sums[:, -1] * _MOST_POWER / math.sqrt(_POWER_SHARE),
+            second_std=noise_std / (1 - share) / math.sqrt(1 - _POWER_SHARE),
+        )
 
 
 def private_moments(
@@ -115,7 +145,7 @@ def private_moments(
         conditional: Whether an image's cell is its class; else there is one cell.
         cap: Images of one person that count, for unit person; None for unit image.
     """
-    tile = max(1, _TILE_NUMBERS // moments.dimensions)
+    tile = min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
     kept, weights = shares(private, cap)
     for index in kept.split(tile):
         batch, num = private.select(index), len(index)
