@@ -179,6 +179,38 @@ def test_a_run_ends_with_a_verified_release(tmp_path, relation):
     assert json.loads((tmp_path / "run" / "release" / "privacy.json").read_text()) == stated
 
 
+FACES = {"name": "faces", "num_images": 60, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
+
+
+@pytest.mark.parametrize("unit", ["image", "person"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_size_color_unit_and_drawn_public_faces(tmp_path, unit, channels):
+    table = config_of(unit="image").model_dump(mode="json", exclude_none=True)
+    looks = {"smiling": "smiling", "not smiling": "not smiling"}
+    table["data"] = FACES | {"channels": channels, "split_by": "identity", "holdout_share": 0.0}
+    table["data"] |= {"public": "faces", "public_images": 50, "public_crop": 0.6}
+    table["privacy"] |= {"unit": unit, "most_per_person": 2}
+    config = build_config(table, "a test")
+    table["data"]["public_labels"] = dict(zip(load(config.data).classes, looks.values(), strict=True))
+    jobs.start(build_config(table, "a test"), tmp_path / "run")
+    assert verify_release(tmp_path / "run").problems == ()
+    assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 24, 20)
+    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
+    assert (stated["num_public"], stated["unit"]) == (50, unit)
+    assert "center and scale, learned from public images" in stated["report"]["public_assumptions"]
+
+
+def test_public_images_set_center_and_scale():
+    moments, images = moment_map(), random_images(5000)
+    moments.learn_public(images)
+    coefficients = moments.coefficients(images.images / 127.5 - 1)
+    assert torch.allclose(moments.center, coefficients.mean(0))
+    assert torch.allclose(moments.variance, coefficients.var(0), rtol=0.1)
+    few = moment_map()
+    few.learn_public(random_images(1))
+    assert torch.allclose(few.variance, moment_map().variance, rtol=0.02)
+
+
 def test_the_images_teach_what_a_class_is():
     """Mean images of the classes, generated at epsilon 10, lie nearest to the real mean image of the same class."""
     config = build_config(load_table(CONFIGS / "digits-gaussian.toml"), "digits")
