@@ -46,7 +46,7 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
         noise_std: Of every entry of ``sums``.
     """
     found = moments.read(sums, noise_std)
-    counts = found.count.clamp(min=1)  # noisy images of each row
+    counts = found.counts.clamp(min=1)  # noisy images of each row
     means = found.first / counts[:, None]
     covariances = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
     edge = math.sqrt(2 * moments.size) * found.second_std  # of the noise on a sum of second moments

@@ -25,14 +25,14 @@ class Sums(NamedTuple):
     """Noisy sums over the images of each row.
 
     Attributes:
-        count: (rows,).
+        counts: (rows,).
         first: Of y, (rows, q).
         second: Of y y^T, (rows, q, q).
         power: Of the squared length before it was cut, (rows,).
         second_std: Standard deviation of the noise on the diagonal of `second`; off it, sqrt(2) times less.
     """
 
-    count: Tensor
+    counts: Tensor
     first: Tensor
     second: Tensor
     power: Tensor
@@ -123,7 +123,7 @@ class MomentMap:
         matrices[:, rows, columns] = entries
         matrices[:, columns, rows] = entries
         return Sums(
-            count=matrices[:, 0, 0] / share,
+            counts=matrices[:, 0, 0] / share,
             first=matrices[:, 0, 1:] / math.sqrt(share * (1 - share)),
             second=matrices[:, 1:, 1:] / (1 - share),
             power=sums[:, -1] * _MOST_POWER / math.sqrt(_POWER_SHARE),
