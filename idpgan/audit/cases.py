@@ -444,7 +444,9 @@ def _lap(request: Request) -> AuditCase:
 
 CASES: dict[str, Entry] = {
     "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_adjacency(request)), discrete=False),
-    "gaussian": _scalar("gaussian", lambda m, request: Gaussian(1.0, m, *_adjacency(request)), discrete=False),
+    "gaussian-noise": _scalar(
+        "gaussian-noise", lambda m, request: Gaussian(1.0, m, *_adjacency(request)), discrete=False
+    ),
     "discrete-laplace": _scalar("discrete-laplace", _discrete_laplace, discrete=True),
     "rounded-gaussian": _scalar("rounded-gaussian", _rounded_gaussian, discrete=True),
     "exponential": _selection("exponential", Exponential),

@@ -58,6 +58,10 @@ def train(
 
             print(dump_toml(config))
             print(_describe(planned))
+            if planned.signal is not None:
+                print(f"# Signal to noise: {planned.signal.figure:.3g} at most (docs/signal.md).")
+                if planned.signal.warning:
+                    print(f"# Warning: {planned.signal.warning}")
         return
 
     with shown(quiet or as_json) as progress:

@@ -39,6 +39,13 @@ class DataConfig(Section):
             `public_root`.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
             then taken out of the private ones.
+        public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
+            out of the private ones.
+        public_images: Drawn public images, one of each person; None: 6,000.
+        public_seed: Of their drawing; None: a constant of the package.
+        public_crop: Side of what is kept around the face, as a share of the drawn picture's; None: 1, the whole.
+        public_labels: What a drawn face of each class looks like, for example ``{happiness = "smiling", neutral = "not
+            smiling"}``: an attribute of `faces`, or "not" and one. None: unlabeled.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
             With 0 there is no holdout and nothing to attack.
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
@@ -62,6 +69,11 @@ class DataConfig(Section):
     public_share: Share = 0.0
     confirm_public: bool = False
     public_root: Path | None = None
+    public: Literal["faces"] | None = None
+    public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
+    public_labels: dict[str, str] | None = None
     holdout_share: Share = 0.1
     image_size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
@@ -114,6 +126,17 @@ class DataConfig(Section):
         twice = sorted({name for name in self.classes or () if (self.classes or ()).count(name) > 1})
         if twice:
             raise ConfigError(f"classes names '{twice[0]}' twice. Name each class once.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_drawn(self) -> DataConfig:
+        keys = ("public_images", "public_seed", "public_crop", "public_labels")
+        own = [key for key in keys if getattr(self, key) is not None]
+        if own and self.public is None:
+            raise ConfigError(f'{own[0]} is a key of public = "faces". Set that, or leave {own[0]} out.')
+        if self.public is not None and (self.public_share > 0 or self.public_root is not None):
+            other = "public_share" if self.public_share > 0 else "public_root"
+            raise ConfigError(f'public = "{self.public}" and {other} exclude each other. Leave one of them out.')
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.labels import attribute_classes, check_class_names, check_label, labeled_by
+from idpgan.data.public import check_public_labels, count_public, draw_public
 from idpgan.data.source import Found, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
@@ -142,11 +143,15 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         public = Images(public.images)  # class folders of an unlabeled set mean nothing
     images = labeled_by(_declared(images, config), config.attributes, config.name)
     check_class_names(images.classes)
+    if config.public is not None:
+        public = draw_public(config, images.image_shape, images.classes, progress)
     test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
     return Split(
         public=_filled(_part(images, index.public))
         if public is None
+        else public
+        if config.public is not None
         else _alike(public, images, config, "public_root"),
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
@@ -239,6 +244,9 @@ def describe(config: DataConfig) -> DataShape | None:
         if classes and not (public.classes and set(public.classes) <= set(classes)):
             raise _unlike(config, "the classes", classes, "public_root", public.classes)
         sizes = sizes._replace(public=len(public.paths))
+    if config.public is not None:
+        check_public_labels(config, classes)
+        sizes = sizes._replace(public=count_public(config))
     shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
     _check_shape(shape, config)
     return shape

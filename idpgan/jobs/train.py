@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +32,11 @@ from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, resolve_device
 from idpgan.training.samples import SampleGrid
+from idpgan.training.signal import Signal
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
+
+_LOG = logging.getLogger(__name__)
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -57,6 +61,7 @@ class Plan:
         events: All that the run will charge if it does all its steps.
         epsilon: Their price at ``delta``; infinite where nothing is proven.
         target: What the ledger refuses to exceed; None = no limit.
+        signal: What can be learned of a class against the noise; None where nothing is known of it.
     """
 
     num_private: int
@@ -66,6 +71,7 @@ class Plan:
     events: tuple[Event, ...]
     epsilon: float
     target: Budget | None
+    signal: Signal | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -79,6 +85,7 @@ class Plan:
             "target": {"epsilon": number_to_json(self.target.epsilon), "delta": self.target.delta}
             if self.target
             else None,
+            "signal_to_noise": self.signal.to_json() if self.signal else None,
         }
 
 
@@ -103,7 +110,8 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
     delta = config.stated_delta(shape.num_private)
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
-    return Plan(shape.num_private, delta, unit, relation, events, compose_epsilon(events, delta), target)
+    epsilon, signal = compose_epsilon(events, delta), config.signal_to_noise(shape)
+    return Plan(shape.num_private, delta, unit, relation, events, epsilon, target, signal)
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,9 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    plan(config, out)
+    signal = plan(config, out).signal
+    if signal is not None and signal.warning:
+        _LOG.warning("%s", signal.warning)
     device = resolve_device(config.training.device)
     split = load(config.data)
     delta = config.stated_delta(split.num_private)

@@ -36,7 +36,7 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
     data, num_public = table.get("data"), document["num_public"]
     if not isinstance(data, dict) or {"root", "public_root"} & set(data):
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
-    if num_public and not data.get("public_share"):  # then they came from a folder of their own
+    if num_public and not (data.get("public_share") or data.get("public")):  # then they came from a folder of their own
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = synthesis.build_config(table, "config.json")
     if config.data.name not in SOURCES:

@@ -139,6 +139,13 @@ class CellSums:
         scale = self.mechanism.scale * self.grid.step
         return scale * math.sqrt(2) if self.law == "laplace" else scale
 
+    @property
+    def noise_length(self) -> float:
+        """Expected length of the noise on the sum of one cell, in records: in the norm that bounds a record."""
+        if self.law == "laplace":
+            return self.dimensions * self.noise_std / math.sqrt(2)  # L1
+        return math.sqrt(self.dimensions) * self.noise_std
+
     def __call__(
         self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], noise: Noise
     ) -> torch.Tensor:

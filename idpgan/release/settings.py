@@ -152,6 +152,6 @@ class RunSettings:
             problems.append("the generator is not of the run's [model].")
         if described["samples"] != config.release.samples:
             problems.append(f"{described['samples']} samples are shown, not release.samples.")
-        if config.data.public_share and not self.num_public:
-            problems.append("num_public = 0, but the settings make a share of the images public.")
+        if (config.data.public_share or config.data.public) and not self.num_public:
+            problems.append("num_public = 0, but the settings have public images.")
         return problems

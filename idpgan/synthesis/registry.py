@@ -29,6 +29,7 @@ _FOLDERS = (  # of this package, one per method
     "local",
     "dp_gan",
     "hybrid",
+    "gaussian",
 )
 _MODULES = {module.INFO.name: module for module in (importlib.import_module(f"idpgan.synthesis.{f}") for f in _FOLDERS)}
 METHODS: Mapping[str, MethodInfo] = {name: module.INFO for name, module in _MODULES.items()}

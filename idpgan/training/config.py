@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
     from idpgan.privacy.ledger import Budget
     from idpgan.privacy.noise import Source
+    from idpgan.training.signal import Signal
 
 
 MOST_STEPS = 100_000_000  # more than a year at three a second
@@ -158,6 +159,13 @@ class RunConfig(Section):
             "Lower one of them.",
             str(resolve_device(self.training.device)),
         )
+
+    def signal_to_noise(self, shape: DataShape) -> Signal | None:
+        """Return what the run can learn at most of a class against its noise; None where nothing is known of it.
+
+        It follows from config and declared sizes alone, and `check` has passed.
+        """
+        return None
 
     @property
     def plans_exactly(self) -> bool:

@@ -108,7 +108,10 @@ def train(
         upkeep.finish(step)
     if step < config.steps:
         return Outcome(step, "budget", _spent(step, config.steps, ledger))
-    return Outcome(step, "finished", f"Finished {step:,} critic steps.")
+    done = (
+        f"Finished {step:,} critic steps." if step else "Finished: the release is made, and there is nothing to train."
+    )
+    return Outcome(step, "finished", done)
 
 
 @dataclass

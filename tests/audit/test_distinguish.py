@@ -12,7 +12,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import DiscreteLaplace, Laplace, Noise, Relation, Unit
 
 PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
-CORRECT = [(name, epsilon) for name in CASES for epsilon in (0.5, 2.0) if (name, epsilon) != ("gaussian", 0.5)]
+CORRECT = [(name, epsilon) for name in CASES for epsilon in (0.5, 2.0) if (name, epsilon) != ("gaussian-noise", 0.5)]
 CONFIDENCE = 1 - 0.001 / len(CORRECT)  # 99.9 % over all of them (Bonferroni)
 ZERO, ONE = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
 

@@ -34,6 +34,11 @@ _MODEL = {"width": 4, "latent_dim": 4}
 _WARP = {**_MODEL, "generator": "warp", "codes": 5}
 _AGGREGATE = {"moments": 6, "fourier": 20, "metric_steps": [2]}
 _TABLES: dict[str, dict[str, Any]] = {
+    "gaussian": {
+        "model": {"generator": "gaussian", "latent_dim": 12},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "training": {"steps": 0},
+    },
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
     "idp-gan-local": {
@@ -63,11 +68,11 @@ _TABLES: dict[str, dict[str, Any]] = {
 
 
 def config_of(name: str) -> RunConfig:
-    """Return a run of `STEPS` steps that is saved after every second one."""
+    """Return a run of `STEPS` steps (none of gaussian) that is saved after every second one."""
     table = {section: dict(keys) for section, keys in _TABLES[name].items()}
     table.setdefault("method", {})["name"] = name
-    training = {"batch_size": 20} | table.get("training", {})
-    table["training"] = {**training, "steps": STEPS, "tick_steps": 2, "device": "cpu"}
+    training = {"batch_size": 20, "steps": STEPS} | table.get("training", {})
+    table["training"] = {**training, "tick_steps": 2, "device": "cpu"}
     return build_config(table, "a small run")
 
 

@@ -28,6 +28,7 @@ SLOW = (
     "digits-wgan-gp",
     "digits-aggregate",
     "digits-aggregate-public",
+    "digits-gaussian",
     "digits-idp-gan-published",
     "digits-idp-gan-local",
     "digits-dp-gan",

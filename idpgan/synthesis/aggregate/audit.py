@@ -23,7 +23,9 @@ from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy,
 _CELLS, _DIMENSIONS = 10, 64  # of the release that stands for all
 
 
-def sums_case(sums: CellSums, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+def sums_case(
+    sums: CellSums, request: Request, claimed: Guarantee | None = None, *, method: str = "idp-gan-aggregate"
+) -> AuditCase:
     """Return the case of one release of cell sums.
 
     One bystander; the target's vector is three times too long, so that the clip is tested too. Under replace-one it
@@ -33,6 +35,7 @@ def sums_case(sums: CellSums, request: Request, claimed: Guarantee | None = None
         sums: The release.
         request: Epsilon and delta that were asked for.
         claimed: None = what was asked for.
+        method: Whose release it is.
     """
     grid, mechanism = sums.grid, sums.mechanism
 
@@ -45,7 +48,7 @@ def sums_case(sums: CellSums, request: Request, claimed: Guarantee | None = None
         "not simulated",
     )
     return AuditCase(
-        "idp-gan-aggregate", _neighbors(sums), claimed or asked, proven, release, (likelihood_ratio(mechanism, grid),),
+        method, _neighbors(sums), claimed or asked, proven, release, (likelihood_ratio(mechanism, grid),),
         entrywise=True, notes=notes, events=(sums.event,),
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from idpgan.data.config import DataConfig
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
@@ -16,6 +17,7 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.signal import Signal
 
 
 class AggregateConfig(MethodConfig):
@@ -82,6 +84,27 @@ class AggregatePrivacy(PrivacyConfig):
     most_per_person: int = Field(20, ge=1, le=1_000_000)
 
 
+def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
+    """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee.
+
+    Raises:
+        ConfigError: Saying which key to set.
+    """
+    if unit is not Unit.PERSON:
+        return
+    if data.split_by != "identity":
+        raise ConfigError(
+            'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+            'and nothing protects those in the public one. Set data.split_by = "identity".'
+        )
+    if data.public_root is not None and not data.confirm_public:
+        raise ConfigError(
+            f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
+            "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
+            "is on the public images, confirm it with data.confirm_public = true."
+        )
+
+
 class Config(RunConfig):
     """A whole config file of idp-gan-aggregate."""
 
@@ -90,21 +113,7 @@ class Config(RunConfig):
 
     @model_validator(mode="after")
     def _check_people(self) -> Config:
-        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
-        data = self.data
-        if self.privacy.unit is not Unit.PERSON:
-            return self
-        if data.split_by != "identity":
-            raise ConfigError(
-                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
-                'and nothing protects those in the public one. Set data.split_by = "identity".'
-            )
-        if data.public_root is not None and not data.confirm_public:
-            raise ConfigError(
-                f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
-                "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
-                "is on the public images, confirm it with data.confirm_public = true."
-            )
+        refuse_shared_people(self.privacy.unit, self.data)
         return self
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
@@ -148,6 +157,11 @@ class Config(RunConfig):
                 "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
                 'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
             )
+        if self.data.public and not self.data.public_labels and classes_of(self.model, len(shape.classes)):
+            raise ConfigError(
+                f'data.public = "{self.data.public}" without labels, but the generator has classes. Say what each '
+                "looks like in data.public_labels, or set model.conditional = false."
+            )
         if config.clusters > 1 and config.features != "public":
             raise ConfigError(
                 'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
@@ -169,6 +183,10 @@ class Config(RunConfig):
                 f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
                 "every step generates equally many of each."
             )
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """See `RunConfig.signal_to_noise`."""
+        return signal_of_sums(self.cell_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
 
     def cell_sums(self, shape: DataShape) -> CellSums:
         """Return the release of sums.
@@ -205,4 +223,21 @@ def sums_of(method: AggregateConfig, terms: AggregatePrivacy, cells: int, dimens
         unit=terms.unit,
         relation=terms.relation,
         most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+    )
+
+
+def signal_of_sums(sums: CellSums, terms: AggregatePrivacy, shape: DataShape, classes: int) -> Signal:
+    """Return the signal-to-noise figure of a release of sums, whose noise a class has in each of its cells.
+
+    A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
+    """
+    rows, person = max(classes, 1), terms.unit is Unit.PERSON
+    per_row = sums.num_cells // rows
+    share = 2 if sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
+    return Signal(
+        records=shape.num_private / (terms.most_per_person if person else 1) / rows,
+        classes=rows,
+        noise=sums.noise_length * per_row ** (1 / share),
+        source="the release",
+        record="people" if person else "images",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -21,6 +22,7 @@ from idpgan.privacy.noise import Source
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import resolve_device
+from idpgan.training.signal import Signal
 
 
 class DpGanConfig(MethodConfig):
@@ -150,6 +152,18 @@ class Config(RunConfig):
             event, terms = self.step_event(), self.privacy
             if compose_epsilon([event], terms.delta) > terms.epsilon:
                 raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """See `RunConfig.signal_to_noise`: of all critic steps together, if every record pulled one way in all of them.
+
+        A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
+        steps the first grows with T, the second with its root.
+        """
+        classes = classes_of(self.model, len(shape.classes))
+        weights = critic_bytes(self.critic_model, shape.image_shape, classes) / 4
+        steps, event = self.training.steps, self.step_event()
+        noise = (event.noise_multiplier or 0.0) * math.sqrt(weights / steps) / self.privacy.sample_rate
+        return Signal(shape.num_private / max(classes, 1), max(classes, 1), noise, "the DP-SGD steps")
 
     @property
     def critic_model(self) -> ModelConfig:

@@ -33,6 +33,7 @@ from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
+from idpgan.training.signal import Signal
 
 
 class HybridConfig(MethodConfig):
@@ -113,6 +114,11 @@ class Config(RunConfig):
         """See `RunConfig.check`."""
         self.aggregate_part().check(shape)
         self.dp_gan_part(shape).check(shape)
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """See `RunConfig.signal_to_noise`: of the part that has the better one."""
+        parts = (self.aggregate_part().signal_to_noise(shape), self.dp_gan_part(shape).signal_to_noise(shape))
+        return max(parts, key=lambda part: part.figure)
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""

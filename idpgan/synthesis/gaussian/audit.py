@@ -1,0 +1,44 @@
+"""Audit case of gaussian: its release of moments, on constructed neighbors, without any data."""
+
+from __future__ import annotations
+
+from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.run_facts import RunFacts
+from idpgan.data.load import DataShape
+from idpgan.data.split import Sizes
+from idpgan.privacy import Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.audit import sums_case
+from idpgan.synthesis.gaussian import INFO
+from idpgan.synthesis.gaussian.config import Config
+from idpgan.synthesis.gaussian.moments import count_moments
+
+_SHAPE, _LATENT, _CLASSES = (1, 8, 8), 10, 10  # of the release that stands for all
+_CAP = 20  # images of a person
+
+
+def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+    """Return the case of the moments that a run has released."""
+    classes = tuple(map(str, range(facts.num_classes)))
+    shape = DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes)
+    request = Request(config.privacy.epsilon, config.privacy.delta)
+    return sums_case(config.moment_sums(shape), request, facts.claimed, method=INFO.name)
+
+
+def _case(request: Request) -> AuditCase:
+    """Return the case of a small release."""
+    unit = request.unit or Unit.IMAGE
+    sums = CellSums.calibrated(
+        _CLASSES,
+        count_moments(_SHAPE, _LATENT),
+        "gaussian",
+        epsilon=request.epsilon,
+        delta=request.delta or 0.0,
+        unit=unit,
+        relation=request.relation or Relation.ZERO_OUT,
+        most_per_unit=_CAP if unit is Unit.PERSON else 1,
+    )
+    return sums_case(sums, request, method=INFO.name)
+
+
+AUDIT = Entry(_case, (Unit.IMAGE, Unit.PERSON), (Relation.ZERO_OUT, Relation.REPLACE_ONE), delta=1e-5, of_run=_of_run)

@@ -1,0 +1,137 @@
+"""Settings and price of the method gaussian, known before an image is read; the method is in `method`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from idpgan.data.load import DataShape
+from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
+from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.footprint import generator_bytes
+from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
+from idpgan.synthesis.gaussian.moments import count_moments
+from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
+from idpgan.training.signal import Signal
+
+
+class GaussianConfig(MethodConfig):
+    """[method] of gaussian.
+
+    The defaults are statements on photographs, checked on drawn faces and on ORL.
+
+    Attributes:
+        contrast: Standard deviation of pixels, on [-1, 1], that is expected without public images.
+        clip: Length at which an image's whitened coefficients are cut, in multiples of the expected length: shorter
+            means less noise, and less of what makes the image different.
+        count_share: Share of the squared norm that the count takes; it sets the weight of first against second
+            moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
+    """
+
+    name: Literal["gaussian"] = "gaussian"
+    contrast: float = Field(0.35, gt=0, le=1)
+    clip: float = Field(0.7, gt=0, le=100)
+    count_share: float = Field(0.2, gt=0, lt=1)
+
+
+class GaussianPrivacy(AggregatePrivacy):
+    """[privacy] of gaussian; epsilon, delta, unit and relation are one statement. As that of idp-gan-aggregate.
+
+    Attributes:
+        delta: Below 1/N, and above 0: the noise is Gaussian.
+    """
+
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+
+
+class GaussianTraining(TrainingConfig):
+    """[training] of gaussian: there is none, the run ends with the release.
+
+    Attributes:
+        steps: 0.
+    """
+
+    steps: int = Field(0, ge=0, le=0)
+
+
+class Config(RunConfig):
+    """A whole config file of gaussian."""
+
+    model: ModelConfig = ModelConfig(generator="gaussian", latent_dim=160)
+    method: GaussianConfig = GaussianConfig()
+    privacy: GaussianPrivacy
+    training: GaussianTraining = GaussianTraining()
+
+    @model_validator(mode="after")
+    def _check_generator(self) -> Config:
+        if self.model.generator != "gaussian":
+            raise ConfigError(
+                f"model.generator = {self.model.generator}, but method gaussian trains no network: set "
+                'model.generator = "gaussian".'
+            )
+        refuse_shared_people(self.privacy.unit, self.data)
+        return self
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """See `RunConfig.ledger_terms`."""
+        return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """See `RunConfig.planned_events`."""
+        return (self.moment_sums(shape).event,)
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """See `RunConfig.report`: the requested epsilon is what is claimed."""
+        terms = self.privacy
+        assumptions = ["the vector of an image: its functions, center, scale and clip, fixed before any private image"]
+        if shape.sizes.public:
+            assumptions.append("center and scale, learned from public images")
+        if terms.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
+        return PrivacyReport(
+            claimed=Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config"),
+            proven=proven,
+            audited=None,
+            reason=f"one release of noisy sums of moments; noise: {noise[0].name}",
+            private=noise[0].private and proven.finite,
+            public_assumptions=tuple(assumptions),
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what the data cannot give and the machine cannot hold; any image size will do. See `RunConfig`."""
+        classes = classes_of(self.model, len(shape.classes))
+        rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
+        needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
+        check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
+        if self.privacy.unit is Unit.PERSON and not shape.has_people:
+            raise ConfigError(
+                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
+                "unit = image."
+            )
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """See `RunConfig.signal_to_noise`."""
+        return signal_of_sums(self.moment_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
+
+    def moment_sums(self, shape: DataShape) -> CellSums:
+        """Return the release, with the least noise that keeps to the terms: one cell a class."""
+        terms = self.privacy
+        return CellSums.calibrated(
+            max(classes_of(self.model, len(shape.classes)), 1),
+            count_moments(shape.image_shape, self.model.latent_dim),
+            "gaussian",
+            epsilon=terms.epsilon,
+            delta=terms.delta,
+            unit=terms.unit,
+            relation=terms.relation,
+            most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+        )

@@ -1,0 +1,136 @@
+r"""Gaussian: noisy first and second moments of low frequencies, released once, and images drawn from them.
+
+The only private read is `prepare`: for every class the sum of ``v(x)`` (`moments`: count, mean and second moments of
+DCT coefficients in one vector of norm at most 1) over its images, plus rounded Gaussian noise on everything at once
+(`privacy.sums.CellSums`). What follows is linear algebra on the released sums (`estimate`), and costs nothing: there is
+no training, and the run ends with the release. The images are blurred, and as private as those of any sound method; a
+generator that is trained for hours has to be better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import ConfigError
+from idpgan.models.families import build_generator
+from idpgan.models.gaussian import GaussianGenerator
+from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts
+from idpgan.synthesis.gaussian.config import Config
+from idpgan.synthesis.gaussian.estimate import estimate_normals
+from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
+from idpgan.synthesis.product import GivesGenerator
+from idpgan.training import method
+from idpgan.training.method import Stats
+
+__all__ = ["Config", "GaussianMoments", "Method"]
+
+
+class GaussianMoments(GivesGenerator):
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        config: The run's config.
+        split: The private part is read in `prepare` and dropped there; the public part is read freely.
+        ledger: Charged once, before that read.
+        device: Where the generator lives; the sums are exact integers on the CPU.
+        noise: Source of noise; None = the operating system's.
+
+    Attributes:
+        generator: In eval mode.
+        sums: The mechanism of the release.
+
+    Raises:
+        ConfigError: If the config asks for what the data does not have. No private image has been read then.
+    """
+
+    generator: GaussianGenerator
+
+    def __init__(
+        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        self._run, self._data, self.ledger = config, split.shape, ledger
+        self.noise = noise or Noise.system()
+        self._private: Images | None = split.private
+        self._public = split.public
+        config.check(split.shape)
+        if config.privacy.unit is Unit.PERSON:
+            refuse_people_in_two_parts(split)
+        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
+        self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
+        self.generator.classes = split.classes if self.generator.num_classes else ()
+        settings = config.method
+        self.moments = MomentMap(
+            split.image_shape,
+            config.model.latent_dim,
+            contrast=settings.contrast,
+            clip=settings.clip,
+            count_share=settings.count_share,
+        )
+        self.sums = config.moment_sums(split.shape)
+
+    def prepare(self) -> None:
+        """Release the noisy sums, drop the private images, and make the generator of them."""
+        released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
+        self.noise.ratchet()
+        self._take_released(released)
+
+    def _release(self) -> dict[str, Tensor]:
+        """Fix center and scale by public images, then read the private ones."""
+        if len(self._public):
+            self.moments.learn_public(self._public)
+        private, self._private = self._private, None
+        if private is None:
+            raise RuntimeError("the private images were dropped after the release.")
+        terms = self._run.privacy
+        cap = terms.most_per_person if terms.unit is Unit.PERSON else None
+        vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
+        sums = self.sums(vectors, self.noise)
+        return {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
+        self._private, self._released = None, released
+        self.moments.set_public(released["center"], released["variance"])
+        normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
+        self.generator.set_moments(normals.mean, normals.factor)
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """There are no steps."""
+        return ()
+
+    def step_event(self) -> None:
+        """There are no steps."""
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """There are no steps."""
+        return ()
+
+    def step(self, step: int) -> Stats:
+        """There are no steps: `GaussianTraining.steps` is 0."""
+        raise RuntimeError("gaussian has no training steps.")
+
+    def privacy(self) -> PrivacyReport:
+        """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""
+        proven = self.ledger.proven(self._run.privacy.delta)
+        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
+
+    def state(self) -> dict[str, Any]:
+        """Return what was released: the generator follows from it."""
+        return {"prepared": self._released, "private_noise": self.noise.private}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        self._take_released(state["prepared"])
+        if self.noise.private and not state["private_noise"]:
+            raise ConfigError("the saved release was made with a fixed noise seed and is not private; start a new run.")
+
+
+Method: Callable[..., method.Method] = GaussianMoments

@@ -1,0 +1,159 @@
+r"""Image -> the numbers whose sums are released: count, first and second moments in one vector of norm at most 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from idpgan.data.images import Images, to_float
+from idpgan.models.gaussian import count_coefficients, low_spectrum
+from idpgan.privacy.precision import full_precision
+from idpgan.synthesis.aggregate.cells import shares
+
+_TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB
+_MOST_ROWS = 1000  # and images of a call, always: fewer are padded
+_PRIOR_IMAGES = 100  # public images that weigh as much as the spectrum
+_MOST_POWER = 16.0  # P: four times the length that is kept
+_POWER_SHARE = 0.05  # r, of the squared norm
+
+
+class Sums(NamedTuple):
+    """Noisy sums over the images of each row.
+
+    Attributes:
+        counts: (rows,).
+        first: Of y, (rows, q).
+        second: Of y y^T, (rows, q, q).
+        power: Of the squared length before it was cut, (rows,).
+        second_std: Standard deviation of the noise on the diagonal of `second`; off it, sqrt(2) times less.
+    """
+
+    counts: Tensor
+    first: Tensor
+    second: Tensor
+    power: Tensor
+    second_std: float
+
+
+def count_moments(image_shape: Sequence[int], latent_dim: int) -> int:
+    """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power."""
+    size = count_coefficients(image_shape, latent_dim) + 1
+    return size * (size + 1) // 2 + 1
+
+
+class MomentMap:
+    r"""The vector v(x) of an image x, fixed before any private image is read.
+
+    With q orthonormal functions B of low frequency, a public center m and public standard deviations s,
+    ``u = s^-1 (B^T x - m) / (clip sqrt(q))``, and y is u, shortened to norm 1 where it is longer. With
+    ``z = (sqrt(t), sqrt(1 - t) y)`` and ``p = min(|u|^2 / P, 1)``, v is ``sqrt(1 - r)`` times the upper triangle of
+    ``z z^T``, off the diagonal times sqrt(2), and then ``sqrt(r) p``. Its entries hold a constant that counts, the
+    first moments of y, the second ones, and the power that the shortening took from the contrast of the images.
+
+    Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
+    of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``. It is reached by
+    every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
+    sum by at most 1 (`privacy.sums` has the rest: rounding, other relations, people).
+
+    Dividing by s before the noise makes the noise on each coefficient a like share of it: white noise on the
+    coefficients themselves would drown all frequencies but the lowest.
+
+    Args:
+        image_shape: (C, H, W).
+        latent_dim: `ModelConfig.latent_dim`.
+        contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
+        clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
+        count_share: t in (0, 1).
+
+    Attributes:
+        size: q.
+        dimensions: D.
+    """
+
+    def __init__(
+        self, image_shape: Sequence[int], latent_dim: int, *, contrast: float, clip: float, count_share: float
+    ) -> None:
+        spectrum = low_spectrum(image_shape, latent_dim)
+        self.image_shape = tuple(image_shape)
+        self.basis = spectrum.basis  # (C H W, q)
+        self.size = self.basis.shape[1]
+        self.dimensions = count_moments(image_shape, latent_dim)
+        self.count_share, self._clip = count_share, clip
+        self._prior = spectrum.variance * math.prod(image_shape) * contrast**2
+        self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
+
+    def set_public(self, center: Tensor, variance: Tensor) -> None:
+        """Take m and s^2, (q,) each, float64."""
+        self.center, self.scale = center, variance.sqrt() * self._clip * math.sqrt(self.size)
+        self.variance = variance
+
+    def learn_public(self, public: Images) -> None:
+        """Take m and s from public images; where these say too little of a coefficient, s is that of the spectrum."""
+        found = self.coefficients(to_float(public.images))
+        kept = len(found) / (len(found) + _PRIOR_IMAGES)
+        center = found.mean(0)
+        self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
+
+    def coefficients(self, images: Tensor) -> Tensor:
+        """Transform images (B, C, H, W) in [-1, 1] to (B, q) float64."""
+        return images.flatten(1).double() @ self.basis.to(images.device)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1] to vectors (B, D) float64 of norm at most 1."""
+        u = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
+        length = u.norm(dim=1, keepdim=True)
+        y = u / length.clamp(min=1)
+        constant = y.new_full((len(y), 1), math.sqrt(self.count_share))
+        z = torch.cat([constant, math.sqrt(1 - self.count_share) * y], dim=1)
+        rows, columns = torch.triu_indices(self.size + 1, self.size + 1, device=z.device)
+        weights = math.sqrt(1 - _POWER_SHARE) * torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        power = (length.square() / _MOST_POWER).clamp(max=1)
+        return torch.cat([z[:, rows] * z[:, columns] * weights, math.sqrt(_POWER_SHARE) * power], dim=1)
+
+    def read(self, sums: Tensor, noise_std: float) -> Sums:
+        """Return what noisy sums of vectors, (rows, D), say of each row."""
+        side, share = self.size + 1, self.count_share
+        rows, columns = torch.triu_indices(side, side)
+        entries = sums[:, :-1] / torch.where(rows == columns, 1.0, math.sqrt(2.0)) / math.sqrt(1 - _POWER_SHARE)
+        matrices = sums.new_zeros(len(sums), side, side)
+        matrices[:, rows, columns] = entries
+        matrices[:, columns, rows] = entries
+        return Sums(
+            counts=matrices[:, 0, 0] / share,
+            first=matrices[:, 0, 1:] / math.sqrt(share * (1 - share)),
+            second=matrices[:, 1:, 1:] / (1 - share),
+            power=sums[:, -1] * _MOST_POWER / math.sqrt(_POWER_SHARE),
+            second_std=noise_std / (1 - share) / math.sqrt(1 - _POWER_SHARE),
+        )
+
+
+def private_moments(
+    private: Images, moments: MomentMap, *, conditional: bool, cap: int | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Yield (vectors, cells, weights) of all private images: the one place of this method that reads them.
+
+    Every call maps equally many rows, padded where images are few, and null records keep their rows: the arithmetic of
+    a row, down to the last bit, depends on that row's image alone. The vector of a null record is zero.
+
+    Args:
+        private: Read here, after the release was charged.
+        moments: Fixed.
+        conditional: Whether an image's cell is its class; else there is one cell.
+        cap: Images of one person that count, for unit person; None for unit image.
+    """
+    tile = min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
+    kept, weights = shares(private, cap)
+    for index in kept.split(tile):
+        batch, num = private.select(index), len(index)
+        images = to_float(batch.images)
+        images = torch.cat([images, images.new_zeros(tile - num, *images.shape[1:])])
+        with torch.no_grad(), full_precision():
+            vectors = moments(images)[:num]
+        if batch.null is not None:
+            vectors = vectors.masked_fill(batch.null[:, None], 0.0)
+        labels = batch.labels if conditional and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
+        yield vectors, labels.to(vectors.device), None if weights is None else weights[index].to(vectors.device)

@@ -1,0 +1,69 @@
+"""What a release can say at most against its noise, known from the config and the declared N alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+LEAST = 1.0  # below, the noise on a class is longer than everything that its records can add up to
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The signal-to-noise figure of a run; docs/signal.md has formula and threshold.
+
+    A record adds a vector of length at most 1 to the sum of its class, so the n records of a class add up to at most n.
+    The figure is that length over the expected length of the noise on it: an upper bound, whatever the images are.
+
+    Attributes:
+        records: n, declared records (images, or people) per declared class.
+        classes: Declared classes, 1 without.
+        noise: Expected length of the noise on the sum of a class, in records.
+        source: What the noise is on: "the release" or "the DP-SGD steps".
+        record: "images" or "people".
+    """
+
+    records: float
+    classes: int
+    noise: float
+    source: str
+    record: str = "images"
+
+    @property
+    def figure(self) -> float:
+        """Signal over noise."""
+        return self.records / self.noise if self.noise > 0 else math.inf
+
+    @property
+    def warning(self) -> str | None:
+        """Say that the result must be noise, and what to change; None where it need not be."""
+        if self.figure >= LEAST:
+            return None
+        few = math.floor(self.classes * self.figure)
+        ways = []
+        if self.classes > 1:
+            ways.append(f"at most {few} classes" if few > 1 else "no classes (model.conditional = false)")
+        ways.append(f"about {1 / self.figure:.2g} times as many {self.record}")
+        if self.record == "people":
+            ways.append('privacy.unit = "image", if a person needs no more')
+        ways += ["a larger epsilon", "public images (data.public, data.public_root)"]
+        return (
+            f"the result will be noise: {self.records:.3g} {self.record} in each of {self.classes} "
+            f"class{'es' if self.classes > 1 else ''} against the noise of {self.source}, which is as long as "
+            f"{self.noise:.3g} of them (signal to noise {self.figure:.2g}, least {LEAST:g}). What helps: "
+            f"{'; '.join(ways)}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        figure = self.figure if math.isfinite(self.figure) else None
+        return {
+            "figure": figure,
+            "least": LEAST,
+            "records_per_class": self.records,
+            "classes": self.classes,
+            "noise": self.noise,
+            "source": self.source,
+            "warning": self.warning,
+        }

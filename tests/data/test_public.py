@@ -1,0 +1,87 @@
+"""Drawn public images: their number and size are known before, their labels mean what the config says."""
+
+import pytest
+import torch
+
+from idpgan.data.config import DataConfig
+from idpgan.data.faces import ATTRIBUTES, draw
+from idpgan.data.load import describe, load
+from idpgan.data.public import draw_public
+from idpgan.errors import ConfigError
+
+SMILES = {"happiness": "smiling", "neutral": "not smiling"}
+CLASSES = ("neutral", "happiness")
+
+
+def config_of(**keys):
+    return DataConfig(name="faces", num_images=40, image_size=24, channels=1, public="faces", **keys)
+
+
+def test_they_are_as_many_as_described_and_none_is_taken_out_of_the_private_ones():
+    config = config_of(public_images=30)
+    shape, split = describe(config), load(config)
+    assert shape.sizes.public == len(split.public) == 30
+    assert split.shape.sizes == shape.sizes
+    assert split.public.image_shape == split.image_shape == (1, 24, 24)
+    assert split.public.labels is None
+    without = load(config.model_copy(update={"public": None, "public_images": None}))
+    assert torch.equal(without.private.images, split.private.images)
+
+
+def test_a_seed_fixes_them_and_they_are_nobody_of_the_private_faces():
+    first, again, other = (
+        draw_public(config_of(public_images=20, public_seed=seed), (1, 24, 24), ()) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.images, again.images)
+    assert not torch.equal(first.images, other.images)
+
+
+def test_labels_follow_what_the_faces_look_like():
+    config = config_of(public_images=60, public_seed=5, public_labels=SMILES)
+    found = draw_public(config, (1, 24, 24), CLASSES)
+    assert found.labels.bincount().tolist() == [30, 30]
+    drawn = draw(60, 24, 1, seed=5)
+    smiling = drawn.attributes[:, ATTRIBUTES.index("smiling")].bool()
+    for number, holds in enumerate((~smiling, smiling)):
+        own = found.images[found.labels == number].flatten(1)
+        assert (own[:, None] == drawn.images[holds].flatten(1)).all(2).any(1).all()
+        assert not (own[:, None] == drawn.images[~holds].flatten(1)).all(2).any(1).any()
+
+
+def test_a_crop_is_the_middle_of_a_larger_picture():
+    found = draw_public(config_of(public_images=3, public_seed=5, public_crop=0.5), (3, 24, 20), ())
+    whole = draw(3, (48, 40), 3, seed=5).images
+    assert found.image_shape == (3, 24, 20)
+    assert any(torch.equal(found.images, whole[:, :, top : top + 24, 10:30]) for top in range(8, 14))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"public_labels": {"happiness": "smiling"}}, "'neutral' is only in one of them"),
+        ({"public_labels": SMILES | {"neutral": "no smile"}}, "no look of a drawn face"),
+        ({"public_labels": SMILES, "public_images": 1}, "Set data.public_images higher"),
+    ],
+)
+def test_labels_that_do_not_fit_are_one_line(keys, words):
+    with pytest.raises(ConfigError, match=words):
+        draw_public(config_of(**keys), (1, 24, 24), CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"public_images": 5}, "public_images is a key of public"),
+        ({"public_seed": 0}, "public_seed is a key of public"),
+        ({"public": "faces", "public_root": "x"}, "exclude each other"),
+        ({"public": "faces", "public_share": 0.1, "confirm_public": True}, "exclude each other"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(keys, words):
+    with pytest.raises((ConfigError, ValueError), match=words):
+        DataConfig(**keys)
+
+
+def test_wrong_labels_are_refused_before_an_image_is_read():
+    with pytest.raises(ConfigError, match="do not meet"):
+        describe(config_of(label=("glasses",), public_labels=SMILES))
