@@ -32,6 +32,10 @@ _PACKAGE = {
     "esra": "matrix",
     "lrm": "matrix",
     "mm": "matrix",
+    "swp": "windows",
+    "sort-swp": "windows",
+    "swp-sound": "windows",
+    "sort-swp-sound": "windows",
 }
 _MODULES = {package: importlib.import_module(f"idpgan.publish.{package}") for package in set(_PACKAGE.values())}
 METHODS: Mapping[str, MethodInfo] = {name: _MODULES[package].INFO[name] for name, package in _PACKAGE.items()}

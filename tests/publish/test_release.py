@@ -14,13 +14,13 @@ from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish.registry import load_publisher
 from tests.publish.pictures import pictures
 
-IMAGES = pictures(3, 4, 5)
+IMAGES = pictures(3, 8, 9)
 
 
 def test_every_method_is_registered_with_its_row():
-    sound = {"lap", "lap-shrink", "lap-wiener", "dct", "pix", "eigenfaces", "codebook"}
+    sound = {"lap", "lap-shrink", "lap-wiener", "dct", "pix", "eigenfaces", "codebook", "swp-sound", "sort-swp-sound"}
     assert {name for name, row in publish.METHODS.items() if row.sound} == sound
-    assert set(publish.METHODS) - sound == {"lap-published", "lra", "sra", "esra", "lrm", "mm"}
+    assert set(publish.METHODS) - sound == {"lap-published", "lra", "sra", "esra", "lrm", "mm", "swp", "sort-swp"}
     for name, row in publish.METHODS.items():
         assert (row.name, row.family) == (name, "publisher")
         assert set(row.units) <= set(Unit)
@@ -44,7 +44,7 @@ def test_every_method_releases_in_its_first_unit(method):
 def test_a_plan_names_its_price_before_an_image_is_read(method):
     publisher, info = load_publisher(method), publish.METHODS[method]
     for unit in map(Unit, info.units):
-        plan = publisher.plan((4, 5), unit, 1.0, 0.0, publisher.options())
+        plan = publisher.plan((8, 9), unit, 1.0, 0.0, publisher.options())
         assert (compose_epsilon(plan.events, 0.0) <= 1.0) == info.sound
         assert {event.unit for event in plan.events} == {unit}
         assert plan.release(IMAGES, Noise.fixed(1)).shape == IMAGES.shape

@@ -1,0 +1,159 @@
+"""``swp-sound`` and ``sort-swp-sound``: sliding windows whose decisions are made on noisy numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pydantic
+import torch
+from torch import Tensor
+
+from idpgan.privacy.guarantee import Unit
+from idpgan.privacy.noise import Noise
+from idpgan.publish.plan import Options, Plan, Shape
+from idpgan.publish.sound.numbers import NoisyNumbers, Sensitivity, calibrate_numbers
+from idpgan.publish.sound.queries import PIXEL_RANGE, ROUNDING, pixel_sensitivity, touched_pixels
+from idpgan.publish.windows.stream import count_windows, cut, join, reorder
+
+_SLACK = 1 - 2.0**-40  # shares that are rounded still add up to at most epsilon
+
+
+class SwpSoundOptions(Options):
+    """Options of ``swp-sound``; the defaults are good on drawn faces at epsilon 1.
+
+    Attributes:
+        window: Pixels of a window; one starts where the last ends.
+        threshold: Mean absolute difference, on [0, 1], below which a window is replaced.
+        compare: Share of epsilon for the comparison.
+    """
+
+    window: int = pydantic.Field(default=56, ge=1)
+    threshold: float = pydantic.Field(default=0.3, gt=0, le=1)
+    compare: float = pydantic.Field(default=0.4, gt=0, lt=1)
+
+
+class SortSwpSoundOptions(SwpSoundOptions):
+    """Options of ``sort-swp-sound``.
+
+    Attributes:
+        sort: Share of epsilon for the order; what `compare` and this leave is for the release.
+    """
+
+    sort: float = pydantic.Field(default=0.2, gt=0, lt=1)
+
+    @pydantic.model_validator(mode="after")
+    def _leave_something(self) -> SortSwpSoundOptions:
+        if self.compare + self.sort >= 1:
+            raise ValueError(f"compare + sort = {self.compare + self.sort:g} must be below 1: the release needs some")
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class WindowRelease:
+    r"""Windows released with noise or replaced, one after the other.
+
+    Formal guarantee. Window i has w_i real pixels (the last may have fewer than the others); a neighbor moves pixels of
+    one image by at most R. For each window up to three numbers or vectors are read:
+
+    * key: ``sum x``, which orders the windows before anything else is read;
+    * distance: ``sum |x - c|``, where c is the mean of the last window that was released, computed from released
+      numbers and cut to [0, 1]. For a *fixed* c it moves by at most R for each pixel that moves, since
+      ``||x - c| - |x' - c|| <= |x - x'|``;
+    * the pixels themselves, `pixel_sensitivity` of the window.
+
+    Unit pixel: a pixel lies in one window, fixed by its place. Given the released numbers of all other windows' steps
+    (on which c and the order hang), only that window's key, distance and release read it, and each is one release of
+    sensitivity R: three events by adaptive composition; whatever follows is a function of released numbers. Noise that
+    is drawn for a window that is then replaced is thrown away: that the release is charged and not shown costs nothing.
+
+    Unit image: every window is read, so all its events are charged K times, with sensitivities w R for keys and
+    distances, and w pixels for the release: adaptive composition over the K windows.
+
+    What is shown of a replaced window is c: a function of released numbers.
+
+    Attributes:
+        window: w.
+        threshold: Public.
+        compare: Noise on a distance.
+        pixels: Noise on a window's pixels.
+        sort: Noise on a key; None = the windows keep their places.
+    """
+
+    window: int
+    threshold: float
+    compare: NoisyNumbers
+    pixels: NoisyNumbers
+    sort: NoisyNumbers | None = None
+
+    def __call__(self, images: Tensor, noise: Noise) -> Tensor:
+        """Release images (N, m, n), float64, not clamped."""
+        shape = (images.shape[1], images.shape[2])
+        windows = cut(images.clamp(0, PIXEL_RANGE), self.window)
+        real = cut(torch.ones_like(images), self.window)  # 1 where a window has a pixel, 0 where it is filled up
+        if self.sort is None:
+            return join(self._follow(windows, real, noise), shape)
+        keys = self.sort(self.keys(windows), noise) / real.sum(2)
+        order = keys.argsort(dim=1)
+        released = self._follow(reorder(windows, order), reorder(real, order), noise)
+        return join(reorder(released, order.argsort(dim=1)), shape)
+
+    @staticmethod
+    def keys(windows: Tensor) -> Tensor:
+        """Return what orders windows (..., w), (...)."""
+        return windows.sum(-1)
+
+    @staticmethod
+    def distances(windows: Tensor, center: Tensor, real: Tensor) -> Tensor:
+        """Return what decides about windows (N, w) beside public centers (N,), (N,)."""
+        return ((windows - center[:, None]).abs() * real).sum(-1)
+
+    def _follow(self, windows: Tensor, real: Tensor, noise: Noise) -> Tensor:
+        """Release windows (N, K, w) in their order."""
+        noisy = self.pixels(windows, noise)
+        released = torch.empty_like(windows)
+        center = torch.zeros_like(windows[:, 0, 0])
+        for place in range(windows.shape[1]):
+            here, fresh = real[:, place], noisy[:, place]
+            mean = ((fresh * here).sum(1) / here.sum(1)).clamp(0, PIXEL_RANGE)
+            if place:
+                near = self.compare(self.distances(windows[:, place], center, here), noise) < self.threshold * here.sum(
+                    1
+                )
+                fresh = torch.where(near[:, None], center[:, None], fresh)
+                mean = torch.where(near, center, mean)
+            released[:, place], center = fresh, mean
+        return released
+
+
+def plan_release(
+    shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions, sort: float = 0.0
+) -> tuple[WindowRelease, Plan]:
+    """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only price it lower."""
+    count = count_windows(shape, options.window)
+    times = 1 if unit is Unit.PIXEL else count
+    pixels = touched_pixels((options.window, 1), unit)
+    total = float(pixels) * PIXEL_RANGE * ROUNDING
+    number = Sensitivity(total, total, total, 1)
+
+    def noisy(bounds: Sensitivity, share: float) -> NoisyNumbers:
+        return calibrate_numbers(bounds, unit, "laplace", epsilon=epsilon * share / times * _SLACK, delta=0.0)
+
+    release = WindowRelease(
+        options.window,
+        options.threshold,
+        noisy(number, options.compare),
+        noisy(pixel_sensitivity((options.window, 1), unit), 1 - options.compare - sort),
+        noisy(number, sort) if sort else None,
+    )
+    parts = [part for part in (release.sort, release.compare, release.pixels) if part is not None]
+    return release, Plan(tuple(part.event.repeated(times) for part in parts), release)
+
+
+def plan_swp(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions) -> Plan:
+    """Return the plan of ``swp-sound``; proof in `WindowRelease`."""
+    return plan_release(shape, unit, epsilon, delta, options)[1]
+
+
+def plan_sort_swp(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SortSwpSoundOptions) -> Plan:
+    """Return the plan of ``sort-swp-sound``; proof in `WindowRelease`."""
+    return plan_release(shape, unit, epsilon, delta, options, options.sort)[1]
