@@ -17,7 +17,7 @@ from torch import Tensor
 from idpgan.privacy.matrix import add_laplace
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options
-from idpgan.publish.windows.stream import cut, join, reorder
+from idpgan.publish.windows.stream import cut, join, reorder, window_of
 
 GREYS = 255.0
 ALPHA, TAU = 0.05, 0.1  # of the similarity: what the hash adds, and how much of it may differ
@@ -29,11 +29,11 @@ class SwpOptions(Options):
     """Options of SWP and sort-SWP.
 
     Attributes:
-        window: Pixels of a window; one starts where the last ends.
+        window: Pixels of a window; one starts where the last ends. None = 56, or all of a smaller image.
         threshold: Similarity from which a window is replaced by the last released one; None = `usual_threshold`.
     """
 
-    window: int = pydantic.Field(default=56, ge=1)
+    window: int | None = pydantic.Field(default=None, ge=1)
     threshold: float | None = pydantic.Field(default=None, ge=-1, le=1 + ALPHA)
 
 
@@ -91,7 +91,7 @@ def release_windows(windows: Tensor, epsilon: float, threshold: float, noise: No
 def swp(images: Tensor, epsilon: float, options: SwpOptions, noise: Noise) -> Tensor:
     """Publish images (N, m, n) in [0, 1] by SWP; epsilon is nominal, for each window."""
     threshold = usual_threshold(epsilon) if options.threshold is None else options.threshold
-    windows = cut(images * GREYS, options.window)
+    windows = cut(images * GREYS, window_of((images.shape[1], images.shape[2]), options.window))
     released = release_windows(windows, epsilon, threshold, noise)
     return join(released, (images.shape[1], images.shape[2])) / GREYS
 
@@ -146,7 +146,7 @@ def sort_swp(images: Tensor, epsilon: float, options: SwpOptions, noise: Noise) 
     """Publish images (N, m, n) in [0, 1] by sort-SWP: a third of epsilon each for order, first window and SWP."""
     part = epsilon / 3
     threshold = usual_threshold(part) if options.threshold is None else options.threshold
-    windows = cut(images * GREYS, options.window)
+    windows = cut(images * GREYS, window_of((images.shape[1], images.shape[2]), options.window))
     order = sas(windows, part, part, noise)
     released = release_windows(reorder(windows, order), part, threshold, noise)
     return join(reorder(released, order.argsort(dim=1)), (images.shape[1], images.shape[2])) / GREYS

@@ -13,7 +13,7 @@ from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options, Plan, Shape
 from idpgan.publish.sound.numbers import NoisyNumbers, Sensitivity, calibrate_numbers
 from idpgan.publish.sound.queries import PIXEL_RANGE, ROUNDING, pixel_sensitivity, touched_pixels
-from idpgan.publish.windows.stream import count_windows, cut, join, reorder
+from idpgan.publish.windows.stream import count_windows, cut, join, reorder, window_of
 
 _SLACK = 1 - 2.0**-40  # shares that are rounded still add up to at most epsilon
 
@@ -22,12 +22,12 @@ class SwpSoundOptions(Options):
     """Options of ``swp-sound``; the defaults are good on drawn faces at epsilon 1.
 
     Attributes:
-        window: Pixels of a window; one starts where the last ends.
+        window: Pixels of a window; one starts where the last ends. None = 56, or all of a smaller image.
         threshold: Mean absolute difference, on [0, 1], below which a window is replaced.
         compare: Share of epsilon for the comparison.
     """
 
-    window: int = pydantic.Field(default=56, ge=1)
+    window: int | None = pydantic.Field(default=None, ge=1)
     threshold: float = pydantic.Field(default=0.3, gt=0, le=1)
     compare: float = pydantic.Field(default=0.4, gt=0, lt=1)
 
@@ -129,9 +129,10 @@ def plan_release(
     shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions, sort: float = 0.0
 ) -> tuple[WindowRelease, Plan]:
     """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only price it lower."""
-    count = count_windows(shape, options.window)
+    window = window_of(shape, options.window)
+    count = count_windows(shape, window)
     times = 1 if unit is Unit.PIXEL else count
-    pixels = touched_pixels((options.window, 1), unit)
+    pixels = touched_pixels((window, 1), unit)
     total = float(pixels) * PIXEL_RANGE * ROUNDING
     number = Sensitivity(total, total, total, 1)
 
@@ -139,10 +140,10 @@ def plan_release(
         return calibrate_numbers(bounds, unit, "laplace", epsilon=epsilon * share / times * _SLACK, delta=0.0)
 
     release = WindowRelease(
-        options.window,
+        window,
         options.threshold,
         noisy(number, options.compare),
-        noisy(pixel_sensitivity((options.window, 1), unit), 1 - options.compare - sort),
+        noisy(pixel_sensitivity((window, 1), unit), 1 - options.compare - sort),
         noisy(number, sort) if sort else None,
     )
     parts = [part for part in (release.sort, release.compare, release.pixels) if part is not None]

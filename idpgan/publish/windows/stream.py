@@ -8,6 +8,13 @@ from torch import Tensor
 from idpgan.errors import InputError
 from idpgan.publish.plan import Shape
 
+USUAL_WINDOW = 56  # pixels
+
+
+def window_of(shape: Shape, window: int | None) -> int:
+    """Return the length of a window: the given one, or `USUAL_WINDOW` for images that have so many pixels."""
+    return min(USUAL_WINDOW, shape[0] * shape[1]) if window is None else window
+
 
 def count_windows(shape: Shape, window: int) -> int:
     """Return how many windows an image has; the last may be shorter.
