@@ -95,5 +95,12 @@ def run_attack(
     index = torch.arange(num)
     judged = joined(images.members.select(index), images.non_members.select(index)).to(device)
     scores = attack.score(knowledge, judged, renamed(progress, attack.name)).float().cpu()
-    result = evaluate_scores(scores[:num], scores[num:], confidence=confidence)
+    people = images.people
+    result = evaluate_scores(
+        scores[:num],
+        scores[num:],
+        confidence=confidence,
+        member_groups=None if people is None else people[0][:num],
+        non_member_groups=None if people is None else people[1][:num],
+    )
     return Outcome(attack, result, None, time.monotonic() - started, (scores[:num], scores[num:]))

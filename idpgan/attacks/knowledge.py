@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from idpgan.attacks.membership import CriticScores
 from idpgan.data.images import Images, to_uint8
@@ -78,6 +79,14 @@ class Membership(NamedTuple):
     members: Images
     non_members: Images
     reference: Images
+
+    @property
+    def people(self) -> tuple[Tensor, Tensor] | None:
+        """Who is on members and on non-members, (n,) each; None where nobody knows, or people are on both sides."""
+        members, others = self.members.identities, self.non_members.identities
+        if members is None or others is None or bool(torch.isin(members, others).any()):
+            return None
+        return members, others
 
 
 def choose_members(split: Split, most: int) -> Membership:

@@ -151,7 +151,19 @@ def attack_run(path: Path, options: Options | None = None, progress: Progress = 
     unchecked = (
         () if target.state is not None else ("without state/ it is not known that these data are the run's own",)
     )
-    return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked))
+    return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
+
+
+def _about_people(images: Membership) -> tuple[str, ...]:
+    """Say whether intervals are those of people or of images."""
+    if images.members.identities is None:
+        return ()
+    if images.people is None:
+        return (
+            "intervals take images for independent, but people are among members and non-members both: they are too "
+            'narrow. Split people with data.split_by = "identity"',
+        )
+    return ("intervals are those of people, by a cluster bootstrap",)
 
 
 def write_attack(report: AttackReport) -> tuple[Path, Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,17 +52,37 @@ class _Data:
 
 
 @typed
-def init(source: str, data_root: Path | None = None) -> Template:
+def init(source: str, data_root: Path | None = None, method: str = STARTER) -> Template:
     """Write a config for a folder of images, or for a built-in source.
 
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none; ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
+        method: What the config is for; one that has suggestions.
 
     Raises:
         InputError: If there is neither, or images have no size that networks are built for.
     """
-    logging.getLogger("idpgan.data").setLevel(logging.ERROR)  # what does not meet is said in the comments
+    with _quiet():
+        return _template(source, data_root, method)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back warnings about the data: what does not meet is said in the comments."""
+    log = logging.getLogger("idpgan.data")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _template(source: str, data_root: Path | None, method: str) -> Template:
+    suggest = getattr(load_method(method), "suggest", None)
+    if suggest is None:
+        raise InputError(f"--method {method} has no config to begin with. Take one of the files in configs/.")
     builtin = [name for name in SOURCES if name not in ("folder", "face-folder")]
     if source in builtin:
         data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
@@ -75,7 +96,7 @@ def init(source: str, data_root: Path | None = None) -> Template:
     shape, settings, people = _split(data.settings)
     per_person = -(-people[0] // people[1]) if people else None
     facts = Facts(shape, per_person, source in HANDWRITING)
-    sections = {"data": settings, **load_method(STARTER).suggest(facts)}
+    sections = {"data": settings, **suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     build_config(table, "what init has written").check(shape)
     return Template(_text(source, sections, data, shape), table, _notes(data))

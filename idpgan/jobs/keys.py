@@ -135,6 +135,8 @@ def _words(kind: Any) -> str:
         return " or ".join(dict.fromkeys(_words(item) for item in inner if item is not type(None)))
     if origin is typing.Literal:
         return ", ".join(f"`{shown(item.value if isinstance(item, enum.Enum) else item)}`" for item in inner)
+    if origin is dict:
+        return f"table of {_words(inner[1])}"
     if origin is tuple:
         return f"list of {_words(inner[0])}" if inner[1] is Ellipsis else f"[{', '.join(map(_words, inner))}]"
     if isinstance(kind, enum.EnumType):

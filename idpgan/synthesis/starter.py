@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from idpgan.data.load import DataShape
 
-STARTER = "idp-gan-aggregate"  # the method that `idpgan init` writes
+STARTER = "gaussian"  # the method that `idpgan init` writes where nobody names one
 EPSILON = 3.0
 
 

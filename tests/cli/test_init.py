@@ -66,10 +66,18 @@ def test_it_trains(run, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     FOLDERS[kind](tmp_path / "images")
     (tmp_path / "config.toml").write_text(run("init", "images")[1])
-    quick = ["training.steps=2", "model.width=2", "training.batch_size=4", "release.samples=4", "--no-progress"]
-    code, _, _ = run("train", "config.toml", *quick, "--out", "run")
+    code, _, _ = run("train", "config.toml", "--out", "run", "--no-progress")
     assert code == 0
     assert (tmp_path / "run" / "release" / "generator.safetensors").exists()
+
+
+def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    FOLDERS["mood"](tmp_path / "images")
+    (tmp_path / "config.toml").write_text(run("init", "images", "--method", "idp-gan-aggregate")[1])
+    quick = ["training.steps=2", "model.width=2", "training.batch_size=4", "release.samples=4", "--no-progress"]
+    assert run("train", "config.toml", *quick, "--out", "run")[0] == 0
+    assert run("init", "images", "--method", "wgan-gp")[0] == 2
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "faces"])

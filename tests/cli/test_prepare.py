@@ -75,7 +75,7 @@ def test_three_commands(run, tmp_path, monkeypatch):
     code, dry, _ = run("train", "config.toml", "--dry-run")
     assert code == 0
     assert "# Cost: epsilon = 3 at delta = 1e-05 (unit person" in dry
-    code, out, _ = run("train", "config.toml", "training.steps=4", "model.width=4", "--out", "run", "--no-progress")
+    code, out, _ = run("train", "config.toml", "--out", "run", "--no-progress")
     assert code == 0
     assert (tmp_path / "run" / "release" / "samples.png").exists()
 

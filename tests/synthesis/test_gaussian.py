@@ -14,10 +14,10 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.train import train_on
+from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.release.verify import verify_release
 from idpgan.synthesis import build_config
 from idpgan.synthesis.gaussian.estimate import estimate_normals, shrunk
 from idpgan.synthesis.gaussian.method import GaussianMoments
@@ -170,7 +170,7 @@ def test_a_run_ends_with_a_verified_release(tmp_path, relation):
     config = config_of(relation=relation)
     finished = jobs.start(config, tmp_path / "run")
     assert (finished.outcome.step, finished.outcome.ended, finished.released) == (0, "finished", True)
-    assert verify_release(tmp_path / "run").problems == ()
+    assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
     assert generator.sample(20, seed=0).std() > 0.1
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
@@ -193,7 +193,7 @@ def test_any_size_color_unit_and_drawn_public_faces(tmp_path, unit, channels):
     config = build_config(table, "a test")
     table["data"]["public_labels"] = dict(zip(load(config.data).classes, looks.values(), strict=True))
     jobs.start(build_config(table, "a test"), tmp_path / "run")
-    assert verify_release(tmp_path / "run").problems == ()
+    assert verify(tmp_path / "run").problems == ()
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 24, 20)
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert (stated["num_public"], stated["unit"]) == (50, unit)

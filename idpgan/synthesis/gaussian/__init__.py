@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from idpgan.synthesis.gaussian.audit import AUDIT
     from idpgan.synthesis.gaussian.config import Config
     from idpgan.synthesis.gaussian.method import Method
+    from idpgan.synthesis.gaussian.starter import suggest
 
-__all__ = ["AUDIT", "INFO", "Config", "Method"]
+__all__ = ["AUDIT", "INFO", "Config", "Method", "suggest"]
 
 INFO = MethodInfo(
     name="gaussian",
@@ -25,4 +26,4 @@ INFO = MethodInfo(
     reason="one release of noisy first and second moments of bounded vectors; sampling from them costs nothing",
 )
 
-__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method"})
+__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "config", "Method": "method", "suggest": "starter"})
