@@ -21,10 +21,8 @@ class Attack:
     """One attack.
 
     Attributes:
-        name: As on the command line.
         access: "black box" (images only), "partial black box" (the generator), "white box" (the critic).
         needs: Attributes of `Knowledge`, or "sample_labels", without which it cannot be run.
-        paper: Where it is from.
         score: Maps (knowledge, images to be judged, progress) to scores (n,), higher = member.
         costly: Whether it optimizes for each image, so that fewer images are judged.
     """
@@ -44,14 +42,11 @@ class Attack:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attack came to.
+    """What one attack came to; a skipped one has a reason in ``skipped`` and neither result nor scores.
 
     Attributes:
-        attack: Which.
-        result: None if it was skipped.
-        skipped: Why it was.
         seconds: What it took.
-        scores: Of members and of non-members, (n,) each, float32 on the CPU; None if it was skipped.
+        scores: Of members and of non-members, (n,) each, float32 on the CPU.
     """
 
     attack: Attack
@@ -78,14 +73,7 @@ def run_attack(
 ) -> Outcome:
     """Score members and non-members in one set, in which the attack cannot tell them apart, and judge the scores.
 
-    Args:
-        attack: Which.
-        knowledge: On `device`.
-        images: Under attack.
-        most_costly: Members judged at most by an attack that optimizes for each image.
-        confidence: Of each interval.
-        device: Where to compute.
-        progress: Told of the attack by its name.
+    At most ``most_costly`` members are judged by an attack that optimizes for each image.
     """
     reason = attack.missing(knowledge)
     if reason is not None:

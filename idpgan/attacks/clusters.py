@@ -26,7 +26,6 @@ class People:
 
     Attributes:
         person: (n,) people numbered in the order in which they appear.
-        num: How many there are.
     """
 
     def __init__(self, groups: np.ndarray, stream: int) -> None:
@@ -76,8 +75,8 @@ def effective(rate: float, replicates: np.ndarray, images: int, people: int, alp
     Args:
         rate: What was found.
         replicates: The same rate in each replicate; NaN where there was nothing to count.
-        images: How many it was counted over.
-        people: To whom these belong.
+        images: How many images the rate was counted over.
+        people: How many people these belong to.
         alpha: 1 - confidence of the interval.
     """
     from scipy.stats import norm

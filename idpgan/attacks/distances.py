@@ -31,10 +31,7 @@ def check_comparable(images: Tensor, others: Tensor) -> None:
 def check_attacked(images: Tensor, labels: Tensor | None, num_classes: int | None = None) -> None:
     """Raise an `InputError` unless images are (n, C, H, W) uint8 or floating point, n >= 1, with a label each.
 
-    Args:
-        images: Under attack.
-        labels: (n,) int64, or None.
-        num_classes: Labels must be below it; None = any.
+    Labels are (n,) int64 below ``num_classes`` (None = any), or None.
     """
     if images.ndim != 4 or 0 in images.shape or not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise InputError(
@@ -56,11 +53,8 @@ def check_attacked(images: Tensor, labels: Tensor | None, num_classes: int | Non
 def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progress = silent) -> tuple[Tensor, Tensor]:
     """Return mean squared differences (n, count), ascending, and positions of the nearest rows of the cloud.
 
-    Args:
-        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
-        cloud: (S, ...), alike, perhaps on another device.
-        count: At most S are returned.
-        progress: Called with (rows of the cloud done, S).
+    Images (n, ...) and cloud (S, ...) are uint8, mapped to [-1, 1], or floating point, perhaps on different devices. At
+    most S neighbors are returned.
     """
     count, seen = min(count, len(cloud)), 0
     best = torch.full((len(images), count), math.inf, device=images.device)
@@ -95,10 +89,7 @@ def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
 def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
     """Return mean (D,) and directions (D, k) of the largest variance, perhaps divided by their standard deviation.
 
-    Args:
-        cloud: (S, ...); the first 4,000 count. Directions without variance are left out, so k <= count.
-        count: Directions wanted.
-        whiten: Whether every direction gets variance 1.
+    The first 4,000 rows of the cloud count. Directions without variance are left out, so k <= ``count``.
     """
     rows = flat(cloud[:_FIT_ROWS]).double()
     mean = rows.mean(0)

@@ -98,17 +98,14 @@ def evaluate_scores(
     member_groups: Groups | None = None,
     non_member_groups: Groups | None = None,
 ) -> AttackResult:
-    """Measure how well an attack's scores tell members from non-members.
+    """Measure how well an attack's scores tell members from non-members; see the module.
 
     Args:
-        members: (n,) scores of members, higher = more like a member. Infinite scores are allowed.
+        members: (n,) scores, higher = more like a member. Infinite scores are allowed.
         non_members: (n,) scores of as many non-members from the same distribution.
         confidence: Of each interval, in (0, 1).
         member_groups: (n,) whole numbers, the person on each member's image; None where images are independent.
         non_member_groups: The same of the non-members, who are other people.
-
-    Returns:
-        AUC, accuracy, precision and true-positive rates, each with its interval; see the module.
 
     Raises:
         InputError: If a score is NaN, numbers differ or are below 2, the confidence is out of range, or groups are
@@ -185,7 +182,6 @@ def roc_curve(members: Scores, non_members: Scores) -> tuple[np.ndarray, np.ndar
 
 
 def _checked(scores: Scores, what: str) -> np.ndarray:
-    """Return scores as float64 (n,), or refuse them."""
     try:
         values = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)
     except (TypeError, ValueError) as error:  # rows of different lengths
@@ -207,7 +203,6 @@ _Judged = tuple[float, float, Interval, float | None, Interval]  # threshold, ac
 
 
 def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[People, People] | None:
-    """Return the people of both sides, or refuse them."""
     if members is None or others is None:
         if members is not None or others is not None:
             raise InputError("Groups were given for one side only. Give the people of members and of non-members.")

@@ -33,12 +33,10 @@ class Knowledge:
 
     Attributes:
         samples: Generated images, with labels if the generator is conditional.
-        generator: The released generator.
         critic: Scores of the trained critic: the attacker is inside.
         reference: Real images of the same distribution, neither members nor non-members.
-        reference_samples: Images of a generator that was trained on other images of the same distribution.
-        reference_generator: That generator.
-        seed: Of what an attack draws.
+        reference_samples: Images of ``reference_generator``, which was trained on other images of the same
+            distribution.
         why_not: For a missing attribute, by name: one sentence why the run cannot give it.
     """
 
@@ -112,11 +110,7 @@ def joined(*parts: Images) -> Images:
 
 
 def draw(generator: Generator, num: int, seed: int, progress: Progress, what: str) -> Images:
-    """Draw labeled images, uint8, and leave them on the generator's device.
-
-    Raises:
-        InputError: If pixels are not finite.
-    """
+    """Draw labeled images, uint8, and leave them on the generator's device; pixels that are not finite are refused."""
     pixels = generator.sample(num, seed=seed, progress=renamed(progress, what))
     if not bool(pixels.isfinite().all()):
         raise InputError(f"{what}: the generator makes NaN pixels, its training diverged.")

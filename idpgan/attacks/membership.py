@@ -49,13 +49,8 @@ _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent) -> Tensor:
     """Score by minus the squared distance to the nearest generated image, mean over pixels.
 
-    Args:
-        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
-        samples: (S, ...) generated images, alike.
-        progress: Called after every block.
-
-    Returns:
-        (n,) float32 on the device of `images`, at most 0; 0 for an image that was generated exactly.
+    Images (n, ...) and samples (S, ...) are uint8, mapped to [-1, 1], or floating point. The scores are (n,) float32,
+    at most 0; 0 for an image that was generated exactly.
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
@@ -66,11 +61,9 @@ def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = sile
 
 @typed
 def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
-    """Return scores minus those of the same attack against a reference (GAN-Leaks).
+    """Return scores (n,) minus those of the same attack against a reference (GAN-Leaks).
 
-    Args:
-        scores: (n,) against the generator under attack.
-        reference: (n,) of the same images, against a generator trained on other images of the same distribution.
+    The reference is a generator trained on other images of the same distribution.
     """
     if scores.ndim != 1 or scores.shape != reference.shape:
         raise InputError(
@@ -89,7 +82,7 @@ def neighborhood_count(
     dimensions: int = 40,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by the share of generated images within a radius (Hilprecht et al.), in principal components.
+    """Score by the share of generated images within a radius (Hilprecht et al.), in principal components: (n,), <= 1.
 
     Args:
         images: (n, ...) uint8, mapped to [-1, 1], or floating point.
@@ -97,10 +90,6 @@ def neighborhood_count(
         radius: In the space of the components; None is the paper's heuristic, the median over all images of the
             distance to the nearest sample, so that half of the images have none.
         dimensions: Principal components; 40 in the paper for MNIST.
-        progress: Called after every block.
-
-    Returns:
-        (n,) float32 in [0, 1].
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
@@ -130,20 +119,11 @@ def density_ratio(
     dimensions: int = 30,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?.
+    """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?
 
-    Both densities are Gaussian kernel estimates in whitened principal components of the two sets together. The paper
-    lets the estimator be chosen; here the bandwidth of each is the one with the best leave-one-out likelihood.
-
-    Args:
-        images: (n, ...) uint8, mapped to [-1, 1], or floating point.
-        samples: (S, ...) generated images, alike.
-        reference: (R, ...) real images of the same distribution, none of them among `images`.
-        dimensions: Of the space that densities are estimated in.
-        progress: Called after each of the two densities.
-
-    Returns:
-        (n,) float32.
+    Both densities are Gaussian kernel estimates in ``dimensions`` whitened principal components of the two sets
+    together. The paper lets the estimator be chosen; here the bandwidth of each is the one with the best leave-one-out
+    likelihood. All images are uint8, mapped to [-1, 1], or floating point; none of the reference is among ``images``.
 
     Raises:
         InputError: If a set is empty, a density has fewer than 3 images, or shapes differ.
@@ -174,15 +154,7 @@ def critic_score(
 ) -> Tensor:
     """Score by the critic's own output: an overfit critic knows its training images (LOGAN, white box).
 
-    Args:
-        images: (n, C, H, W) uint8, mapped to [-1, 1], or floating point.
-        labels: (n,) int64, or None.
-        critic: Higher = more real.
-        batch_size: Images per call.
-        progress: Called after every batch.
-
-    Returns:
-        (n,) float32.
+    Images are (n, C, H, W) uint8, mapped to [-1, 1], or floating point, labels (n,) int64 or None.
 
     Raises:
         InputError: If images and labels do not fit, or the batch size is below 1.
@@ -219,11 +191,6 @@ def classifier_confidence(
         labels: (n,) int64 in [0, K), or None.
         samples: At least 3 generated images with labels.
         steps: Of the fit, at least; where the images are many it is six epochs.
-        seed: Of the classifier.
-        progress: Called after every epoch.
-
-    Returns:
-        (n,) float32.
 
     Raises:
         InputError: If the samples have no labels, or are too few.

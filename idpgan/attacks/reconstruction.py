@@ -36,23 +36,16 @@ def latent_reconstruction(
     batch_size: int = 128,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by minus the smallest squared difference to G(z, label) over z, mean over pixels.
+    """Score by minus the smallest squared difference to G(z, label) over z, mean over pixels: (n,) float32, at most 0.
 
     Args:
         images: (n, C, H, W) uint8, mapped to [-1, 1], or floating point.
         labels: (n,) int64; None if unknown or the generator is unconditional. Where a conditional generator is attacked
             without labels, each image takes the class of the nearest image of the pool.
-        generator: On the device of `images`. Its parameters are not changed.
-        steps: Steps of Adam.
-        restarts: Starts per image.
-        pool: Generated images per class from which the starts are taken.
-        learning_rate: Of Adam, on z.
-        seed: Of the pool.
+        generator: Its parameters are not changed.
+        steps: Of Adam, on z.
+        restarts: Starts per image, taken from ``pool`` generated images per class.
         batch_size: Images optimized at once.
-        progress: Called after every batch.
-
-    Returns:
-        (n,) float32, at most 0.
 
     Raises:
         InputError: If a number is out of range, or images and labels do not fit the generator.
@@ -99,7 +92,6 @@ def _starts(
 
 
 def _drawn(generator: Generator, latents: Tensor, label: int | None) -> Tensor:
-    """Return the images of latent vectors, all of one class."""
     parts = []
     with torch.no_grad():
         for z in latents.split(500):

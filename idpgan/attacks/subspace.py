@@ -76,13 +76,8 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
 def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -> Tensor:
     """Tell for each released image whether the best gallery image is of the right person, bool (N,).
 
-    Its mean is the rank-one identification rate; a guess has the share of the gallery that is of the person. Scores all
-    alike identify nobody: False.
-
-    Args:
-        scores: (N, G), higher for more likely.
-        identities: (N,) int64, of the released images.
-        gallery_identities: (G,) int64.
+    Its mean is the rank-one identification rate; a guess has the share of the gallery that is of the person. Equal
+    scores identify nobody: False. Scores are (N, G), higher for more likely.
 
     Raises:
         InputError: If the shapes do not fit.
@@ -123,7 +118,6 @@ def _paired(left: Tensor, right: Tensor, columns: Tensor, rows: Tensor) -> Tenso
 
 
 def _check(released: Tensor, gallery: Tensor, match: str, gallery_rank: int) -> None:
-    """Raise an `InputError` for what cannot be matched."""
     for name, images in (("released", released), ("gallery", gallery)):
         if images.ndim != 3 or 0 in images.shape or images.dtype not in (torch.float32, torch.float64):
             raise InputError(

@@ -1,9 +1,7 @@
 """Audit: an empirical lower bound of epsilon, found by playing the distinguishing game against a mechanism.
 
 A guarantee is an upper bound that a proof gives; an audit is a lower bound that an attack gives. An audit above the
-proven epsilon refutes proof or code. An audit below it proves nothing (docs/audit.md).
-
-The names below are loaded when they are first used, so that the command line stays fast.
+proven epsilon refutes proof or code. An audit below it proves nothing (docs/audit.md). The names load on first use.
 """
 
 from __future__ import annotations

@@ -59,12 +59,8 @@ def epsilon_bound(
 ) -> np.ndarray:
     """Return the lower bound of epsilon that held-out counts prove; see the module. Minus infinity is "nothing".
 
-    Args:
-        true_positives: Runs on the neighbor that were called neighbor.
-        false_positives: Runs on the data that were called neighbor.
-        held_out: Runs per side.
-        delta: Of the guarantee under test.
-        confidence: 1 - alpha, for each entry by itself.
+    Counted are the runs that were called neighbor, out of ``held_out`` per side: true positives on the neighbor, false
+    positives on the data. The confidence 1 - alpha is that of each number by itself.
     """
     alpha = (1 - confidence) / 2
     tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)

@@ -58,9 +58,7 @@ class Request:
 
     Attributes:
         epsilon: What the method is asked to keep to, > 0.
-        delta: In [0, 1).
         unit: What one neighbor changes.
-        relation: How.
         pair: A name of `neighbors.PAIRS`.
         law: Of the noise.
         draw: When noise is drawn.
@@ -80,9 +78,7 @@ class AuditCase:
     """One game to play.
 
     Attributes:
-        method: What is audited.
-        pair: The neighbors.
-        claimed: What is said of it: by a paper, or by whoever asked for that epsilon; None = nothing.
+        claimed: What a paper says, or whoever asked for that epsilon; None = nothing.
         proven: What the accountant proves.
         release: Maps (R, *shape) and a noise source to R independent outputs.
         statistics: Makers of statistics to choose from.
@@ -107,7 +103,7 @@ class AuditCase:
 
     @property
     def delta(self) -> float:
-        """At which epsilon is bounded: that of the proof, or of the claim where nothing is proven."""
+        """The delta at which epsilon is bounded: the proof's, or the claim's where nothing is proven."""
         return self.proven.delta if self.proven.finite or self.claimed is None else self.claimed.delta
 
     def run(
@@ -120,15 +116,13 @@ class AuditCase:
         device: torch.device | str = "cpu",
         progress: Progress = silent,
     ) -> Audited:
-        """Play it.
+        """Play the case's game.
 
         Args:
-            runs: Per side; None = `runs`.
-            confidence: Of each bound.
+            runs: Per side; None = those of the case.
             seed: Fixes the noise, for a result that can be had again; None = the operating system's.
             threads: Each has its own noise.
             device: A GPU draws from its own Philox generator, which only continuous noise can use.
-            progress: Told how far it is.
 
         Raises:
             InputError: If a number is out of range, or the GPU's noise cannot be fixed or is not fit for the mechanism.
@@ -158,12 +152,9 @@ class AuditCase:
         return Audited(self, result)
 
     def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
-        """Play it once with many canaries, each in or out by a coin of its own; see `one_run`.
+        """Play the game once with many canaries, each in or out by a coin of its own; see `one_run`.
 
-        Args:
-            canaries: m; all are in one call of `release`, for a training one training.
-            confidence: Of the bound.
-            seed: Fixes coins and noise.
+        All ``canaries`` are in one call of `release`, for a training one training. ``seed`` fixes coins and noise.
 
         Raises:
             InputError: If a number is out of range.
@@ -183,7 +174,7 @@ class AuditCase:
 
 @dataclass(frozen=True)
 class Audited:
-    """A case and what came out."""
+    """A case and the two bounds that its game gave."""
 
     case: AuditCase
     result: AuditResult
@@ -267,8 +258,7 @@ _BASIS = re.compile(
 def audited_again(stated: Guarantee) -> str | None:
     """Compute the bound that `Audited.guarantee` states again, from the counts in its own words.
 
-    Returns:
-        Why it cannot be what an audit of a run has written; None = it can.
+    Returns None, or why the bound cannot be what an audit of a run has written.
     """
     found = _BASIS.fullmatch(stated.basis)
     known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbors.OF_RUNS}
@@ -291,7 +281,7 @@ class Entry:
     """How to make a case by name.
 
     Attributes:
-        build: Makes it from a request whose None are filled in.
+        build: Makes the case from a request whose None are filled in.
         units: Possible units, the default first; empty = any.
         relations: Possible relations, the default first; empty = any.
         delta: Default.
@@ -359,7 +349,6 @@ def _adjacency(request: Request) -> tuple[Unit, Relation]:
 
 
 def _multiplier(request: Request, mechanism: Callable[[float], Mechanism], count: int = 1) -> float:
-    """Return the noise multiplier that keeps to the request."""
     return calibrate(lambda m: [mechanism(m).event.repeated(count)], request.epsilon, request.delta or 0.0)
 
 

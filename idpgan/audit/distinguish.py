@@ -56,14 +56,12 @@ def audit(
         data: One neighbor, without the row dimension.
         neighbor: The other; same shape and dtype.
         runs: R, runs per side; half of them choose, the other half are counted.
-        delta: Of the guarantee under test.
         confidence: Probability that the bound holds, over the audit's own randomness.
         statistics: Makers of statistics to choose from; None = `statistics.usual`.
         entrywise: Whether the mechanism treats every number by itself: then only those that differ are released, as
             rows of (number of differing entries,), and statistics are made for these.
         rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose
             call is a whole training: rows are then taken as independent without a trial.
-        progress: Told how far it is.
 
     Returns:
         The bound with all that it rests on. It says nothing about how much larger epsilon is.
@@ -141,11 +139,7 @@ def _check(data: Tensor, neighbor: Tensor, runs: int, delta: float, confidence: 
 
 
 def check_runs(runs: int, delta: float, confidence: float) -> None:
-    """Refuse numbers that no audit can be played with.
-
-    Raises:
-        InputError: Naming the value and its limits.
-    """
+    """Raise an `InputError` for numbers that no audit can be played with."""
     if isinstance(runs, bool) or not isinstance(runs, int) or not _FEWEST_RUNS <= runs <= MOST_RUNS:
         raise InputError(
             f"runs = {str(runs)[:40]} must be a whole number of {_FEWEST_RUNS} .. {MOST_RUNS:,} per side; "

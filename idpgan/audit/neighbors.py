@@ -1,6 +1,7 @@
 """Neighboring images that mechanisms find hardest to hide: constructed from constants, never from private data.
 
-Images are (m, n) or (C, H, W) tensors of float64; black and white are the ends of the public pixel range.
+Images are (m, n) or (C, H, W) tensors of float64; black and white are the ends of the public pixel range. A unit that
+is no part of an image raises an `InputError`.
 """
 
 from __future__ import annotations
@@ -28,13 +29,7 @@ OF_RUNS = (ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_I
 
 @dataclass(frozen=True)
 class Pair:
-    """Two neighbors.
-
-    Attributes:
-        name: What they are, in words.
-        data: One of them.
-        neighbor: The other; same shape.
-    """
+    """Two neighbors of one shape; ``name`` says in words what they are."""
 
     name: str
     data: Tensor
@@ -56,21 +51,13 @@ def _changed(image: Tensor, unit: Unit, value: float) -> Tensor:
 
 
 def extremes(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
-    """Return a black image, and the same with one unit white: the largest move in every norm.
-
-    Raises:
-        InputError: For a unit that is no part of an image.
-    """
+    """Return a black image, and the same with one unit white: the largest move in every norm."""
     black = torch.full(tuple(shape), low, dtype=torch.float64)
     return Pair(f"black against white {unit}", black, _changed(black, unit, high))
 
 
 def nearly_equal(shape: Sequence[int], unit: Unit, step: float = 1 / 255, low: float = 0.0) -> Pair:
-    """Return a black image, and the same with one unit a step lighter: catches noise whose scale is the image's own.
-
-    Raises:
-        InputError: For a unit that is no part of an image.
-    """
+    """Return a black image, and the same with one unit a step lighter: catches noise whose scale is the image's own."""
     black = torch.full(tuple(shape), low, dtype=torch.float64)
     return Pair(f"black against a {unit} lighter by {step:.3g}", black, _changed(black, unit, low + step))
 
@@ -78,10 +65,7 @@ def nearly_equal(shape: Sequence[int], unit: Unit, step: float = 1 / 255, low: f
 def low_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
     """Return two images of rank one or two with different column spaces: catches singular vectors without noise.
 
-    The upper half of the first row(s) is white; in the neighbor one unit is the negative.
-
-    Raises:
-        InputError: For a unit that is no part of an image, or an image of fewer than two rows.
+    The upper half of the first row(s) is white; in the neighbor one unit is the negative. At least two rows are needed.
     """
     if len(shape) < 2 or shape[-2] < 2:
         raise InputError(f"a low-rank pair needs at least two rows, got shape {tuple(shape)}.")
@@ -104,9 +88,6 @@ def brighter(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
     """Return a grey image, and the same with one unit white: catches noise whose scale is the image's own.
 
     Unlike `nearly_equal` neither image is black, so both get noise.
-
-    Raises:
-        InputError: For a unit that is no part of an image.
     """
     grey = torch.full(tuple(shape), (low + high) / 2, dtype=torch.float64)
     return Pair(f"grey against one white {unit}", grey, _changed(grey, unit, high))
@@ -116,9 +97,6 @@ def full_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 
     """Return an image of full rank, cosine waves, and the same with one unit negative.
 
     With more rows than columns the column spaces differ: catches singular vectors without noise, and a choice of rank.
-
-    Raises:
-        InputError: For a unit that is no part of an image.
     """
     rows, columns = shape[-2:]
     row, column = torch.arange(rows, dtype=torch.float64)[:, None], torch.arange(columns, dtype=torch.float64)

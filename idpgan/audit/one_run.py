@@ -1,19 +1,19 @@
 r"""Audit of a whole training in one run: canaries that are in or out by independent coins.
 
-`Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_:
-m canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
-lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP in each coin, the number V of right
-ones among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
+`Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_: m
+canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
+lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP in each coin, the number V of right ones
+among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
 
 .. math:: P[V \ge v] \le P[W \ge v] + 2 m \delta \max_{1 \le i \le v} \tfrac{1}{i} P[v > W \ge v - i].
 
-The lower bound is the largest epsilon for which that probability stays below 1 - confidence. How many are guessed is
+The lower bound is the largest epsilon for which that probability stays below 1 - confidence. The numbers of guesses are
 fixed before the coins are looked at; several numbers share the error probability evenly.
 
 Each coin is one step of zero-out-one: a canary that is out is a *null record* at its position, so that the number of
-positions, which every method takes as public, is the same for all coins. A bound under replace-one is not what is
-tested here: a pair of replaced records is two of ours. A black-box attacker scores by samples or generator, a
-white-box one by the critic or by the gradients; this module wants only the scores.
+positions, which every method takes as public, is the same for all coins. Replacing a record is two such steps: a
+bound under replace-one is not what is tested here. A black-box attacker scores by samples or generator, a white-box one
+by the critic or by the gradients; this module wants only the scores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class Trial:
     """A data set with canaries in it, before training.
 
     Attributes:
-        split: The private part has all canaries appended, those that are out as null records; make any method with it.
         canaries: All m of them.
         included: (m,) bool, the coins. Secret until the guesses are made.
     """
@@ -67,7 +66,6 @@ class OneRunResult:
         correct: v, right ones among them.
         canaries: m.
         tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
-        delta: Of the guarantee under test.
         confidence: Over the coins and the training.
         relation: "zero-out-one", always.
     """
@@ -91,12 +89,8 @@ class OneRunResult:
 def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, seed: int = 0) -> Images:
     """Make canaries: records that a model would have no reason to know unless it was trained on them.
 
-    Args:
-        split: Its holdout gives the images.
-        num: m.
-        kind: "holdout" takes ordinary images, "mislabeled" gives them the next class, "noise" draws every pixel, with
-            the labels of ordinary ones.
-        seed: Of noise. Canaries may be public; the coins must not.
+    They come from the holdout: "holdout" takes ordinary images, "mislabeled" gives them the next class, "noise" draws
+    every pixel, with the labels of ordinary ones. Canaries may be public, and so may ``seed``; the coins must not.
 
     Raises:
         InputError: If the holdout has fewer images, or no labels to be wrong.
@@ -122,13 +116,8 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, se
 def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
     """Toss a coin for each canary, and append all to the private images, those that are out as null records.
 
-    Args:
-        split: Public, holdout and test part stay as they are; no canary may be in a part that is trained on.
-        canaries: (m) images, of the shape and classes of the private ones.
-        seed: Fixes the coins, for tests; None is the operating system's entropy.
-
-    Returns:
-        The trial. Everything that follows is done with ``trial.split``, so that any method works.
+    Everything that follows is done with the trial's split, so that any method works. No canary may be in a part that is
+    trained on. ``seed`` is as in `toss`.
 
     Raises:
         InputError: If there are no canaries, or they do not fit the private images.
@@ -168,12 +157,7 @@ def toss(num: int, seed: int | None = None) -> Tensor:
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
     """Bound the probability that an (epsilon, delta)-DP training lets so many guesses be right (Theorem 5.2).
 
-    Args:
-        canaries: m.
-        guesses: r <= m, abstentions not counted.
-        correct: v <= r.
-        epsilon: Hypothesis, >= 0.
-        delta: Hypothesis, in [0, 1].
+    Of m ``canaries`` r <= m are guessed, abstentions not counted, and v <= r guesses are ``correct``.
 
     Example:
         >>> round(p_value(10, 10, 10, 0.0), 6)  # ten fair coins
@@ -197,14 +181,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 def epsilon_from_guesses(
     canaries: int, guesses: int, correct: int, *, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Return the largest epsilon that so many right guesses refute; 0 if none.
+    """Return the largest epsilon that so many right guesses refute; 0 if none; see `p_value`.
 
-    Args:
-        canaries: m.
-        guesses: r.
-        correct: v.
-        delta: Of the guarantee under test.
-        confidence: Probability, over coins and training, that the bound holds.
+    The bound holds with probability ``confidence``, over coins and training.
 
     Example:
         >>> round(epsilon_from_guesses(1000, 1000, 1000), 2)  # all right: log(0.05^(1/r) / (1 - 0.05^(1/r)))
@@ -245,8 +224,6 @@ def audit_guesses(
     Args:
         scores: (m,), higher = rather in; they must not depend on the coins but through the training.
         included: (m,) bool, the coins.
-        delta: Of the guarantee under test.
-        confidence: Of the bound.
         guesses: Numbers r to try, chosen before scores and coins are known; None is m, m/4 and m/20. They share the
             error probability.
 
@@ -301,12 +278,9 @@ def audit_one_run(
         attacks: By name: (what was trained, all canaries) -> scores (m,), higher = rather in. They are not told the
             coins. Black box: samples or generator; white box: the critic.
         delta: Of the guarantee under test, for zero-out-one.
-        confidence: Of each bound by itself; they rest on the same coins.
+        confidence: Of each bound by itself; all bounds rest on the same coins.
         guesses: See `audit_guesses`.
-        seed: Of the coins, for tests; None is the operating system's entropy.
-
-    Returns:
-        A bound per attack.
+        seed: See `toss`.
     """
     trial = insert_canaries(split, canaries, seed=seed)
     trained = train(trial.split)

@@ -23,7 +23,6 @@ class RunFacts:
 
     Attributes:
         image_shape: (C, H, W).
-        num_classes: Of the data.
         num_private: N.
         delta: Where the run states its epsilon.
         claimed: What its release claims; None if it claims nothing, or is not written yet.
@@ -46,11 +45,7 @@ class RunFacts:
         return self._read(lambda tensors: tuple(tensors.get_slice(name).get_shape()))
 
     def prepared_tensor(self, name: str) -> Tensor:
-        """Return a tensor that `prepare` released.
-
-        Raises:
-            InputError: If nothing is released yet, or the file is damaged.
-        """
+        """Return a tensor that `prepare` released; raise as `prepared_shape`."""
         return self._read(lambda tensors: tensors.get_tensor(name))
 
     def _read(self, read: Callable[[Any], _T]) -> _T:

@@ -88,12 +88,7 @@ class Nearness(Statistic):
 
 
 class Column(Statistic):
-    """One number of an output (R, n) that is a score already, where a release is reduced to what matters of it.
-
-    Args:
-        number: Which one.
-        name: What it is.
-    """
+    """One number of an output (R, n) that is a score already, where a release is reduced to what matters of it."""
 
     def __init__(self, number: int, name: str) -> None:
         self.name, self._number = name, number
@@ -118,9 +113,8 @@ class LogProbability(Statistic):
 def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
     """Return the maker of the exact log-likelihood ratio of one of our mechanisms.
 
-    Args:
-        mechanism: What draws the noise.
-        grid: Of a discrete mechanism whose neighbors are in steps and whose outputs are in values; None = both alike.
+    ``grid`` is that of a discrete mechanism whose neighbors are in steps and whose outputs are in values; None = both
+    alike.
 
     Raises:
         InputError: If its density is not known in closed form.
@@ -354,9 +348,7 @@ class LowOrderBits(Statistic):
 def usual(data: Tensor, output: Tensor) -> list[Maker]:
     """Return the statistics to try where none is given.
 
-    Args:
-        data: The first neighbor.
-        output: One output without its row dimension: its shape says whether it can be compared with the data.
+    The shape of ``output``, one output without its row dimension, says whether it can be compared with the data.
     """
     makers: list[Maker] = [Outcomes, Linear]
     if output.numel() == data.numel():

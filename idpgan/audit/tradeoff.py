@@ -50,9 +50,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the least epsilon >= 0 at which two Gaussians of distance ``mu`` >= 0 are (epsilon, delta)-close.
 
-    Args:
-        mu: Distance in standard deviations.
-        delta: In (0, 1); at 0 there is none but infinity, for mu above 0.
+    At delta = 0 there is none but infinity, for mu above 0.
 
     Example:
         >>> round(gaussian_epsilon(1.0, 1e-5), 3)
@@ -67,11 +65,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the mu of the Gaussian release that costs exactly (epsilon, delta); the inverse of `gaussian_epsilon`.
-
-    Args:
-        epsilon: >= 0.
-        delta: In (0, 1).
+    """Return the mu of the Gaussian release that costs exactly (epsilon, delta), delta > 0: inverts `gaussian_epsilon`.
 
     Example:
         >>> round(gaussian_mu(1.0, 1e-5), 3), round(gaussian_mu(10.0, 1e-5), 3)
@@ -94,17 +88,10 @@ def least_misses(epsilon: float, delta: float, false_positive_rate: float) -> fl
 
 @functools.lru_cache(maxsize=256)
 def proven_separation(events: tuple[Event, ...], false_positive_rate: float, epsilon: float, delta: float) -> float:
-    """Return the largest `separation` that the proof allows a test with this false-positive rate.
+    """Return the largest `separation` that the proof allows at this false-positive rate; infinite if nothing is proven.
 
-    Args:
-        events: What is released. Where all noise is Gaussian, the law is that of two Gaussians, and this is the mu of
-            their (epsilon, delta); otherwise it is the curve that the accountant proves for ``events`` at all deltas.
-        false_positive_rate: In (0, 1).
-        epsilon: Proven at ``delta``.
-        delta: There.
-
-    Returns:
-        Infinity where nothing is proven.
+    Where all noise is Gaussian, the law is that of two Gaussians, and this is the mu of their (epsilon, delta), which
+    is proven; otherwise it is the curve that the accountant proves for ``events`` at all deltas.
     """
     if not all(event.is_private for event in events):
         return math.inf

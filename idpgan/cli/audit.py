@@ -178,14 +178,12 @@ def _print_one_run(found: OneRun) -> None:
 
 
 def _device(name: str) -> torch.device:
-    """Return the device; a GPU that is not there is refused."""
     from idpgan.training.method import resolve_device
 
     return resolve_device(name, "--device")
 
 
 def _method_case(name: str, options: dict[str, float | str | None], release: bool) -> AuditCase:
-    """Return the case of a method."""
     from idpgan.audit import Request
     from idpgan.jobs.audit import method_case
     from idpgan.privacy.guarantee import parse_relation, parse_unit

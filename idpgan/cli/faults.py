@@ -90,7 +90,6 @@ def _says(text: str, phrases: tuple[str, ...]) -> bool:
 
 
 def _os_message(error: OSError) -> str:
-    """Name the file, the reason and the way out."""
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
     folder, last = os.path.split(name)

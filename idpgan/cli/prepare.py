@@ -56,7 +56,6 @@ def prepare(
 
 
 def _sides(size: str) -> tuple[int, int]:
-    """Read --size."""
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", size.strip(), re.ASCII)
     if match is None:
         raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
@@ -64,7 +63,6 @@ def _sides(size: str) -> tuple[int, int]:
 
 
 def _tell(done: Prepared, crop: str) -> None:
-    """Say what was done, and what to do next."""
     channels, height, width = done.image_shape
     columns = ", ".join(("file_name", *done.columns))
     print(
@@ -97,5 +95,4 @@ def _tell(done: Prepared, crop: str) -> None:
 
 
 def _some(names: tuple[str, ...]) -> str:
-    """Show the first names."""
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)

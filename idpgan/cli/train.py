@@ -73,7 +73,6 @@ def train(
 
 
 def _parse(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Tell the config file from the settings."""
     files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"one config file at most, got {', '.join(files)}. A setting is written section.key=value.")

@@ -55,9 +55,7 @@ class Options:
         most_costly: The same for attacks that optimize for each image.
         reference: A finished run on other images whose generator calibrates; None is none.
         train_reference: Whether to train one, or take the one that an earlier attack has trained.
-        device: "auto", "cpu" or "cuda".
         seed: Of generated images and attacks.
-        confidence: Of each interval.
         data_root: Where the data set lies now; None is where it lay.
     """
 
@@ -73,7 +71,7 @@ class Options:
     data_root: Path | None = None
 
     def check(self) -> None:
-        """Raise an `InputError` for what cannot be meant."""
+        """Refuse what cannot be meant."""
         if self.device not in ("auto", "cpu", "cuda"):
             raise InputError(f"--device {self.device} is unknown. Known: auto, cpu, cuda.")
         if self.seed < 0:
@@ -90,14 +88,7 @@ class Options:
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What came of the attacks on a run.
-
-    Attributes:
-        run: Its folder.
-        outcomes: One per attack.
-        facts: What was compared with what, JSON values.
-        notes: What a reader has to know.
-    """
+    """What came of the attacks on a run; ``facts`` are JSON values that say what was compared with what."""
 
     run: RunFolder
     outcomes: tuple[Outcome, ...]
@@ -186,7 +177,6 @@ class _Target:
 
 
 def _open(path: Path, data_root: Path | None, progress: Progress) -> _Target:
-    """Open a run with the data that it was trained on."""
     run = RunFolder.open(path)
     config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
     if not (run.release / WEIGHTS).is_file():

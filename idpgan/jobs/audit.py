@@ -39,11 +39,7 @@ def nothing_to_audit(what: str | Path) -> str | None:
 
 
 def audit_entry(name: str) -> Entry:
-    """Return how a method, a publisher or a mechanism is audited.
-
-    Raises:
-        InputError: If there is none of that name, or it has no guarantee.
-    """
+    """Return how a method, publisher or mechanism is audited; refuse an unknown name, and one without a guarantee."""
     if name in synthesis.METHODS:
         return synthesis.audit_entry(name)
     if name in publish.METHODS:
@@ -104,11 +100,7 @@ def write_audit(run: Path, audited: Audited) -> Path:
 
 
 def check_release(run: Path) -> Verification:
-    """Return what is found of a run's release; refuse one that is missing or does not verify.
-
-    Raises:
-        InputError: Naming the first problem.
-    """
+    """Return what is found of a run's release; refuse one that is missing or does not verify, by the first problem."""
     folder = RunFolder.open(run).release
     if folder.is_symlink():
         raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")

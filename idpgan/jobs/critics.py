@@ -22,11 +22,7 @@ _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.Unp
 
 
 def saved_state(run: RunFolder) -> dict[str, Any] | None:
-    """Read a run's state, tensors on the CPU; None where it has none (a copy without state/).
-
-    Raises:
-        InputError: If it is damaged.
-    """
+    """Read a run's state, tensors on the CPU; None for a copy without state/. A damaged one is refused."""
     if not run.state.is_file():
         return None
     try:
@@ -45,11 +41,7 @@ def saved_state(run: RunFolder) -> dict[str, Any] | None:
 def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> CriticScores:
     """Return the scores of a run's trained critic.
 
-    Args:
-        config: Of the run.
-        split: Its data; a method that is built again wants to see their shapes.
-        state: What `saved_state` returned.
-        device: Where the critic computes.
+    ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
 
     Raises:
         NoCriticError: If there is no such critic.
@@ -67,11 +59,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
 
 
 def critic_of(method: Method) -> CriticScores:
-    """Return how real a method's critic finds images.
-
-    Raises:
-        NoCriticError: If the critic does not see single images.
-    """
+    """Return how real a method's critic finds images; `NoCriticError` if the critic does not see single images."""
     if not isinstance(method, HasCritic):
         raise NoCriticError("this method's critic does not score images")
     return method.critic_scores

@@ -24,13 +24,7 @@ from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compos
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined.
-
-    Attributes:
-        what: Its name.
-        found: What was seen.
-        good: Whether that is as it should be.
-    """
+    """One thing that was examined, what was seen of it, and whether that is as it should be."""
 
     what: str
     found: str

@@ -53,10 +53,8 @@ class Options:
         seeds: Fits of each classifier.
         classifiers: Kinds that utility is measured with.
         splits: Of the inception score.
-        features: Network of the fidelity.
-        weights: File of Inception-v3.
+        features: Network of the fidelity; ``weights`` is the file of Inception-v3.
         pixel_range: Of float images.
-        device: "auto", "cpu" or "cuda".
         cache: Cache folder; None is the user's.
         out: JSON file to write; None is evaluation.json of a run, and nothing otherwise.
     """
@@ -83,13 +81,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What was measured.
-
-    Attributes:
-        evaluation: The numbers.
-        facts: What was compared with what, JSON values.
-        out: Where to write it; None is nowhere.
-    """
+    """What was measured, ``facts`` that say what was compared with what, and the file to write, if any."""
 
     evaluation: Evaluation
     facts: dict[str, Any]
@@ -105,13 +97,8 @@ class Evaluated:
 def evaluate_source(source: Path, options: Options | None = None, progress: Progress = silent) -> Evaluated:
     """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
 
-    Args:
-        source: What `read_images` takes.
-        options: None is ``Options()``.
-        progress: Called now and then.
-
     Raises:
-        InputError: If something cannot be measured; what can be seen at once is refused at once.
+        InputError: If something cannot be measured; found out before the first computation where possible.
     """
     options = options or Options()
     _check(options)
@@ -215,7 +202,6 @@ def _data_table(path: Path) -> dict[str, Any]:
 
 
 def _metrics(options: Options, classes: Sequence[str]) -> list[str]:
-    """Return what is to be measured."""
     wanted = [options.only] if options.only else list(default_metrics(classes))
     if options.ceiling:
         wanted += ["ceiling"] * (options.only != "fidelity" and bool(classes))

@@ -44,8 +44,6 @@ class Template:
 
 @dataclass(frozen=True)
 class _Data:
-    """The [data] section to be."""
-
     settings: dict[str, Setting]
     counts: Counter[str]  # of a column; private
     others: tuple[str, ...] = ()  # columns that could hold labels too
@@ -61,7 +59,7 @@ def init(source: str, data_root: Path | None = None, method: str = STARTER) -> T
         method: What the config is for; one that has suggestions.
 
     Raises:
-        InputError: If there is neither, or images have no size that networks are built for.
+        InputError: If the source is neither, or images have no size that networks are built for.
     """
     with _quiet():
         return _template(source, data_root, method)
@@ -69,7 +67,7 @@ def init(source: str, data_root: Path | None = None, method: str = STARTER) -> T
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back warnings about the data: what does not meet is said in the comments."""
+    """Keep back warnings about the data: the comments say what is wrong with it."""
     log = logging.getLogger("idpgan.data")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -117,7 +115,6 @@ def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting],
 
 
 def _config(settings: Mapping[str, Setting]) -> DataConfig:
-    """Build the section."""
     values = {key: tuple(s.value) if isinstance(s.value, list) else s.value for key, s in settings.items()}
     return DataConfig.model_validate(values)
 

@@ -58,11 +58,7 @@ def section_of(config: type[pydantic.BaseModel], name: str) -> type[Section]:
 
 
 def described(section: type[Section]) -> dict[str, str]:
-    """Return what the docstrings of a section and its bases say of its keys.
-
-    Raises:
-        LookupError: If a key is not described, or a described one is not there.
-    """
+    """Return what the docstrings of a section and its bases say of its keys; `LookupError` as `render`."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__):
         if issubclass(base, Section) and base.__doc__:
@@ -75,7 +71,6 @@ def described(section: type[Section]) -> dict[str, str]:
 
 
 def _attributes(docstring: str) -> dict[str, str]:
-    """Read the Attributes section of a docstring."""
     _, _, rest = docstring.partition("Attributes:\n")
     body = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
     items = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", body, flags=re.MULTILINE)

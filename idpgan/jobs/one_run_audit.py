@@ -39,7 +39,6 @@ class OneRun:
     """What one run with canaries showed.
 
     Attributes:
-        method: That was trained.
         proven: What the accountant proves.
         results: The bound of each attack, by name.
         data_free: Whether no private image was read.
@@ -82,11 +81,8 @@ def gradients_once(
 ) -> OneRun:
     """Play a case that is a training in one training, with gradient canaries.
 
-    Args:
-        case: Of a method that takes noisy gradients of the private images.
-        canaries: m; None = 5,000.
-        confidence: Of the bound.
-        seed: Fixes coins and noise.
+    The method takes noisy gradients of the private images. ``canaries`` is m, None = 5,000; ``seed`` fixes coins and
+    noise.
 
     Raises:
         InputError: If the case is no training, or a number is out of range.
@@ -111,12 +107,8 @@ def images_once(
 ) -> OneRun:
     """Train a config once on its own data, with canary images among the private ones. Curator only.
 
-    Args:
-        path: A config file.
-        canaries: m; None = 500, or as many as there are holdout images.
-        confidence: Of each bound by itself.
-        seed: Fixes the coins.
-        progress: Of the training.
+    ``canaries`` is m, None = 500, or as many as there are holdout images. The confidence is that of each bound by
+    itself; ``seed`` fixes the coins.
 
     Raises:
         InputError: If the config cannot be run, or has no guarantee.

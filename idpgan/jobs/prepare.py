@@ -27,8 +27,6 @@ _CHUNK = 16  # photos a task of a thread
 
 
 class _Made(NamedTuple):
-    """What became of one photo."""
-
     digest: bytes = b""  # of its pixels
     enlarged: bool = False
     grey: bool = True
@@ -97,7 +95,6 @@ def prepare(
         crop: See `photo_pixels`.
         folders: What subfolders mean.
         labels: See `idpgan.data.prepare.plan`.
-        progress: Told of the photos.
 
     Raises:
         InputError: If what is asked for, or how the photos are named and labeled, does not fit; or if no photo at all
@@ -158,7 +155,6 @@ def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: C
 
 
 def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: Crop) -> _Made:
-    """Make one image."""
     try:
         pixels, found = photo_pixels(photo.source, shape[0], shape[1:], crop)
     except DataError as error:

@@ -29,11 +29,7 @@ FOLDER = "reference"  # of the attacked run: keeps the generator that was traine
 
 
 def other_generator(path: Path, images: Membership) -> Generator:
-    """Load the generator of another run, which must not have been trained on the images under attack.
-
-    Raises:
-        InputError: If it was, or is not finished.
-    """
+    """Load the generator of another finished run; refuse one that was trained on the images under attack."""
     trained_on = load(load_config(RunFolder.open(path).config).data).private.existing()
     known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
     judged = (images.members, images.non_members)
@@ -52,14 +48,9 @@ def trained_generator(
 ) -> tuple[Generator, str]:
     """Train a reference generator, or load the one that an earlier attack left in the run's ``reference/``.
 
-    Its ledger has no target, since it protects nobody: curator only.
-
-    Args:
-        run: The run under attack.
-        config: Its config; the seed is one more.
-        split: Its data, of which only the public part and the sizes are used.
-        reference: Images to train on, in this order; at most as many as are private.
-        progress: Told of the training.
+    Its ledger has no target, since it protects nobody: curator only. Of the data of the run under attack only the
+    public part and the sizes are used; of ``reference``, in its order, at most as many images as are private. The seed
+    is one more than the run's.
 
     Returns:
         The averaged generator, in eval mode, and a clause about it.

@@ -135,7 +135,6 @@ def _blocks(numbers: Iterator[float], size: int) -> Iterator[list[float]]:
 
 
 def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:
-    """Parse lines one by one."""
     for number, line in enumerate(_decoded(lines), start=1):
         where, text = f"line {number}", line.strip()
         if len(line) > _LONGEST_LINE or not text.isprintable():
@@ -172,17 +171,14 @@ class _Memory:
         self._answers: list[float] = []
 
     def add(self, values: list[float]) -> list[float]:
-        """Release the next values."""
         answers: list[float] = self.counter.release(values).tolist() if values else []
         self._answers += answers
         return answers
 
     def answer(self, index: int) -> float:
-        """Return an old answer."""
         return self._answers[index - 1]
 
     def everything(self) -> Tensor:
-        """Return all answers so far, (T,)."""
         if not self._answers:
             raise InputError("no value was answered, so there is nothing to give away: --out was not written.")
         return torch.tensor(self._answers, dtype=torch.int64 if self.counter.integer else torch.float64)

@@ -92,12 +92,8 @@ class Plan:
 def plan(config: RunConfig, out: Path | None = None) -> Plan:
     """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
 
-    Args:
-        config: The run's config.
-        out: The run folder to be; None = one will be found.
-
     Raises:
-        InputError: If config, machine or folder cannot be used.
+        InputError: If config, machine or folder (``out``; None = one will be found) cannot be used.
     """
     synthesis.refuse_unsound(config)
     resolve_device(config.training.device)
@@ -116,13 +112,7 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended without an error.
-
-    Attributes:
-        run: Its folder.
-        outcome: How it ended.
-        released: Whether ``release/`` was written; not after an interruption.
-    """
+    """A run that ended without an error; after an interruption it is not ``released``, that is, has no ``release/``."""
 
     run: RunFolder
     outcome: Outcome
@@ -159,10 +149,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
 def resume(path: Path, data_root: Path | None = None, progress: Progress = silent) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
-    Args:
-        path: The run.
-        data_root: Where the data set lies now; None = where it lay.
-        progress: What to show.
+    ``data_root`` says where the data set lies now; None = where it lay.
 
     Raises:
         InputError: If the run, its data, its code or its ledger is not what it was.

@@ -1,7 +1,7 @@
 """The feature network of images without labels: an autoencoder of all real training images; it stays with the curator.
 
-64 numbers from which a picture can be drawn again say what is on it: brightness, pose, the shape of things. Fine
-texture counts for little, so blur shows less than in the features of a classifier.
+Its 64 numbers say what is on a picture: brightness, pose, the shape of things. Fine texture counts for little, so blur
+shows less than in the features of a classifier.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ _WIDTH = 64  # channels of the decoder's coarsest grid
 class Autoencoder(nn.Module):
     """The body of the "cnn" classifier without its last ReLU, and a decoder of nearest-neighbor upsampling.
 
-    Called it gives the code; batch normalization is in it: it judges images and is trained without privacy.
-
-    Args:
-        image_shape: (C, H, W).
+    A call gives the code. Batch normalization is allowed here: the network judges images and is trained without
+    privacy.
     """
 
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
@@ -78,10 +76,6 @@ def fit_feature_autoencoder(
 
     Args:
         images: Real, at least 2; labels are not used. See `full_training_set`.
-        seed: Seed of weights and batches.
-        cache: Keeps the weights, which are computed from private images.
-        device: Where to compute.
-        progress: Called now and then.
 
     Raises:
         InputError: If there are fewer than 2 images, or the loss diverges.

@@ -32,25 +32,18 @@ class Cache:
     """Keeps what is costly to compute again. It holds results on private images: it belongs to the curator.
 
     A key names contents by their hashes, so an entry can be missing but never be out of date. A damaged file counts as
-    missing. Several processes may share a folder.
-
-    Args:
-        folder: Made on first use, with mode 0700. None keeps nothing.
+    missing. Several processes may share a folder, which is made on first use with mode 0700. None keeps nothing.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def get(self, kind: str, key: Mapping[str, Any], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return the tensors of a key, computing and keeping them if they are not there.
+        """Return the tensors of a key on the CPU; compute and keep them if they are not there.
 
         Args:
             kind: First part of the file's name, for people.
             key: Everything that the tensors depend on, as JSON values.
-            compute: Called without a cached result.
-
-        Returns:
-            Named tensors, on the CPU.
 
         Raises:
             InputError: If the folder cannot be read or written.

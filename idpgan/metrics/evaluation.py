@@ -34,11 +34,9 @@ class Evaluation:
     """How images compare with a real data set; what was not measured is None. Curator only.
 
     Attributes:
-        utility: Of the images under test.
-        ceiling: Of the real private training images, through the same pipeline.
-        floor: Of the public images alone, through the same pipeline: what private data must add to.
-        inception: Inception score of the images under test.
-        fidelity: Of the images under test, against the real images that judge.
+        ceiling: Utility of the real private training images.
+        floor: Utility of the public images alone: what private data must add to.
+        fidelity: Against the real images that judge.
         fidelity_ceiling: Of the real private training images against the same.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
@@ -84,17 +82,13 @@ def evaluate_images(
         metrics: Some of `METRICS`; None is utility, inception and fidelity, the last alone where the set has no labels.
         part: Which real images judge. Settings are chosen on the holdout; the test images are for the final number.
         num_seeds: Fits per kind of classifier, >= 1.
-        classifiers: Kinds that utility, ceiling and floor are measured with.
-        splits: Of the inception score.
         features: Network of the fidelity; "auto" is the classifier of the data set, or the autoencoder without labels.
         weights: File of "inception-v3".
         cache: Ceiling, floor, feature networks and features are the same for many sets of images.
-        device: Where to compute.
-        progress: Called now and then.
 
     Raises:
-        InputError: If the images do not fit the data set, or something asked for cannot be measured. What can be seen
-            at once is refused at once.
+        InputError: If the images do not fit the data set, or something asked for cannot be measured; found out before
+            the first computation where possible.
     """
     split = split.existing()
     notes = [CURATOR_NOTE]
@@ -196,7 +190,7 @@ def _check(
     features: Features,
     weights: Path | None,
 ) -> None:
-    """Raise an `InputError` for what would fail only after minutes."""
+    """Refuse what would otherwise fail only after minutes."""
     for metric in metrics:
         if metric not in METRICS:
             raise InputError(f"There is no metric '{metric}'. {nearest_hint(metric, METRICS)}")

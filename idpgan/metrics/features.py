@@ -37,10 +37,9 @@ class FeatureNetwork:
         name: "classifier", "autoencoder" or "inception-v3".
         model: In eval mode; its call, or that of a subclass's `features`, gives the features.
         sha256: SHA-256 (hex) of the weights as a file: scores compare only where this is the same.
-        image_shape: (C, H, W) of the images that it takes.
-        resize: Side in pixels to which it resizes images; None for none.
+        image_shape: (C, H, W).
+        resize: Side in pixels to which the network resizes images; None for none.
         standardize: Whether fidelity centers and scales the features: those of a network of one's own have any scale.
-        batch_size: Images per call.
     """
 
     name: str
@@ -62,10 +61,8 @@ class FeatureClassifier(FeatureNetwork):
     """A classifier of real images; its features are what its last layer sees.
 
     Attributes:
-        model: In eval mode.
         held_back_accuracy: On the held-back tenth of the real training images, which chose the epoch.
         num_images: Real training images, held-back ones included.
-        classes: Names of the classes.
     """
 
     model: Classifier
@@ -80,13 +77,9 @@ class FeatureClassifier(FeatureNetwork):
 
 @typed
 def full_training_set(split: Split, judged_on: Part = "test") -> Images:
-    """Return all real training images that are there: public, holdout and private.
+    """Return all real training images that are there: public, holdout and private, in an order that no share changes.
 
-    In this order the same images come out in the same order whatever share is public or holdout.
-
-    Args:
-        split: The real data set.
-        judged_on: With "holdout" the holdout is left out: what judges has not seen what it is compared with.
+    With ``judged_on="holdout"`` the holdout is left out: what judges has not seen what it is compared with.
     """
     split = split.existing()
     parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
@@ -106,15 +99,8 @@ def fit_feature_classifier(
 ) -> FeatureClassifier:
     """Fit the classifier that inception scores are computed with.
 
-    As in Yang, Zhou and Ning, section 3.2.1: trained on the full real training set, adjusted on a validation part of
-    it.
-
-    Args:
-        images: Real and labeled; see `full_training_set`.
-        seed: Seed of weights, held-back part and order.
-        cache: Keeps the weights, which are computed from private images.
-        device: Where to compute.
-        progress: Called after every epoch.
+    As in Yang, Zhou and Ning, section 3.2.1: trained on the full real training set (`full_training_set`), adjusted on a
+    validation part of it.
 
     Raises:
         InputError: If the images have no labels, or are too few.
@@ -150,19 +136,12 @@ def fit_feature_classifier(
 def extract_features(
     network: FeatureNetwork, images: Images, *, cache: Cache | None = None, progress: Progress = silent
 ) -> Tensor:
-    """Compute the features of images, or take them from the cache.
+    """Compute the features of images, (N, F) float32 on the CPU, or take them from the cache.
 
-    Args:
-        network: Its hash and that of the images are the key.
-        images: (C, H, W) as the network's.
-        cache: None computes anew.
-        progress: Called after every batch.
-
-    Returns:
-        (N, F) float32, on the CPU.
+    The hashes of network and images are the key.
 
     Raises:
-        InputError: If there are no images, or they have another shape.
+        InputError: If there are no images, or they have another shape than the network's.
     """
     if len(images) == 0 or images.image_shape != network.image_shape:
         raise InputError(

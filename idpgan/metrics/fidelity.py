@@ -64,22 +64,16 @@ class FidelityResult:
         fid: Frechet distance of Gaussians, >= 0.
         kid: Squared maximum mean discrepancy, polynomial kernel of degree 3, mean over random subsets.
         kid_std: Standard deviation over these subsets.
-        precision: See `NearestScores`, as the next three.
-        recall: .
-        density: .
-        coverage: .
+        precision: See `NearestScores`, as for recall, density and coverage.
         num_images: Images scored.
         num_real: Real images that they were compared with.
         num_nearest: Images of each set in KID and the four scores of nearest neighbors, drawn at random.
         part: Which real images these are: "test" or "holdout".
-        network: Name of the feature network.
         num_features: F.
-        features_sha256: Hash of its weights; scores of different hashes do not compare.
+        features_sha256: Hash of the network's weights; scores of different hashes do not compare.
         resize: Side in pixels to which images were resized; None for none.
         standardized: Whether the features were centered on the real ones and divided by one number, such that the real
-            ones have a mean variance of 1. So it is but with Inception-v3, whose scale is the literature's.
-        images_digest: Hash of the images.
-        real_digest: Hash of the real images.
+            ones have a mean variance of 1. Not so for Inception-v3, whose scale is the literature's.
         protocol: Name and version of how this was computed.
         notes: What a reader has to know.
     """
@@ -114,9 +108,7 @@ class FidelityResult:
 def frechet_distance(features: Tensor, real: Tensor) -> float:
     """Return ``|m - m'|^2 + tr(S + S' - 2 (S S')^(1/2))`` of means and covariances, FID without a network.
 
-    Args:
-        features: (N, F) floating point, N >= 2; computed in float64, by torchmetrics.
-        real: (M, F), M >= 2.
+    ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 2. Computed in float64, by torchmetrics.
 
     Raises:
         InputError: If shapes do not fit, a set has fewer than 2 rows, or a value is not finite.
@@ -136,11 +128,9 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the squared maximum mean discrepancy over 100 random subsets, KID's.
 
     Kernel ``(x . y / F + 1)^3``, unbiased estimate, subsets of 1,000 rows of each set, or of half the smaller set where
-    that is less. Computed in float64, by torchmetrics. One pair of sets has one score.
+    that is less. Computed in float64, by torchmetrics. Two given sets have one score.
 
-    Args:
-        features: (N, F) floating point, N >= 4.
-        real: (M, F), M >= 4.
+    ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 4.
 
     Raises:
         InputError: As of `frechet_distance`.
@@ -164,9 +154,8 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
 def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     """Return precision, recall, density and coverage; distances are Euclidean, in float64, a block of rows at a time.
 
-    Args:
-        features: (N, F) floating point, N >= 6: every row needs 5 neighbors.
-        real: (M, F), M >= 6. The four compare only at equal N and M.
+    ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 6: every row needs 5 neighbors. The four scores
+    compare only at equal N and M.
 
     Raises:
         InputError: As of `frechet_distance`.
@@ -208,13 +197,7 @@ def measure_fidelity(
 ) -> FidelityResult:
     """Score images against real ones that neither the generator nor the feature network was trained on.
 
-    Args:
-        images: At least 6.
-        real: At least 6, of the same shape; null records left out.
-        network: From `fit_feature_classifier`, `fit_feature_autoencoder` or `load_inception`.
-        part: What `real` is, for the result.
-        cache: Keeps the features.
-        progress: Called after every batch.
+    Both are at least 6 of one shape, null records left out; ``part`` names the real ones in the result.
 
     Raises:
         InputError: If there are too few images, or the shapes differ.
@@ -271,8 +254,6 @@ def _notes(num_images: int, num_real: int, num_nearest: int, num_features: int) 
 
 
 class _Given(nn.Module):
-    """Hands features on, where torchmetrics asks for a network."""
-
     def __init__(self, num_features: int) -> None:
         super().__init__()
         self.num_features = num_features
@@ -294,7 +275,6 @@ def _standardized(fake: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _subset(rows: Tensor, num: int) -> Tensor:
-    """Return `num` random rows in their order, all of them where there are no more."""
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(_SEED))
     return rows[order[:num].sort().values]
 
@@ -313,7 +293,6 @@ def _radii(rows: Tensor, neighbors: tuple[int, ...]) -> Tensor:
 
 
 def _check(features: Tensor, real: Tensor, least: int) -> None:
-    """Raise an `InputError` for what cannot be compared."""
     for rows in (features, real):
         if rows.ndim != 2 or not rows.is_floating_point() or len(rows) < least or rows.shape[1] == 0:
             found = f"{rows.dtype} {tuple(rows.shape)}"

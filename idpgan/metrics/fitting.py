@@ -43,15 +43,9 @@ def recipe(name: str, num_images: int, seed: int) -> FitConfig:
 def fit_named(
     name: str, images: Images, *, seed: int, device: torch.device | str, progress: Progress, what: str
 ) -> tuple[Classifier, Fitted]:
-    """Build the classifier of that name on a device and fit it to labeled images.
+    """Build the classifier of that name on a device and fit it to at least 3 labeled images.
 
-    Args:
-        name: "cnn", "resnet" or "logistic".
-        images: At least 3, with labels.
-        seed: Seed of weights, held-back part and order.
-        device: Where to compute.
-        progress: Called before the first epoch and after every one, with `what`, epochs done and epochs in all.
-        what: Says what is fitted.
+    ``progress`` is told ``what``, epochs done and epochs in all.
 
     Raises:
         InputError: If the images are unlabeled or too few, or the fit diverges.

@@ -23,14 +23,10 @@ _CHUNK_NUMBERS = 1 << 24  # pixels at a time where a method needs several times 
 
 @typed
 def grey_histograms(images: Tensor) -> Tensor:
-    """Count the grey levels of each image.
+    """Count the grey levels of each image: int64 (N, 256), on the device of `images`.
 
-    Args:
-        images: (N, ...) uint8, or floating point in [0, 1], rounded to the nearest of 256 levels. All channels of a
-            color image are counted together.
-
-    Returns:
-        int64 (N, 256), on the device of `images`; rows sum to the numbers per image.
+    Floating point images are in [0, 1] and rounded to the nearest of 256 levels. All channels of a color image are
+    counted together.
 
     Raises:
         InputError: If the images are not (N, ...), or floating point beyond [0, 1] or NaN.
@@ -50,12 +46,6 @@ def entropy(images: Tensor) -> Tensor:
 
     Zhang, Fu and Meng (2020), section 4.2.2, which forgets the minus sign and does not name the base.
 
-    Args:
-        images: As in `grey_histograms`.
-
-    Raises:
-        InputError: As `grey_histograms`.
-
     Example:
         >>> entropy(torch.tensor([[0, 0, 255, 255], [9, 9, 9, 9], [1, 2, 3, 4]], dtype=torch.uint8)).tolist()
         [1.0, 0.0, 2.0]
@@ -69,10 +59,6 @@ def entropy(images: Tensor) -> Tensor:
 def mse(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean squared error of each image in the scale [0, 1]; float images may lie beyond it.
 
-    Args:
-        images: (N, ...) uint8 or floating point.
-        reference: The originals, the same shape.
-
     Raises:
         InputError: If the shapes differ, or a value is NaN or infinite.
     """
@@ -82,15 +68,7 @@ def mse(images: Tensor, reference: Tensor) -> Tensor:
 
 @typed
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio of each image in dB, ``-10 log10 MSE`` (peak 1); equal images: infinite.
-
-    Args:
-        images: As in `mse`.
-        reference: As in `mse`.
-
-    Raises:
-        InputError: As `mse`.
-    """
+    """Return the peak signal-to-noise ratio in dB, ``-10 log10`` of `mse` (peak 1); equal images: infinite."""
     return -10 * mse(images, reference).log10()
 
 
@@ -105,7 +83,6 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
 
     Args:
         images: (N, H, W) or (N, C, H, W) uint8 or floating point in [0, 1], H and W at least 11.
-        reference: The originals, the same shape.
 
     Raises:
         InputError: If the shapes differ or are too small, or floating point values are beyond [0, 1] or NaN.
@@ -138,8 +115,6 @@ def histogram_distance(
     """Return the distance of each image's grey histogram from the original's, in [0, 1].
 
     Args:
-        images: As in `grey_histograms`.
-        reference: The originals, the same shape.
         kind: "total-variation", half the L1 distance: the share of pixels that would have to change their level; or
             "earth-mover": how far they would have to move on average, 1 being from black to white.
 
@@ -166,7 +141,6 @@ def _window_matrix(side: int, device: torch.device) -> Tensor:
 
 
 def _levels(images: Tensor) -> Tensor:
-    """Return grey levels as uint8."""
     if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
         raise InputError(f"Images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")
     if images.dtype == torch.uint8:
@@ -175,7 +149,6 @@ def _levels(images: Tensor) -> Tensor:
 
 
 def _unit(images: Tensor) -> Tensor:
-    """Return float64 images in [0, 1]."""
     unit = _double(images)
     if not bool(((unit >= 0) & (unit <= 1)).all()):  # NaN fails too
         raise InputError(
@@ -195,7 +168,6 @@ def _double(images: Tensor) -> Tensor:
 
 
 def _same_shape(images: Tensor, reference: Tensor) -> None:
-    """Raise an `InputError` unless two batches of images can be compared."""
     if images.shape != reference.shape or images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
         shapes = f"{tuple(images.shape)} and {tuple(reference.shape)}"
         raise InputError(f"Images and originals must have one shape (N, ...) with N >= 1, got {shapes}.")

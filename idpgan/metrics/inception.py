@@ -34,12 +34,9 @@ class InceptionResult:
         mean: Mean of the scores of the splits, in [1, num_classes].
         std: Standard deviation of the scores of the splits (divided by their number, as in Salimans et al.).
         standard_error: Of `mean`; None for one split.
-        splits: Number of splits.
-        num_images: Images scored.
         num_classes: K, the score of perfect images of evenly many classes.
         classifier_sha256: Hash of the feature classifier's weights; scores of different hashes do not compare.
-        classifier_accuracy: Of the feature classifier on held-back real training images.
-        images_digest: Hash of the images.
+        classifier_accuracy: On held-back real training images.
         protocol: Name and version of how this was computed.
         notes: What a reader has to know.
     """
@@ -107,17 +104,10 @@ def measure_inception(
     cache: Cache | None = None,
     progress: Progress = silent,
 ) -> InceptionResult:
-    """Score images with a feature classifier. The result is for the curator only: it was trained on private images.
+    """Score images with a feature classifier. Curator only: the classifier was trained on private images.
 
     Images are shuffled with a fixed seed first: exported folders come sorted by class, and a split of a single class
-    would score 1.
-
-    Args:
-        images: Shaped like the classifier's; labels are not used.
-        classifier: From `fit_feature_classifier`.
-        splits: Number of splits, at most that of the images.
-        cache: Keeps the features.
-        progress: Called after every batch.
+    would score 1. Labels are not used.
 
     Raises:
         InputError: If the shapes differ, or there are fewer images than splits.
@@ -146,7 +136,6 @@ def measure_inception(
 
 
 def _check(probabilities: Tensor, splits: int) -> None:
-    """Raise an `InputError` unless every row is a distribution, and there is one for each split."""
     if probabilities.ndim != 2 or not probabilities.is_floating_point() or 0 in probabilities.shape:
         found = f"{probabilities.dtype} {tuple(probabilities.shape)}"
         raise InputError(f"Probabilities must be floating point (N, K), one row per image, got {found}.")

@@ -33,11 +33,7 @@ _DAMAGE = (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeE
 
 
 class InceptionFeatures(nn.Module):
-    """Images to the 2,048 averages before the last layer; resized to 299 x 299 (bilinear, antialiased), grey as RGB.
-
-    Args:
-        network: torchvision's Inception-v3 with its last layer taken off.
-    """
+    """Images to the 2,048 averages before the last layer; resized to 299 x 299 (bilinear, antialiased), grey as RGB."""
 
     mean: Tensor
     std: Tensor
@@ -64,10 +60,7 @@ def load_inception(
 ) -> FeatureNetwork:
     """Load Inception-v3 from a ``.safetensors`` file or a ``.pth`` state dict; a pickle is read without running code.
 
-    Args:
-        path: The weights, under torchvision's names.
-        image_shape: (C, H, W) of the images to come.
-        device: Where to compute.
+    The tensors have torchvision's names; ``image_shape`` is (C, H, W) of the images to come.
 
     Raises:
         InputError: If the file is missing, damaged, or holds other tensors. The message names it.

@@ -31,8 +31,6 @@ class Recognition:
         recall: Macro average over people; equal to `accuracy` where everybody has equally many test images.
         f1: Macro average over people of the harmonic mean of precision and recall.
         num_people: People in the training images; chance is about one in that many.
-        num_train: Training images.
-        num_test: Test images.
         components: Principal components kept.
     """
 
@@ -52,14 +50,13 @@ class Recognition:
 
 @typed
 def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
-    """Split a set within each person: the first half of the images to train on, the rest to test (section 4.1).
+    """Split a set within each person: the first floor(k/2) of k images to train on, the rest to test (section 4.1).
 
     Args:
         identities: int64 (N,), a number per person, in the order of the images; people may be interleaved.
 
     Returns:
-        Indices of training and of test images, int64, each in ascending order. Of k images of a person, floor(k/2)
-        are for training.
+        Indices of training and of test images, int64, each in ascending order.
 
     Raises:
         InputError: If there are fewer than two people, or a person has fewer than two images.
@@ -102,21 +99,17 @@ def recognize(
 
     The randomized solver is what scikit-learn chooses by itself for images, and what this project's numbers use; its
     result depends on the seed: ORL without noise has accuracy 0.85 with seed 0, 0.845 to 0.87 with seeds 0 to 7, and
-    0.86 with the exact solver. Differences of 0.02 between two cells of a table are nothing.
+    0.86 with the exact solver ("full"). Differences of 0.02 between two cells of a table are nothing.
 
     Args:
         train: Floating point or uint8 (N, ...), any finite scale; the classifier does not notice a change of scale.
-        train_identities: int64 (N,), at least two people.
-        test: (M, ...), images of the same shape, M >= 1.
-        test_identities: int64 (M,), people who are in `train_identities`.
+        train_identities: int64 (N,), at least two people; everybody in ``test_identities`` is one of them.
         components: Principal components, in [1, min(N, numbers per image)].
         penalty: C of the SVM, > 0.
-        solver: "randomized", or "full" for exact components.
-        seed: Of the randomized solver.
 
     Raises:
-        InputError: If shapes do not fit, there are fewer than two people, a tested person was not trained on, there
-            are more components than images, or a pixel is NaN or infinite.
+        InputError: If shapes do not fit, there are fewer than two people, a tested person was not trained on, there are
+            more components than images, or a pixel is NaN or infinite.
     """
     _check(train, train_identities, test, test_identities, components, penalty)
     if not 0 <= seed < 1 << 32:
@@ -152,7 +145,6 @@ def recognize(
 
 
 def _rows(images: Tensor) -> np.ndarray:
-    """Return images as rows of float32."""
     return images.detach().cpu().flatten(1).float().numpy()
 
 
@@ -169,7 +161,6 @@ def _people(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _check(
     train: Tensor, train_identities: Tensor, test: Tensor, test_identities: Tensor, components: int, penalty: float
 ) -> None:
-    """Raise an `InputError` for what cannot be recognized."""
     for name, images, identities in (("training", train, train_identities), ("test", test, test_identities)):
         if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
             raise InputError(f"The {name} images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")

@@ -75,11 +75,8 @@ def read_images(
         image_shape: (C, H, W) of the data set.
         classes: Classes of the data set; none drops all labels.
         num: Images to draw from a generator.
-        seed: Seed of the latent vectors of a generator.
-        device: Where a generator computes.
         pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
             could be either.
-        progress: Told of the images.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -119,7 +116,6 @@ def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
 
 
 def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
-    """Draw images from a released generator, its classes in turn."""
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
     generator = load_generator(path)
@@ -144,7 +140,6 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
 
 
 def _names(array: np.ndarray[Any, Any], path: Path) -> tuple[str, ...]:
-    """Return the names of the classes, or refuse them."""
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise DataError(f"{path}: classes are {array.dtype} {array.shape}, expected texts in one row, one per class.")
     try:
@@ -234,7 +229,6 @@ def _range_of(low: float, high: float, path: Path) -> str:
 
 
 def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path) -> Tensor:
-    """Return labels as int64 (N,), or refuse them."""
     if labels.shape != (num,) or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: labels are {labels.dtype} of the shape {labels.shape}, expected integers of the shape ({num},): "

@@ -27,8 +27,6 @@ class ClassifierScore:
     """How one kind of classifier did.
 
     Attributes:
-        name: "cnn", "resnet" or "logistic".
-        num_parameters: Its size.
         accuracies: On the real test images, in [0, 1], one per seed.
         held_back_accuracies: On the held-back tenth of the images under test, one per seed; these chose the epoch.
     """
@@ -54,13 +52,10 @@ class UtilityResult:
     """What a set of images taught classifiers about real ones. Curator only: the test images are private.
 
     Attributes:
-        scores: One per kind of classifier.
         seeds: Each gave every classifier other weights, another held-back part and another order.
         num_images: Images trained on, held-back ones included.
-        num_test: Real test images.
         majority: Share of the most frequent class among the real test images: what one constant answer gets.
         images_digest: Hash of the images trained on.
-        test_digest: Hash of the real test images.
         protocol: Name and version of how this was computed.
     """
 
@@ -99,22 +94,17 @@ def measure_utility(
     """Train classifiers on a set of images and test each once on real ones.
 
     The epoch of each fit is chosen on a held-back tenth of `images`. The real test images are read once per fit, after
-    all choices. The same call gives the ceiling (`images` are the real private training images) and the floor (only
-    the public ones): what the images under test have to be compared with.
+    all choices. The same call gives the ceiling (`images` are the real private training images) and the floor (only the
+    public ones): what the images under test have to be compared with.
 
     Args:
-        images: Labeled images, synthetic or real, at least 3.
-        test: Real test images of the same shape and classes.
-        classifiers: Which kinds.
+        images: Labeled images, synthetic or real, at least 3; ``test`` has their shape and classes.
         seeds: At least one, each used with every classifier.
-        cache: Keeps the accuracies.
-        device: Where to compute.
-        progress: Called after every epoch.
         what: First word of what `progress` is told.
 
     Raises:
-        InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or
-            fewer than 3 images.
+        InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or fewer
+            than 3 images.
     """
     _check(images, test, classifiers, seeds)
     if images.labels is None or test.labels is None:
@@ -161,7 +151,6 @@ def measure_utility(
 
 
 def _check(images: Images, test: Images, classifiers: Sequence[str], seeds: Sequence[int]) -> None:
-    """Raise an `InputError` for what cannot be measured."""
     for name, found, expected in (
         ("the shape (C, H, W)", images.image_shape, test.image_shape),
         ("the classes", images.classes, test.classes),

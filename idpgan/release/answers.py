@@ -39,7 +39,6 @@ class AnswersArtifact:
     Attributes:
         values: T, the number of values answered.
         series: S, the number of series.
-        integer: Whether answers are whole numbers.
         answers: int64 or float64 (S, T) on the CPU; None until `read`.
     """
 
@@ -52,11 +51,7 @@ class AnswersArtifact:
 
     @classmethod
     def of(cls, answers: Tensor) -> Self:
-        """Return the artifact of answers (T,) or (..., T), int64 or float64: all that the stream has given.
-
-        Raises:
-            InputError: If they are none.
-        """
+        """Return the artifact of all answers of a stream, at least one, (T,) or (..., T), int64 or float64."""
         if answers.dtype not in (torch.int64, torch.float64) or answers.ndim == 0 or not answers.numel():
             raise InputError(
                 f"answers to give away are int64 or float64 (..., T), got {answers.dtype} {tuple(answers.shape)}."

@@ -19,8 +19,8 @@ from idpgan.training.method import Method
 class Artifact(Protocol):
     """What is given away, apart from the proof of its epsilon.
 
-    One that is made from a released thing is whole. One that `from_description` makes of an untrusted config.json knows
-    only which files it must have; `read` gives it their content.
+    An artifact that is made from a released thing is whole. One that `from_description` makes of an untrusted
+    config.json knows only which files it must have; `read` gives it their content.
 
     Attributes:
         kind: Names it in config.json, and the entry that describes it.
@@ -52,7 +52,7 @@ class Artifact(Protocol):
         """Take the content of its files, an enemy's; return what of it does not fit, one sentence each.
 
         Raises:
-            InputError: If there is no going on with it.
+            InputError: If the rest cannot be checked.
         """
 
 

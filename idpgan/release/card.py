@@ -32,8 +32,6 @@ class CardFacts:
     """What a card says of the private data and of the run, besides the report.
 
     Attributes:
-        data: Name of the data set.
-        method: Name of the method.
         num_private: Number of private records, which is public.
         num_public: Number of public images, which nothing protects.
         delta: Where the proven epsilon is stated.
@@ -56,11 +54,9 @@ class Subject:
         title: Heading; escaped by the card.
         heading: Of the section about it, such as "The generator".
         section: Markdown: what it is, its files, how to load it. Names in it have gone through `plain`.
-        covered: Said where the guarantee is proven: what it covers.
-        unprotected: Said where nothing is: what must not be handed on.
+        covered: What the guarantee covers, where one is proven.
+        unprotected: What must not be handed on, where nothing is proven.
         head: Entries of the YAML head beside license and tags.
-        tags: Further tags.
-        picture: File to show; None where there is none.
         verified: Whether `idpgan verify` applies.
         records: What N counts.
         public: What is taken as public beside the report's assumptions; Markdown.

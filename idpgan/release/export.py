@@ -62,7 +62,7 @@ def export_samples(
     seed: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Draw images from a released generator and write them, all of them or none.
+    """Draw images from a released generator, write them, all of them or none, and return the manifest.
 
     Args:
         source: A run, a release folder or its generator.safetensors.
@@ -72,10 +72,6 @@ def export_samples(
         kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
         labels: Classes to draw, cycled; None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
-        progress: Told of the images.
-
-    Returns:
-        The manifest.
 
     Raises:
         InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
@@ -127,7 +123,6 @@ def _beside(out: Path) -> tuple[Path, Path]:
 
 
 def _refuse_memory(generator: Generator, num: int) -> None:
-    """Refuse more images than fit into the memory."""
     per_image = math.prod(generator.image_shape) * _BYTES_PER_NUMBER
     free = free_memory()
     if num * per_image > free:
@@ -155,7 +150,6 @@ def free_memory() -> int:
 
 
 def _refuse_folder_names(classes: Sequence[str]) -> None:
-    """Refuse class names that cannot be folders."""
     for name in classes:
         taken = name.lower() in (MANIFEST.lower(), CARD.lower()) or len(name.encode()) > _LONGEST_NAME_BYTES
         if name != Path(name).name or name.startswith(".") or taken:

@@ -35,17 +35,11 @@ def write_release(
     """Write what is given away: the artifact's files, config.json, card, and privacy.json with the others' hashes.
 
     Nothing here is computed from private data except through what a ledger has charged: ``events`` paid for the
-    artifact, its picture is drawn from it, and the settings are public.
-
-    Args:
-        target: The folder to be.
-        artifact: What is given away.
-        settings: What it was made with.
-        report: The three numbers.
-        events: What was charged, so that anyone can compute the proven epsilon again.
+    artifact, its picture is drawn from it, and the settings are public. With the events anyone can compute the proven
+    epsilon again.
 
     Raises:
-        InputError: If a release lies there, or anything that is no part of one. What is left of one without
+        InputError: If ``target`` holds a release, or anything that is no part of one. What is left of one without
             privacy.json is replaced, and what a kill left beside it is removed.
     """
     remove_leftovers(target)

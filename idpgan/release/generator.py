@@ -28,12 +28,7 @@ _PIXEL_TOLERANCE = 2  # of 255: the same weights on another machine, whose sums 
 
 
 class GeneratorArtifact:
-    """See `idpgan.release.artifact.Artifact`.
-
-    Args:
-        generator: What is given away, in eval mode.
-        samples: Images in samples.png, rounded up to full rows.
-    """
+    """A generator in eval mode and a grid of ``samples`` images, rounded up to full rows; see `Artifact`."""
 
     kind: ClassVar[str] = "generator"
 

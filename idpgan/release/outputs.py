@@ -25,8 +25,8 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         option: What the user wrote, for the message.
 
     Raises:
-        InputError: If the folder is missing, the file is no earlier result of the same command or an input of this
-            one, or the folder belongs to a release or a run's state.
+        InputError: If the folder is missing or belongs to a release or a run's state, or the file is no earlier result
+            of the same command, or an input.
     """
     where = f"{option} {path}"
     if not path.parent.is_dir():
@@ -45,11 +45,7 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
 
 
 def refuse_closed(path: Path, where: str) -> None:
-    """Refuse a file or folder to be in a release or in what only training writes of a run.
-
-    Raises:
-        InputError: Beginning with ``where``.
-    """
+    """Refuse a file or folder in a release, or in what only training writes of a run; ``where`` begins the message."""
     real = path.parent.resolve() / path.name
     for folder in (real, *real.parents):
         if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
@@ -59,7 +55,6 @@ def refuse_closed(path: Path, where: str) -> None:
 
 
 def _is_of(path: Path, form: str) -> bool:
-    """Whether a file is a JSON table of that format."""
     try:
         document = parse_json(read_plain(path, _MOST_BYTES))
     except ValueError:  # InputErrors too

@@ -43,8 +43,6 @@ _Count = Annotated[int, Field(ge=1, le=1 << 40)]
 
 
 class _Strict(Section):
-    """Takes a value of the very type only."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
@@ -99,8 +97,7 @@ class Stated:
     """The content of a privacy.json.
 
     Attributes:
-        document: As it stands in the file.
-        content: The file, byte by byte.
+        document: As it stands in the file, whose bytes are ``content``.
         report: The three numbers.
         events: What is said to have been charged.
         unit: Of the events.
@@ -144,11 +141,7 @@ def read_privacy(path: Path) -> Stated:
 
 
 def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifact, dict[str, Any], Kind]:
-    """Return what a config.json describes, without content, and all that stands in it.
-
-    Args:
-        content: The file.
-        kinds: All kinds of release that are known, by name.
+    """Return what a config.json describes, without content, and all that stands in it; ``kinds`` are the known ones.
 
     Raises:
         InputError: If it describes nothing of a known kind.

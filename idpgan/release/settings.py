@@ -49,11 +49,7 @@ class Settings(Protocol):
 
     @property
     def delta(self) -> float:
-        """Where epsilon is stated, below 1/N; 0 is pure.
-
-        Raises:
-            InputError: If the settings ask for 1/N or more.
-        """
+        """Where epsilon is stated, below 1/N; 0 is pure. Settings that ask for 1/N or more raise an `InputError`."""
 
     @property
     def plans_exactly(self) -> bool:
@@ -77,12 +73,7 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run of `idpgan train`.
-
-    Attributes:
-        config: The run's config.
-        shape: What is public about the data.
-    """
+    """The settings of a run of `idpgan train`; ``shape`` is what is public about the data."""
 
     config: RunConfig
     shape: DataShape

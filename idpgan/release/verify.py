@@ -41,8 +41,7 @@ class Verification:
         report: What the release says.
         problems: One sentence per thing that does not fit; empty = consistent.
         files: Content of the files that were checked, by name.
-        artifact: What is given away; None where there was no reading so far.
-        settings: What it was made with; None where there was no reading so far.
+        artifact: What is given away; None where the check ended before it was read, as for ``settings``.
     """
 
     recomputed: float | None
@@ -74,9 +73,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     picture from what it shows; each is compared with what is there. That shows that a release is consistent, not that
     it is true: what was really charged, and how many records there were, is the word of whoever made it.
 
-    Args:
-        path: The folder.
-        kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
+    ``kinds`` says how each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
 
     Raises:
         InputError: If privacy.json is missing, damaged or of another format.
@@ -96,8 +93,6 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
 
 @dataclass
 class _Found:
-    """What a verification has found so far."""
-
     problems: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     recomputed: float | None = None
@@ -106,7 +101,7 @@ class _Found:
 
 
 def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found) -> None:
-    """Fill `found`; an `InputError` is the last problem, with which there is no going on."""
+    """Fill `found`; an `InputError` is the last problem, after which nothing can be checked."""
     files, problems = found.files, found.problems
     files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES)
     artifact, document, kind = describe_release(files[CONFIG], kinds)
@@ -145,11 +140,7 @@ def _strangers(folder: Path, names: set[str]) -> list[str]:
 
 
 def _read(folder: Path, name: str, most: int) -> bytes:
-    """Return the content of one file of a release.
-
-    Raises:
-        InputError: If it is missing, too large, no plain file, or behind a link.
-    """
+    """Return the content of one file; refuse one that is missing, too large, no plain file, or behind a link."""
     path = folder / name
     if not os.path.lexists(path):
         raise InputError(f"{name} is missing.")
@@ -160,7 +151,6 @@ def _read(folder: Path, name: str, most: int) -> bytes:
 
 
 def _check_hashes(files: dict[str, bytes], artifact: Artifact, stated: Stated) -> list[str]:
-    """Compare all files with their hashes."""
     hashes, names = stated.document["files"], hashed_files(artifact)
     problems = [f"{PRIVACY} speaks of other files than those of the release."] if set(hashes) != set(names) else []
     changed = [name for name in names if hashes.get(name) != hashlib.sha256(files[name]).hexdigest()]
@@ -225,7 +215,7 @@ def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], setting
 
 
 def _check_divided(listed: tuple[Event, ...], planned: tuple[Event, ...], num_pixels: int) -> list[str]:
-    """Check charges that public images divide among the pixels: their number is known, and the least sum of them."""
+    """Check charges that public images divide among the pixels: their number, and the least that they add up to."""
     private = [event for event in listed if event.is_private]
     number = sum(event.count for event in private)
     expected = [(e, e.count * (num_pixels if e.kind == "exponential" else 1)) for e in planned if e.is_private]

@@ -50,15 +50,12 @@ class Generators:
     Args:
         config: [model] makes the generator, ``training.seed`` its weights and the random numbers.
         shape: Of the data.
-        device: Where everything lives.
-        adam: Of the newest generator.
         ema_decay: Weight of the past in the average; 0 releases the newest weights.
         stream: Of ``training.seed``, for the random numbers; 0 and 1 are the initial weights.
 
     Attributes:
         newest: The generator that is trained.
         average: The generator that is released, in eval mode.
-        generator_optimizer: Of `newest`.
         rng: Latent vectors, labels and batches are drawn from it.
 
     Raises:
@@ -118,22 +115,7 @@ class Generators:
 
 
 class Networks(Generators):
-    """A GAN: the generators, and a critic with its optimizer.
-
-    Args:
-        config: See `Generators`.
-        shape: Of the data.
-        critic: On the device.
-        device: Where everything lives.
-        adam: Of the newest generator.
-        critic_adam: Of the critic.
-        ema_decay: See `Generators`.
-        stream: See `Generators`.
-
-    Attributes:
-        critic: The critic.
-        critic_optimizer: Of `critic`.
-    """
+    """A GAN: the `Generators`, and a critic on the device, with its optimizer."""
 
     def __init__(
         self,

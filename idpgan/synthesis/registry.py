@@ -36,10 +36,9 @@ METHODS: Mapping[str, MethodInfo] = {name: module.INFO for name, module in _MODU
 
 
 def refuse_unsound(config: RunConfig) -> None:
-    """Refuse a method whose paper claims what nothing proves, unless the user says so.
+    """Raise a `ConfigError` for a method whose paper claims what nothing proves, unless the user says so.
 
-    Raises:
-        ConfigError: Saying what is proven, and how to run it all the same.
+    The message says what is proven, and how to run it all the same.
     """
     info = METHODS[config.method.name]
     if info.sound is False and not config.privacy.accept_unsound:
@@ -50,22 +49,14 @@ def refuse_unsound(config: RunConfig) -> None:
 
 
 def load_method(name: str) -> ModuleType:
-    """Return the package of a method.
-
-    Raises:
-        ConfigError: If there is none of that name; the message names the nearest one.
-    """
+    """Return the package of a method; an unknown name raises a `ConfigError` that names the nearest one."""
     if name not in METHODS:
         raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, METHODS)}")
     return _MODULES[name]
 
 
 def audit_entry(name: str) -> Entry:
-    """Return how a method is audited.
-
-    Raises:
-        InputError: If it has no guarantee to audit, or there is none of that name.
-    """
+    """Return how a method is audited; an unknown name, or no guarantee, raises an `InputError`."""
     module = load_method(name)
     nothing = METHODS[name].nothing_to_audit
     if nothing:
@@ -75,11 +66,9 @@ def audit_entry(name: str) -> Entry:
 
 
 def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
-    """Build the config class of the method that the table names.
+    """Build the config class of the method that a table of TOML sections names.
 
-    Args:
-        table: The sections as read from TOML.
-        where: Names the table in messages, for example the file.
+    ``where`` names the table in messages, for example the file.
 
     Raises:
         ConfigError: If method.name is missing or unknown, or a key or value is refused.

@@ -52,15 +52,15 @@ class Facts:
 
 
 def privacy(facts: Facts) -> dict[str, Setting]:
-    """Return the terms that a release of sums begins with."""
+    """Return the [privacy] section that a release of sums begins with."""
     exponent = math.ceil(math.log10(10 * facts.shape.num_private) - 1e-9)
-    terms = {
+    settings = {
         "epsilon": Setting(EPSILON, "choose it: 1 protects much, 3 usually, 10 little"),
         "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N"),
     }
     if facts.per_person is None:
-        return terms | {"unit": Setting("image", "one image is protected; a person who is on many is not")}
-    return terms | {
+        return settings | {"unit": Setting("image", "one image is protected; a person who is on many is not")}
+    return settings | {
         "unit": Setting("person", 'all images of a person are protected; "image" protects one, with less noise'),
         "most_per_person": Setting(facts.per_person, "images of a person that count; noise grows with it"),
     }

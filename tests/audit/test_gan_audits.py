@@ -18,7 +18,7 @@ from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.audit import sums_case
 from idpgan.synthesis.local.audit import channel_case, data_free_channel
-from idpgan.synthesis.local.channel import Terms, build_channel
+from idpgan.synthesis.local.channel import ChannelPrivacy, build_channel
 from idpgan.synthesis.published.audit import pixels_case
 
 REPLACE = Relation.REPLACE_ONE
@@ -111,7 +111,7 @@ def test_the_simulated_release_is_that_of_the_whole_call():
 @pytest.mark.parametrize("projection", ["pixels", "dct", "public-pca"])
 @pytest.mark.parametrize("bound", ["clamp", "l1", "l2"])
 def test_every_channel_has_a_case_with_its_label(projection, bound):
-    terms = Terms(16 if projection == "pixels" else 3, bound, 2.0, 1e-5, num_classes=4, label_epsilon=0.5)
+    terms = ChannelPrivacy(16 if projection == "pixels" else 3, bound, 2.0, 1e-5, num_classes=4, label_epsilon=0.5)
     channel = data_free_channel(terms, projection, (1, 4, 4), None, public=projection == "public-pca")
     case = channel_case(channel, Request(2.0, 1e-5))
     audited = case.run(6000, confidence=1 - 0.001 / 9, seed=2)
@@ -120,7 +120,7 @@ def test_every_channel_has_a_case_with_its_label(projection, bound):
 
 
 def test_the_channels_pair_moves_the_whole_sensitivity():
-    terms = Terms(16, "l1", 1.0, 0.0)
+    terms = ChannelPrivacy(16, "l1", 1.0, 0.0)
     channel = build_channel(terms, "pixels", (1, 4, 4), Images(torch.empty(0, 1, 4, 4).byte(), None, ()), 3.0)
     case = channel_case(channel, Request(1.0))
     both = channel.encode(torch.stack([case.pair.data, case.pair.neighbor]).view(2, 1, 4, 4))

@@ -15,7 +15,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
-from idpgan.synthesis.local.channel import Terms, build_channel, dct_basis, solve
+from idpgan.synthesis.local.channel import ChannelPrivacy, build_channel, dct_basis, solve
 from idpgan.synthesis.local.method import Config, IdpLocal
 from tests.training.toy import CPU, bits, digits, remains, train_on_digits
 
@@ -45,7 +45,7 @@ def prepared(settings, split=None, **options):
 
 
 def channel(bound="clamp", coefficients=6, projection="dct", epsilon=4.0, clip_norm=None, public=None):
-    terms = Terms(coefficients, bound, epsilon, 1e-5)
+    terms = ChannelPrivacy(coefficients, bound, epsilon, 1e-5)
     return build_channel(terms, projection, SHAPE, public or digits().public, clip_norm)
 
 
@@ -86,7 +86,7 @@ def test_pure_privacy_adds_up_and_gaussian_noise_has_none():
 
 
 def test_784_pixels_need_the_golden_scale():
-    mechanism = solve(Terms(784, "clamp", 9.82343, 1e-5))
+    mechanism = solve(ChannelPrivacy(784, "clamp", 9.82343, 1e-5))
     assert mechanism.event.noise_multiplier == pytest.approx(14, rel=2e-3)
 
 
@@ -113,7 +113,7 @@ def test_no_image_reaches_further_than_the_sensitivity(projection, bound):
     made = channel(bound, 64 if projection == "pixels" else 6, projection, public=public)
     rng = torch.Generator().manual_seed(0)
     images = torch.cat([torch.ones(1, *SHAPE), -torch.ones(1, *SHAPE), torch.randn(200, *SHAPE, generator=rng).sign()])
-    rounded = made.terms.grid.round(made._inside(made.encode(images * 9).double())).double()
+    rounded = made.privacy.grid.round(made._inside(made.encode(images * 9).double())).double()
     if bound == "clamp":
         worst = (rounded.amax(0) - rounded.amin(0)).max()
     else:
@@ -127,7 +127,7 @@ def test_no_image_reaches_further_than_the_sensitivity(projection, bound):
 def test_noise_on_private_and_on_generated_images_has_one_law(bound):
     made = channel(bound, clip_norm=None if bound == "clamp" else 3.0)
     images = torch.zeros(20_000, *SHAPE)
-    grid = made.terms.grid
+    grid = made.privacy.grid
     private = made.release(images, Noise.fixed(2)).double() * grid.step
     scale = made.mechanism.scale * grid.step
     law = norm(scale=scale) if bound == "l2" else laplace(scale=scale)
@@ -151,7 +151,7 @@ def test_noise_on_private_and_on_generated_images_has_one_law(bound):
 @pytest.mark.parametrize(("epsilon", "dtype"), [(1.0, torch.int32), (1e-4, torch.int64)])
 def test_much_noise_is_released_too(epsilon, dtype):
     """Was a ValueError for wide noise, after the images were read and without a charge: 32 bits did not hold it."""
-    terms = Terms(64, "l1", epsilon, 0.0)
+    terms = ChannelPrivacy(64, "l1", epsilon, 0.0)
     wide = build_channel(terms, "pixels", SHAPE, digits().public, None)
     images = to_float(digits().private.images[:20])
     released = wide.release(images, Noise.fixed(5))

@@ -48,24 +48,18 @@ def entry(
     pair: str,
     shape: Shape,
 ) -> Entry:
-    """Return the entry of a published algorithm.
+    """Return the entry of a published algorithm, which maps images, epsilon, options and noise to what is released.
 
-    Args:
-        name: Of the publisher.
-        algorithm: Maps images, epsilon, options and noise to what is released.
-        settings: Its options.
-        makers: Statistics to choose from.
-        pair: Neighbors where none are asked for.
-        shape: Of the image.
+    ``settings`` are its options, ``pair`` names the neighbors where none are asked for.
     """
 
     def build(request: Request) -> AuditCase:
         def release(values: Tensor, noise: Noise) -> Tensor:
             return algorithm(values, request.epsilon, settings, noise)
 
-        terms = (Unit.COLUMN, Relation.REPLACE_ONE)
-        claimed = Guarantee(request.epsilon, 0.0, *terms, CLAIM)
-        proven = Guarantee(float("inf"), 0.0, *terms, "nothing is proven")
+        adjacency = (Unit.COLUMN, Relation.REPLACE_ONE)
+        claimed = Guarantee(request.epsilon, 0.0, *adjacency, CLAIM)
+        proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
         notes: tuple[str, ...] = (f"an image of {shape[0]} x {shape[1]} pixels",)
         if settings != type(settings)():
             fewer = ", ".join(f"{key} = {value}" for key, value in settings.model_dump(exclude_defaults=True).items())

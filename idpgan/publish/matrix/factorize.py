@@ -46,9 +46,7 @@ class Svd(NamedTuple):
 def decompose(images: Tensor, rank: int | None = None) -> Svd:
     """Decompose images (N, m, n); singular values below ``max(m, n) * machine epsilon * largest`` count as zero.
 
-    Args:
-        images: Finite.
-        rank: Triplets to find, cut at min(m, n); None is all. The attributes of the result then have so many.
+    ``rank`` triplets are found, at most min(m, n); None is all. The attributes of the result then have so many.
     """
     short = min(images.shape[-2:])
     left, values, right = batched_svd(images, short if rank is None else min(rank, short))
@@ -70,15 +68,10 @@ def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
     r"""Project the first entries of each row on non-increasing sequences, in least squares (section 3.2.3).
 
     ``result_h = min_{i <= h} max_{j >= h} mean(values[i..j])`` (Robertson, Wright, Dykstra 1988). Theorem 6 of the
-    paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front;
-    the example's result {12, 12, 9} is that of the formula here.
+    paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front; the
+    example's result {12, 12, 9} is that of the formula here.
 
-    Args:
-        values: (N, k) floating point.
-        kept: (N, k) bool, True on a prefix of each row; what lies behind it plays no part and becomes 0.
-
-    Returns:
-        (N, k), dtype of ``values``.
+    ``kept`` (N, k) is True on a prefix of each row of ``values``; what lies behind it plays no part and becomes 0.
 
     Example:
         >>> non_increasing(torch.tensor([[10.0, 14.0, 9.0]]), torch.ones(1, 3, dtype=torch.bool))
@@ -101,19 +94,15 @@ def descend(
 ) -> tuple[Tensor, Tensor]:
     r"""Run LRA's stochastic gradient descent on eq. 8; return ``B`` (N, m, k) and ``L`` (N, k, n) without noise.
 
-    Lines 2-7 of the listing: for each pixel, ``e = a_ij - b_i . l~_j``, ``b_i += gamma (e l~_j - tau b_i)`` and
-    ``l_j += gamma (e b_i - tau l_j)``, both from the old values ("simultaneously"), with ``l~_j`` the noisy l_j.
-    Updates of pixels that share neither row nor column do not touch each other, so a cyclic diagonal is updated at
-    once, for all images: this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
+    Lines 2-7 of the listing: for each pixel, ``e = a_ij - b_i . l~_j``, ``b_i += gamma (e l~_j - tau b_i)`` and ``l_j
+    += gamma (e b_i - tau l_j)``, both from the old values ("simultaneously"), with ``l~_j`` the noisy l_j. Updates of
+    pixels that share neither row nor column do not touch each other, so a cyclic diagonal is updated at once, for all
+    images: this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
 
     Order of the pixels, redrawn noise, the cap of the step, k and the start: docs/deviations.md, matrix 3 to 6.
 
-    Args:
-        images: (N, m, n).
-        add_noise: Maps L (N, k, n) to its noisy copy; called once per sweep.
-        sweeps: Passes over all pixels.
-        learning_rate: gamma.
-        regularization: tau.
+    ``add_noise`` maps L (N, k, n) to its noisy copy, once per sweep over all pixels; ``learning_rate`` is gamma,
+    ``regularization`` tau.
     """
     B, L = eigen_design(images)
     Bt, L = B.mT.contiguous(), L.contiguous()  # (N, k, m) and (N, k, n): a diagonal is a slice of both, not a gather
@@ -147,15 +136,11 @@ def _capped(rate: float, other: Tensor) -> Tensor:
 
 
 def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tensor]:
-    r"""Return ``B`` (N, m, k) and ``L`` (N, k, n) of the low-rank mechanism, ``A ~= B L``.
+    r"""Return ``B`` (N, m, k) and ``L`` (N, k, n) of the low-rank mechanism, ``A ~= B L``, of images (N, m, n).
 
     min ``1/2 tr(B^T B)`` subject to ``A = B L`` and columns of L in the unit L1 ball (Yuan et al. 2012, 2015), by an
-    augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier; the penalty doubles every ten
-    updates. ``A = B L`` holds up to a residual. What is ours: docs/deviations.md, matrix 7.
-
-    Args:
-        images: (N, m, n).
-        iterations: Multiplier updates.
+    augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier, ``iterations`` times; the
+    penalty doubles every ten updates. ``A = B L`` holds up to a residual. What is ours: docs/deviations.md, matrix 7.
     """
     svd = decompose(images)
     size = svd.S[:, :1, None]  # (N, 1, 1)

@@ -36,16 +36,10 @@ def _publisher(
     shape: Shape = audits.SHAPE,
     fewer: Options | None = None,
 ) -> Publisher:
-    """Return a publisher of the paper.
+    """Return a publisher of the paper; ``algorithm`` maps images, epsilon, options and noise to what is released.
 
-    Args:
-        name: Its row in `INFO`.
-        algorithm: Maps images, epsilon, options and noise to what is released.
-        options: Of the algorithm.
-        *makers: Statistics of its audit.
-        pair: Neighbors of its audit where none are asked for.
-        shape: Of the audit's images.
-        fewer: Options of the audit, where the usual ones take long and change nothing of what is attacked.
+    ``makers``, ``pair`` and ``shape`` are of its audit, and so is ``fewer``: options for an audit where the usual ones
+    take long and change nothing of what is attacked.
     """
 
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, settings: Options) -> Plan:

@@ -57,9 +57,9 @@ def published_entry(
 
     def build(request: Request) -> AuditCase:
         options = SwpOptions(window=_SHAPE[1], threshold=usual_threshold(part * request.epsilon, far=GREYS / 2))
-        terms = (Unit.PIXEL, Relation.REPLACE_ONE)
-        claimed = Guarantee(request.epsilon, 0.0, *terms, CLAIM)
-        proven = Guarantee(float("inf"), 0.0, *terms, "nothing is proven")
+        adjacency = (Unit.PIXEL, Relation.REPLACE_ONE)
+        claimed = Guarantee(request.epsilon, 0.0, *adjacency, CLAIM)
+        proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
         notes = (f"an image of {_SHAPE[0]} windows of {_SHAPE[1]} pixels, threshold {options.threshold:.4f}",)
 
         def release(values: Tensor, noise: Noise) -> Tensor:

@@ -69,8 +69,8 @@ def _values(windows: Tensor) -> Tensor:
 def release_windows(windows: Tensor, epsilon: float, threshold: float, noise: Noise) -> Tensor:
     """Release windows (N, K, w) in their order, by SWP with dynamic allocation (DA).
 
-    The pool is K epsilon. A released window gets ``pool left / windows left``; one that is similar to the last released
-    one, noise included, is replaced by it and costs nothing. The first is released.
+    The pool is K epsilon. The first window is released. A released window gets ``pool left / windows left``; one that
+    is similar to the last released one, noise included, is replaced by it and costs nothing.
     """
     count = windows.shape[1]
     pool = torch.full((len(windows),), count * epsilon, dtype=torch.float64, device=windows.device)

@@ -57,14 +57,14 @@ class WindowRelease:
 
     * key: ``sum x``, which orders the windows before anything else is read;
     * distance: ``sum |x - c|``, where c is the mean of the last window that was released, computed from released
-      numbers and cut to [0, 1]. For a *fixed* c it moves by at most R for each pixel that moves, since
-      ``||x - c| - |x' - c|| <= |x - x'|``;
+      numbers and cut to [0, 1]. For a *fixed* c it moves by at most R for each pixel that moves, since ``||x - c| - |x'
+      - c|| <= |x - x'|``;
     * the pixels themselves, `pixel_sensitivity` of the window.
 
     Unit pixel: a pixel lies in one window, fixed by its place. Given the released numbers of all other windows' steps
-    (on which c and the order hang), only that window's key, distance and release read it, and each is one release of
+    (which determine c and the order), only that window's key, distance and release read it, and each is one release of
     sensitivity R: three events by adaptive composition; whatever follows is a function of released numbers. Noise that
-    is drawn for a window that is then replaced is thrown away: that the release is charged and not shown costs nothing.
+    is drawn for a window that is then replaced is thrown away: an event that is charged but not shown tells nothing.
 
     Unit image: every window is read, so all its events are charged K times, with sensitivities w R for keys and
     distances, and w pixels for the release: adaptive composition over the K windows.
@@ -99,12 +99,12 @@ class WindowRelease:
 
     @staticmethod
     def keys(windows: Tensor) -> Tensor:
-        """Return what orders windows (..., w), (...)."""
+        """Return the keys (...) of windows (..., w)."""
         return windows.sum(-1)
 
     @staticmethod
     def distances(windows: Tensor, center: Tensor, real: Tensor) -> Tensor:
-        """Return what decides about windows (N, w) beside public centers (N,), (N,)."""
+        """Return the distances (N,) of windows (N, w) from public centers (N,)."""
         return ((windows - center[:, None]).abs() * real).sum(-1)
 
     def _follow(self, windows: Tensor, real: Tensor, noise: Noise) -> Tensor:

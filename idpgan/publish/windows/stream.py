@@ -17,11 +17,7 @@ def window_of(shape: Shape, window: int | None) -> int:
 
 
 def count_windows(shape: Shape, window: int) -> int:
-    """Return how many windows an image has; the last may be shorter.
-
-    Raises:
-        InputError: If a window is longer than the image.
-    """
+    """Return how many windows an image has; the last may be shorter. A window longer than the image is refused."""
     pixels = shape[0] * shape[1]
     if window > pixels:
         raise InputError(f"window = {window} is longer than the {pixels} pixels of a {shape[0]} x {shape[1]} image.")

@@ -1,7 +1,7 @@
 """The audit of idp-gan-aggregate: one release of sums of cells, with and without a record of the largest influence.
 
-The generator is computed from that release, so a bound on the release is one that the generator is held to; attacking
-it is stronger than attacking the generator.
+The generator is computed from that release, so a bound for the release holds for the generator too; attacking the
+release is stronger than attacking the generator.
 """
 
 from __future__ import annotations
@@ -26,16 +26,10 @@ _CELLS, _DIMENSIONS = 10, 64  # of the release that stands for all
 def sums_case(
     sums: CellSums, request: Request, claimed: Guarantee | None = None, *, method: str = "idp-gan-aggregate"
 ) -> AuditCase:
-    """Return the case of one release of cell sums.
+    """Return the case of one release of cell sums; None as claim = what was asked for.
 
     One bystander; the target's vector is three times too long, so that the clip is tested too. Under replace-one it
     turns into its opposite (or, where no coordinate may be negative, into an orthogonal one in another cell).
-
-    Args:
-        sums: The release.
-        request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
-        method: Whose release it is.
     """
     grid, mechanism = sums.grid, sums.mechanism
 
@@ -87,17 +81,12 @@ def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
 
 
 def released_sums(method: AggregateConfig, privacy: AggregatePrivacy, facts: RunFacts) -> CellSums:
-    """Return the mechanism of the sums that a run has released.
-
-    Raises:
-        InputError: If there are none yet.
-    """
+    """Return the mechanism of the sums that a run has released; raise an `InputError` if there are none yet."""
     cells, dimensions = facts.prepared_shape("sums")
     return sums_of(method, privacy, cells, dimensions)
 
 
 def _build(request: Request) -> AuditCase:
-    """Return the case of a small release."""
     unit, relation = request.unit or Unit.IMAGE, request.relation or Relation.ZERO_OUT
     sums = CellSums.calibrated(
         _CELLS,
@@ -113,7 +102,6 @@ def _build(request: Request) -> AuditCase:
 
 
 def _of_run(config: Config, facts: RunFacts) -> AuditCase:
-    """Return the case of the sums that a run has released."""
     sums = released_sums(config.method, config.privacy, facts)
     return sums_case(sums, Request(config.privacy.epsilon, config.privacy.delta), facts.claimed)
 

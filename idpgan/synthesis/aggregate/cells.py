@@ -110,7 +110,6 @@ def private_vectors(
 
 
 def _padded(rows: Tensor) -> Tensor:
-    """Return a full tile: the rows, then zeros."""
     return torch.cat([rows, rows.new_zeros(_TILE - len(rows), *rows.shape[1:])])
 
 
@@ -133,10 +132,9 @@ def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
 
 
 def refuse_people_in_two_parts(split: Split) -> None:
-    """Refuse a split in which a person of the private part has images elsewhere; null records count as images.
+    """Raise a `ConfigError` if a person of the private part has images elsewhere; null records count as images.
 
-    Raises:
-        ConfigError: If there is one: for unit person nothing would be promised to that person.
+    For unit person nothing would be promised to that person.
     """
     private = split.private.identities
     for name in ("public", "holdout", "test"):

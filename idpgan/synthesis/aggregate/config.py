@@ -1,4 +1,4 @@
-"""Settings and price of idp-gan-aggregate, known before an image is read; the method is in `idp_aggregate`."""
+"""Settings and price of idp-gan-aggregate, known before an image is read."""
 
 from __future__ import annotations
 
@@ -85,10 +85,9 @@ class AggregatePrivacy(PrivacyConfig):
 
 
 def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
-    """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee.
+    """Raise a `ConfigError` for unit person unless everybody has all images in one part.
 
-    Raises:
-        ConfigError: Saying which key to set.
+    One public image of a person voids the guarantee.
     """
     if unit is not Unit.PERSON:
         return
@@ -128,13 +127,15 @@ class Config(RunConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        terms, method = self.privacy, self.method
-        claimed = Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config")
+        privacy, method = self.privacy, self.method
+        claimed = Guarantee(
+            privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
+        )
         assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
         if shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        if terms.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
+        if privacy.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
         return PrivacyReport(
             claimed=claimed,
             proven=proven,
@@ -189,13 +190,9 @@ class Config(RunConfig):
         return signal_of_sums(self.cell_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
 
     def cell_sums(self, shape: DataShape) -> CellSums:
-        """Return the release of sums.
-
-        Raises:
-            ConfigError: If Gaussian noise is asked for at delta = 0.
-        """
-        terms, method = self.privacy, self.method
-        if method.law == "gaussian" and terms.delta == 0:
+        """Return the release of sums; raise a `ConfigError` if Gaussian noise is asked for at delta = 0."""
+        privacy, method = self.privacy, self.method
+        if method.law == "gaussian" and privacy.delta == 0:
             raise ConfigError(
                 "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
                 'method.law = "laplace".'
@@ -209,33 +206,33 @@ class Config(RunConfig):
             dimensions = PublicFeatures.count_dimensions(
                 shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
             )
-        return sums_of(method, terms, max(classes, 1) * method.clusters * method.groups, dimensions)
+        return sums_of(method, privacy, max(classes, 1) * method.clusters * method.groups, dimensions)
 
 
-def sums_of(method: AggregateConfig, terms: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
-    """Return the release of so many sums of so many numbers with the least noise that keeps to the terms."""
+def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
+    """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy]."""
     return CellSums.calibrated(
         cells,
         dimensions,
         method.law,
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        unit=terms.unit,
-        relation=terms.relation,
-        most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        unit=privacy.unit,
+        relation=privacy.relation,
+        most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
     )
 
 
-def signal_of_sums(sums: CellSums, terms: AggregatePrivacy, shape: DataShape, classes: int) -> Signal:
+def signal_of_sums(sums: CellSums, privacy: AggregatePrivacy, shape: DataShape, classes: int) -> Signal:
     """Return the signal-to-noise figure of a release of sums, whose noise a class has in each of its cells.
 
     A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
     """
-    rows, person = max(classes, 1), terms.unit is Unit.PERSON
+    rows, person = max(classes, 1), privacy.unit is Unit.PERSON
     per_row = sums.num_cells // rows
     share = 2 if sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
     return Signal(
-        records=shape.num_private / (terms.most_per_person if person else 1) / rows,
+        records=shape.num_private / (privacy.most_per_person if person else 1) / rows,
         classes=rows,
         noise=sums.noise_length * per_row ** (1 / share),
         source="the release",

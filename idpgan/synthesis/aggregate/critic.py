@@ -68,12 +68,10 @@ class LinearCritic:
         return 2 * (self.witness * fake).sum()
 
     def set_metric(self, vectors: Tensor, labels: Tensor, noise: float) -> None:
-        """Whiten by the within-class covariance of public or generated images.
+        """Whiten by the within-class covariance of public or generated images, (N, D) with labels in [0, K).
 
-        Args:
-            vectors: (N, D).
-            labels: (N,) in [0, K).
-            noise: Variance of the noise on a released mean, times the number of images that count as one direction.
+        ``noise`` is the variance of the noise on a released mean, times the number of images that count as one
+        direction.
         """
         centers = torch.zeros(len(self.target), vectors.shape[1], device=vectors.device).index_add_(0, labels, vectors)
         centers /= torch.bincount(labels, minlength=len(self.target)).clamp(min=1)[:, None]

@@ -22,12 +22,9 @@ from idpgan.synthesis.aggregate.method import IdpAggregate
 
 
 def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
-    """Return the mechanism that releases the sums of a config's features after each of ``parts`` parts.
+    """Return the mechanism that releases the sums of a config's features after each of at most 1,024 ``parts``.
 
-    Args:
-        config: Its privacy terms hold for all parts together.
-        split: Says what is public of the data.
-        parts: At most, 1 .. 1,024.
+    The privacy section of the config holds for all parts together; the split says what is public of the data.
 
     Raises:
         ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
@@ -52,7 +49,6 @@ class Follower:
         split: Image size, classes, declared number of private images, public images. Its private ones are not read.
         parts: At most.
         ledger: Charged once, before the first part is read; None = one in memory, with the config's target.
-        device: Of networks and features.
         noise: None = the operating system's.
 
     Raises:
@@ -85,15 +81,12 @@ class Follower:
     def train(
         self, part: int | None = None, seed: int | None = None, progress: Callable[[int, int], None] | None = None
     ) -> Generator:
-        """Train a generator by the config's steps.
+        """Train a generator by the config's steps, and return its average, in eval mode.
 
         Args:
             part: On the sums of so many parts; None = all that arrived.
             seed: Of weights and latent vectors; None = the config's.
             progress: Called with (steps done, steps in all).
-
-        Returns:
-            The averaged generator, in eval mode.
         """
         config, training = self.config, self.config.training
         part = self.stream.count if part is None else part

@@ -60,10 +60,8 @@ class IdpAggregate(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
         split: The private part is read in `prepare` and dropped there; the public part is read freely.
         ledger: Charged once, before that read.
-        device: Where networks and features live.
         noise: Source of noise and coins; None = the operating system's.
 
     Attributes:
@@ -113,7 +111,7 @@ class IdpAggregate(GivesGenerator):
         self._pretrain()
 
     def _pretrain(self) -> None:
-        """Let the generator learn from public images, where there are any to learn from."""
+        """Let the generator learn from public images, if there are any."""
         if self._pretrained:
             steps, seed = self.config.pretrain_steps, self.training.seed
             pretrain_codes(cast(WarpGenerator, self.newest), self._public, steps=steps, seed=seed)
@@ -122,7 +120,6 @@ class IdpAggregate(GivesGenerator):
 
     @property
     def _pretrained(self) -> bool:
-        """Whether the generator learns from public images first."""
         public, steps = len(self._public), self.config.pretrain_steps
         return bool(public and steps) and isinstance(self.newest, WarpGenerator)
 
@@ -151,7 +148,6 @@ class IdpAggregate(GivesGenerator):
         return private
 
     def _cap(self) -> int | None:
-        """Return the cap on one person's images; None for unit image."""
         return self.privacy_config.most_per_person if self.privacy_config.unit is Unit.PERSON else None
 
     # The feature map --------------------------------------------------------------------------------------------
@@ -193,9 +189,7 @@ class IdpAggregate(GivesGenerator):
     def start_from(self, sums: Tensor, noise_std: float) -> None:
         """Set up the training on sums that something else has released (`aggregate.follow`), instead of `prepare`.
 
-        Args:
-            sums: Noisy sums of this method's features, (cells, dimensions), float64.
-            noise_std: Standard deviation of the noise on each number.
+        The noisy sums are (cells, dimensions) float64, with noise of standard deviation ``noise_std`` on each number.
         """
         self.noise_std = noise_std
         features = {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
@@ -295,7 +289,6 @@ class IdpAggregate(GivesGenerator):
             critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
 
     def _public_images(self) -> tuple[Tensor, Tensor]:
-        """Return moved public images and their rows."""
         copies = -(-_METRIC_IMAGES // len(self._public))
         images = to_float(self._public.images).to(self.device).repeat(copies, 1, 1, 1)
         labels = self._public.labels
@@ -303,7 +296,6 @@ class IdpAggregate(GivesGenerator):
         return augment(images, self.networks.rng, self.config.augment), rows.to(self.device).repeat(copies)
 
     def _fake_images(self) -> tuple[Tensor, Tensor]:
-        """Return images of the averaged generator and their rows."""
         rows = torch.arange(_METRIC_IMAGES, device=self.device) % self.rows
         z = self.networks.latents(len(rows))
         with torch.no_grad():

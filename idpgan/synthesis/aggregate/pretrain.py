@@ -20,13 +20,9 @@ _LEARNING_RATE = 1.5e-3
 
 
 def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int) -> None:
-    """Fit the embedding to classify augmented public images; stays as it is where they have no labels.
+    """Fit the embedding in place to classify augmented public images; without labels it stays as it is.
 
-    Args:
-        network: Fitted in place.
-        public: The public split.
-        steps: Gradient steps of 128 images, about.
-        seed: Of batches and augmentation.
+    There are ``steps`` gradient steps of about 128 images.
     """
     if public.labels is None or steps == 0:
         return
@@ -38,12 +34,7 @@ def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: in
 def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batch_size: int = 256, seed: int) -> None:
     """Fit a conditional variational autoencoder to mildly moved public images; their posteriors become the codes.
 
-    Args:
-        generator: Its decoder is fitted in place, on its device.
-        public: The public split.
-        steps: Gradient steps.
-        batch_size: Images per step.
-        seed: Of weights, batches and noise.
+    The generator's decoder is fitted in place, on its device.
     """
     device = next(generator.parameters()).device
     rng = torch.Generator(device).manual_seed(torch_seed(seed, 5))

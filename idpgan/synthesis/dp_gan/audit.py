@@ -50,12 +50,7 @@ _STATISTICS: tuple[Maker, ...] = (
 
 
 class CanaryCritic(nn.Module):
-    """Scores canary j by weight j, and anything that is no canary by 0.
-
-    Args:
-        canaries: How many; one weight each.
-        slope: Score per weight.
-    """
+    """Scores canary j by weight j times the slope, and anything that is no canary by 0."""
 
     num_classes = 0
     image_shape = _SHAPE
@@ -137,11 +132,7 @@ class Steps:
         return (plan, code, part) if part else (plan, code)
 
     def play(self, present: Tensor, noise: Noise) -> Tensor:
-        """Train once with canaries that are present or null records.
-
-        Args:
-            present: (R,) bool.
-            noise: Of the training: coins and Gaussian noise.
+        """Train once with canaries that are present, (R,) bool, or null records; ``noise`` gives coins and noise.
 
         Returns:
             (R, 2) float64 on the CPU: each canary's log-likelihood ratio of presence, and the range of its numbers over
@@ -194,8 +185,7 @@ class Steps:
 class _Watched(DpGan):
     """dp-GAN with the critic of canaries, whose noisy gradients the attacker sees.
 
-    Attributes:
-        seen: The last step's gradient, (positions,), after noise and division.
+    ``seen`` is the last step's gradient, (positions,), after noise and division.
     """
 
     seen: Tensor
@@ -205,7 +195,6 @@ class _Watched(DpGan):
         self.networks.critic_optimizer.register_step_pre_hook(self._watch)
 
     def _build_critic(self) -> CanaryCritic:  # type: ignore[override]  # scores images like a `Critic`
-        """Take the critic of canaries."""
         self.canaries = CanaryCritic(len(self._images), _SLOPE * self.config.clip_norm)
         return self.canaries
 
@@ -218,13 +207,7 @@ class _Watched(DpGan):
 
 
 def steps_case(steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of the critic steps: one record absent against present.
-
-    Args:
-        steps: Of a run, or of a plan.
-        request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
-    """
+    """Return the case of the critic steps of a run or a plan: one record absent against present."""
     return canary_case("dp-gan", steps, (steps.event,), steps.play, request, claimed)
 
 
@@ -236,7 +219,7 @@ def canary_case(
     request: Request,
     claimed: Guarantee | None,
 ) -> AuditCase:
-    """Return the case of a training whose records are canaries.
+    """Return the case of a training whose records are canaries; None as claim = what was asked for.
 
     Args:
         method: What is audited.
@@ -244,7 +227,6 @@ def canary_case(
         events: All that it releases.
         play: Trains once; see `Steps.play`.
         request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
     """
     asked, proven = guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Settings and price of dp-gan, known before an image is read; the method is in `dp_gan`."""
+"""Settings and price of dp-gan, known before an image is read."""
 
 from __future__ import annotations
 
@@ -117,8 +117,10 @@ class Config(RunConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the budget is what is claimed."""
-        terms = self.privacy
-        claimed = Guarantee(terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config")
+        privacy = self.privacy
+        claimed = Guarantee(
+            privacy.epsilon, privacy.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
+        )
         return PrivacyReport(
             claimed=claimed,
             proven=proven,
@@ -126,7 +128,7 @@ class Config(RunConfig):
             reason=f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}",
             private=noise[0].private and proven.finite,
             public_assumptions=(
-                f"the sampling rate {terms.sample_rate:g} and the divisor {self.training.batch_size}",
+                f"the sampling rate {privacy.sample_rate:g} and the divisor {self.training.batch_size}",
                 "the settings: epsilon covers no choice of settings by looking at private images",
             ),
         )
@@ -149,9 +151,9 @@ class Config(RunConfig):
             str(resolve_device(self.training.device)),
         )
         if self.privacy.noise_multiplier is not None:
-            event, terms = self.step_event(), self.privacy
-            if compose_epsilon([event], terms.delta) > terms.epsilon:
-                raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
+            event, privacy = self.step_event(), self.privacy
+            if compose_epsilon([event], privacy.delta) > privacy.epsilon:
+                raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
 
     def signal_to_noise(self, shape: DataShape) -> Signal:
         """See `RunConfig.signal_to_noise`: of all critic steps together, if every record pulled one way in all of them.
@@ -173,13 +175,13 @@ class Config(RunConfig):
     @property
     def plan(self) -> DPSGDPlan:
         """The critic's steps."""
-        terms = self.privacy
+        privacy = self.privacy
         return DPSGDPlan(
-            sample_rate=terms.sample_rate,
+            sample_rate=privacy.sample_rate,
             clip_norm=self.method.clip_norm,
             divisor=self.training.batch_size,
-            noise_multiplier=terms.noise_multiplier
-            or least_noise(terms.epsilon, terms.delta, terms.sample_rate, self.training.steps),
+            noise_multiplier=privacy.noise_multiplier
+            or least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, self.training.steps),
         )
 
     def step_event(self) -> Event:

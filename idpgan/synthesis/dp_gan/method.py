@@ -61,17 +61,14 @@ class DpGan(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
         split: Only its private part is read, in critic steps.
         ledger: The loop charges it before each critic step.
-        device: Where networks and data live.
         noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
 
     Attributes:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained, in eval mode but for its own steps.
-        critic: The critic; covered by the guarantee, but not released.
-        networks: These three with their optimizers and random numbers.
+        critic: Covered by the guarantee, but not released.
         plan: The critic's steps.
         pace: Critic steps per generator step.
         UNNOISED: See `idpgan.training.method.Method`.
@@ -131,7 +128,7 @@ class DpGan(GivesGenerator):
         self._frozen_statistics = True
 
     def prepare(self) -> None:
-        """Nothing is read once for all."""
+        """Nothing is read before the steps."""
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -139,7 +136,7 @@ class DpGan(GivesGenerator):
         return (self.noise,)
 
     def step_event(self) -> Event:
-        """One Poisson-sampled Gaussian release, of empty batches too."""
+        """Return the price of one Poisson-sampled Gaussian release; an empty batch is charged too."""
         return self.plan.event
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
@@ -202,7 +199,6 @@ class DpGan(GivesGenerator):
         return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known, null
 
     def _wrong(self, labels: Tensor) -> Tensor:
-        """Return another class for each record, by a coin of its own."""
         others = self.critic.num_classes - 1
         step = 1 + (self._uniform(len(labels)) * others).long().clamp(max=others - 1)
         return (labels + step) % self.critic.num_classes
@@ -252,11 +248,7 @@ class DpGan(GivesGenerator):
         return rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `HasCritic`; any number of images, of uint8 too, from any device.
-
-        Returns:
-            (B,) on the CPU; higher = more real.
-        """
+        """See `HasCritic`: (B,) on the CPU; any number of images, of uint8 too, from any device."""
         parts = []
         with torch.no_grad():
             for start in range(0, len(images), _SCORE_BATCH):

@@ -18,7 +18,6 @@ _CAP = 20  # images of a person
 
 
 def _of_run(config: Config, facts: RunFacts) -> AuditCase:
-    """Return the case of the moments that a run has released."""
     classes = tuple(map(str, range(facts.num_classes)))
     shape = DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes)
     request = Request(config.privacy.epsilon, config.privacy.delta)
@@ -26,7 +25,6 @@ def _of_run(config: Config, facts: RunFacts) -> AuditCase:
 
 
 def _case(request: Request) -> AuditCase:
-    """Return the case of a small release."""
     unit = request.unit or Unit.IMAGE
     sums = CellSums.calibrated(
         _CLASSES,

@@ -1,4 +1,4 @@
-"""Settings and price of the method gaussian, known before an image is read; the method is in `method`."""
+"""Settings and price of the method gaussian, known before an image is read."""
 
 from __future__ import annotations
 
@@ -91,14 +91,16 @@ class Config(RunConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        terms = self.privacy
+        privacy = self.privacy
         assumptions = ["the vector of an image: its functions, center, scale and clip, fixed before any private image"]
         if shape.sizes.public:
             assumptions.append("center and scale, learned from public images")
-        if terms.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {terms.most_per_person} images of one person")
+        if privacy.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
         return PrivacyReport(
-            claimed=Guarantee(terms.epsilon, terms.delta, terms.unit, terms.relation, "privacy.epsilon of the config"),
+            claimed=Guarantee(
+                privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
+            ),
             proven=proven,
             audited=None,
             reason=f"one release of noisy sums of moments; noise: {noise[0].name}",
@@ -123,15 +125,15 @@ class Config(RunConfig):
         return signal_of_sums(self.moment_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
 
     def moment_sums(self, shape: DataShape) -> CellSums:
-        """Return the release, with the least noise that keeps to the terms: one cell a class."""
-        terms = self.privacy
+        """Return the release, with the least noise that keeps to [privacy]: one cell a class."""
+        privacy = self.privacy
         return CellSums.calibrated(
             max(classes_of(self.model, len(shape.classes)), 1),
             count_moments(shape.image_shape, self.model.latent_dim),
             "gaussian",
-            epsilon=terms.epsilon,
-            delta=terms.delta,
-            unit=terms.unit,
-            relation=terms.relation,
-            most_per_unit=terms.most_per_person if terms.unit is Unit.PERSON else 1,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            unit=privacy.unit,
+            relation=privacy.relation,
+            most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
         )

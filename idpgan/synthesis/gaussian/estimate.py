@@ -38,12 +38,9 @@ class Normals(NamedTuple):
 
 
 def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Normals:
-    """Estimate the distribution of each row's coefficients.
+    """Estimate the distribution of each row's coefficients from noisy sums (rows, D), float64.
 
-    Args:
-        sums: (rows, D) float64, noisy.
-        moments: What was summed.
-        noise_std: Of every entry of ``sums``.
+    ``moments`` says what was summed; every entry of the sums has noise of standard deviation ``noise_std``.
     """
     found = moments.read(sums, noise_std)
     counts = found.counts.clamp(min=1)  # noisy images of each row

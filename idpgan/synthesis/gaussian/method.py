@@ -36,11 +36,10 @@ class GaussianMoments(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
         split: The private part is read in `prepare` and dropped there; the public part is read freely.
         ledger: Charged once, before that read.
         device: Where the generator lives; the sums are exact integers on the CPU.
-        noise: Source of noise; None = the operating system's.
+        noise: None = the operating system's.
 
     Attributes:
         generator: In eval mode.
@@ -88,8 +87,8 @@ class GaussianMoments(GivesGenerator):
         private, self._private = self._private, None
         if private is None:
             raise RuntimeError("the private images were dropped after the release.")
-        terms = self._run.privacy
-        cap = terms.most_per_person if terms.unit is Unit.PERSON else None
+        privacy = self._run.privacy
+        cap = privacy.most_per_person if privacy.unit is Unit.PERSON else None
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
         sums = self.sums(vectors, self.noise)
         return {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}

@@ -55,7 +55,7 @@ class MomentMap:
     first moments of y, the second ones, and the power that the shortening took from the contrast of the images.
 
     Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
-    of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``. It is reached by
+    of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``, with equality for
     every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
     sum by at most 1 (`privacy.sums` has the rest: rounding, other relations, people).
 
@@ -141,7 +141,6 @@ def private_moments(
 
     Args:
         private: Read here, after the release was charged.
-        moments: Fixed.
         conditional: Whether an image's cell is its class; else there is one cell.
         cap: Images of one person that count, for unit person; None for unit image.
     """

@@ -22,11 +22,7 @@ _CELLS, _DIMENSIONS = 10, 64  # of that release
 def sums_and_steps_case(sums: CellSums, steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
     """Return the case of the release of sums and the critic steps: the sum of both log-likelihood ratios.
 
-    Args:
-        sums: The release.
-        steps: Of a run, or of a plan.
-        request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
+    The steps are those of a run or of a plan; None as claim = what was asked for.
     """
     absent, present = differing_totals(sums)
     mechanism, grid = sums.mechanism, sums.grid

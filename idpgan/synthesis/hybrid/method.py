@@ -1,12 +1,12 @@
-r"""Hybrid: one noisy release of sums and a generator trained on it for nothing, then dp-GAN from that generator.
+r"""Hybrid: one noisy release of sums, a generator trained on it, then dp-GAN from that generator.
 
 A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
 the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
-image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic
-step (`privacy.dpsgd`).
+image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic step
+(`privacy.dpsgd`).
 
-The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only
-the remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
+The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only the
+remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
 """
 
 from __future__ import annotations
@@ -125,30 +125,29 @@ class Config(RunConfig):
         training = self.training.model_copy(
             update={"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
         )
-        terms = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=self._release_delta())
+        privacy = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=self._release_delta())
         return AggregateRun(
-            data=self.data, model=self.model, method=self.method.aggregate, privacy=terms, training=training
+            data=self.data, model=self.model, method=self.method.aggregate, privacy=privacy, training=training
         )
 
     def dp_gan_part(self, shape: DataShape) -> DpGanRun:
         """Return the second part as a config of its own; its noise is what the release leaves room for."""
-        steps, terms = self.training.steps - self.method.aggregate_steps, self.privacy
-        noise_multiplier = least_noise(terms.epsilon, terms.delta, terms.sample_rate, steps, self._release(shape))
+        steps, privacy = self.training.steps - self.method.aggregate_steps, self.privacy
+        noise_multiplier = least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps, self._release(shape))
         return DpGanRun(
             data=self.data,
             model=self.model,
             method=self.method.dp_gan,
             privacy=DpGanPrivacy(
-                epsilon=terms.epsilon,
-                delta=terms.delta,
-                sample_rate=terms.sample_rate,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                sample_rate=privacy.sample_rate,
                 noise_multiplier=noise_multiplier,
             ),
             training=self.training.model_copy(update={"steps": steps}),
         )
 
     def _release(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the release of the first part."""
         return self.aggregate_part().planned_events(shape)
 
     def _release_delta(self) -> float:
@@ -160,10 +159,8 @@ class Hybrid(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
         split: The private part is read in `prepare` and in the charged critic steps; the public part freely.
         ledger: Charged by `prepare`, and by the loop for each critic step after the aggregate's.
-        device: Where networks and data live.
         noise: Source of all noise and coins. None = the operating system's for the release, and that of dp-gan.
 
     Attributes:
@@ -199,7 +196,7 @@ class Hybrid(GivesGenerator):
 
     @property
     def noises(self) -> tuple[Noise, ...]:
-        """That of dp-gan; the aggregate's draws only for its release."""
+        """Secret noise is drawn by the steps of dp-gan; the aggregate draws only for its release."""
         return self.dp_gan.noises
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
@@ -207,7 +204,7 @@ class Hybrid(GivesGenerator):
         return ()
 
     def step_event(self) -> Event | None:
-        """Nothing for the aggregate's steps, then that of dp-gan."""
+        """An event of dp-gan; None during the aggregate's steps."""
         return None if self._done < self.config.aggregate_steps else self.dp_gan.step_event()
 
     def step(self, step: int) -> Stats:

@@ -16,7 +16,7 @@ from idpgan.audit.statistics import EXACT, Maker, Statistic, likelihood_ratio
 from idpgan.data.images import Images
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.synthesis.local.channel import Bound, Channel, Projection, Terms, build_channel
+from idpgan.synthesis.local.channel import Bound, Channel, ChannelPrivacy, Projection, build_channel
 from idpgan.synthesis.local.method import Config
 
 _SHAPE: ImageShape = (1, 8, 8)  # of the image that stands for all
@@ -27,12 +27,11 @@ class _ImageAndLabel(Statistic):
 
     def __init__(self, channel: Channel, images: Tensor, labels: Tensor | None) -> None:
         self.name = EXACT
-        steps = channel.encode(images).double() / channel.terms.grid.step  # (2, k)
+        steps = channel.encode(images).double() / channel.privacy.grid.step  # (2, k)
         self._of_image = likelihood_ratio(channel.mechanism)(steps[0], steps[1])
-        self._labels, self._epsilon = labels, channel.terms.label_epsilon or 0.0
+        self._labels, self._epsilon = labels, channel.privacy.label_epsilon or 0.0
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """See `Statistic`."""
         if self._labels is None:
             return self._of_image(outputs)
         hits = (outputs[:, -1:] == self._labels).double()  # (R, 2)
@@ -40,29 +39,23 @@ class _ImageAndLabel(Statistic):
 
 
 def channel_case(channel: Channel, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of one image, and its label where one is released, going through the channel.
-
-    Args:
-        channel: The channel.
-        request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
-    """
-    terms, shape = channel.terms, channel.image_shape
+    """Return the case of one image, and its label where one is released, going through the channel."""
+    privacy, shape = channel.privacy, channel.image_shape
     image = _hard_image(channel)
-    labels = None if terms.response is None else torch.tensor([0.0, 1.0])
+    labels = None if privacy.response is None else torch.tensor([0.0, 1.0])
     rows = torch.stack([image, -image])  # (2, n)
     data = rows if labels is None else torch.cat([rows, labels[:, None]], 1)
     name = neighbors.NEGATIVE if labels is None else neighbors.NEGATIVE_AND_LABEL
 
     def release(values: Tensor, noise: Noise) -> Tensor:
         steps = channel.release(values[:, : image.numel()].reshape(-1, *shape), noise).double()
-        if terms.response is None:
+        if privacy.response is None:
             return steps
-        label = terms.response(values[:, -1].long(), noise)
+        label = privacy.response(values[:, -1].long(), noise)
         return torch.cat([steps, label[:, None].double()], 1)
 
     maker: Maker = lambda one, other: _ImageAndLabel(channel, rows.view(2, *shape), labels)  # noqa: E731
-    events = tuple(terms.events(channel.mechanism))
+    events = tuple(privacy.events(channel.mechanism))
     asked, proven = guarantees(request, *events)
     pair = Pair(name, data[0], data[1])
     return AuditCase("idp-gan-local", pair, claimed or asked, proven, release, (maker,), events=events)
@@ -70,48 +63,43 @@ def channel_case(channel: Channel, request: Request, claimed: Guarantee | None =
 
 def _hard_image(channel: Channel) -> Tensor:
     """Return the image (n,) that, against its negative, moves as few coefficients as possible as far as is allowed."""
-    terms, pixels = channel.terms, len(channel.center)
+    privacy, pixels = channel.privacy, len(channel.center)
     if channel.basis is not None:
         return channel.basis[:, 0].sign()
     image = torch.zeros(pixels)
     norm = channel.bounds[0].item()
-    filled = {"clamp": pixels, "l1": norm, "l2": norm**2}[terms.bound]
+    filled = {"clamp": pixels, "l1": norm, "l2": norm**2}[privacy.bound]
     image[: min(pixels, math.ceil(filled))] = 1.0
     return image
 
 
 def data_free_channel(
-    terms: Terms, projection: Projection, shape: ImageShape, clip_norm: float | None, *, public: bool
+    privacy: ChannelPrivacy, projection: Projection, shape: ImageShape, clip_norm: float | None, *, public: bool
 ) -> Channel:
     """Return a run's channel, with noise in the place of its public images, if it has some: they set basis and bounds.
 
-    Args:
-        terms: Of the run.
-        projection: Of the run.
-        shape: (C, H, W).
-        clip_norm: Of the run.
-        public: Whether the run has public images.
+    ``public`` says whether the run has public images; ``shape`` is (C, H, W).
     """
-    count = 2 * terms.num_coefficients if public else 0
+    count = 2 * privacy.num_coefficients if public else 0
     rng = torch.Generator().manual_seed(0)
     drawn = torch.randint(256, (count, *shape), generator=rng, dtype=torch.uint8)
-    return build_channel(terms, projection, shape, Images(drawn, None, ()), clip_norm)
+    return build_channel(privacy, projection, shape, Images(drawn, None, ()), clip_norm)
 
 
 def _build(request: Request) -> AuditCase:
     """Return the case of a small image without label."""
     bound = cast(Bound, request.law)
-    terms = Terms(math.prod(_SHAPE), bound, request.epsilon, request.delta or 0.0)
+    privacy = ChannelPrivacy(math.prod(_SHAPE), bound, request.epsilon, request.delta or 0.0)
     clip_norm = None if bound == "clamp" else 1.0
-    return channel_case(data_free_channel(terms, "pixels", _SHAPE, clip_norm, public=False), request)
+    return channel_case(data_free_channel(privacy, "pixels", _SHAPE, clip_norm, public=False), request)
 
 
 def _of_run(config: Config, facts: RunFacts) -> AuditCase:
     """Return the case of the channel that a run's images go through."""
-    method, terms = config.method, config.terms(facts.image_shape, facts.num_classes, facts.num_private)
+    method, privacy = config.method, config.channel_privacy(facts.image_shape, facts.num_classes, facts.num_private)
     public = bool(config.data.public_share or config.data.public_root)
-    channel = data_free_channel(terms, method.projection, facts.image_shape, method.clip_norm, public=public)
-    return channel_case(channel, Request(terms.epsilon, terms.delta), facts.claimed)
+    channel = data_free_channel(privacy, method.projection, facts.image_shape, method.clip_norm, public=public)
+    return channel_case(channel, Request(privacy.epsilon, privacy.delta), facts.claimed)
 
 
 AUDIT = Entry(

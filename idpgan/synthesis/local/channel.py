@@ -33,13 +33,13 @@ from idpgan.privacy.accounting import calibrate
 
 Projection = Literal["pixels", "dct", "public-pca"]
 Bound = Literal["clamp", "l1", "l2"]
-PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
+ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _CLIP_QUANTILE = 0.95  # of the norms of public images, where no clip norm is given
 _FIT_IMAGES = 20_000  # public images at most that basis and bounds are computed from
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class ChannelPrivacy:
     """What the channel costs; known without an image.
 
     Attributes:
@@ -70,9 +70,9 @@ class Terms:
         grid, dimensions = self.grid, 1 if self.bound == "clamp" else self.num_coefficients
         if self.bound == "l2":
             distance = grid.l2(2.0, dimensions)
-            return RoundedGaussian(distance, math.ceil(noise_multiplier * distance), *PAIR)
+            return RoundedGaussian(distance, math.ceil(noise_multiplier * distance), *ADJACENCY)
         steps = grid.l1(2.0, dimensions)
-        return DiscreteLaplace(steps, math.ceil(noise_multiplier * steps), *PAIR)
+        return DiscreteLaplace(steps, math.ceil(noise_multiplier * steps), *ADJACENCY)
 
     def events(self, mechanism: DiscreteLaplace | RoundedGaussian) -> tuple[Event, ...]:
         """Return the price of one image and its label."""
@@ -85,27 +85,24 @@ class Terms:
         """The mechanism of the label."""
         if self.label_epsilon is None or self.num_classes == 0:
             return None
-        return RandomizedResponse(self.num_classes, self.label_epsilon, *PAIR)
+        return RandomizedResponse(self.num_classes, self.label_epsilon, *ADJACENCY)
 
 
 @functools.lru_cache(maxsize=16)
-def solve(terms: Terms) -> DiscreteLaplace | RoundedGaussian:
+def solve(privacy: ChannelPrivacy) -> DiscreteLaplace | RoundedGaussian:
     """Return the mechanism with the least noise that keeps image and label within the target.
 
-    Takes some seconds for hundreds of coefficients.
-
-    Raises:
-        InputError: If no noise does.
+    It takes some seconds for hundreds of coefficients. An `InputError` says that no noise does.
     """
-    if terms.label_epsilon is not None and terms.label_epsilon >= terms.epsilon:
+    if privacy.label_epsilon is not None and privacy.label_epsilon >= privacy.epsilon:
         raise ConfigError(
-            f"privacy.label_epsilon = {terms.label_epsilon:g} leaves nothing of privacy.epsilon = {terms.epsilon:g} "
-            "for the image. Lower the one or raise the other."
+            f"privacy.label_epsilon = {privacy.label_epsilon:g} leaves nothing of "
+            f"privacy.epsilon = {privacy.epsilon:g} for the image. Lower the one or raise the other."
         )
-    if terms.bound == "l2" and terms.delta == 0:
+    if privacy.bound == "l2" and privacy.delta == 0:
         raise ConfigError('method.bound = "l2" adds Gaussian noise, which is never pure: set privacy.delta above 0.')
-    multiplier = calibrate(lambda m: terms.events(terms.mechanism(m)), terms.epsilon, terms.delta)
-    return terms.mechanism(multiplier)
+    multiplier = calibrate(lambda m: privacy.events(privacy.mechanism(m)), privacy.epsilon, privacy.delta)
+    return privacy.mechanism(multiplier)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Channel:
     """The channel itself; make it with `build_channel`.
 
     Attributes:
-        terms: Its price.
+        privacy: Its price.
         mechanism: Its noise, in grid steps.
         image_shape: (C, H, W).
         basis: (n, k) float32 with orthonormal columns; None is the identity.
@@ -121,7 +118,7 @@ class Channel:
         bounds: Public bound of each coefficient ("clamp"), or the clip norm k times, (k,) float32.
     """
 
-    terms: Terms
+    privacy: ChannelPrivacy
     mechanism: DiscreteLaplace | RoundedGaussian
     image_shape: ImageShape
     basis: Tensor | None
@@ -131,21 +128,21 @@ class Channel:
     @property
     def noise_scale(self) -> Tensor:
         """Laplace parameter b, or Gaussian standard deviation, of each coefficient, in the scale [-1, 1]: (k,)."""
-        return self.bounds * (self.mechanism.scale * self.terms.grid.step)
+        return self.bounds * (self.mechanism.scale * self.privacy.grid.step)
 
     @property
     def pixel_std(self) -> float:
         """Root mean square of the noise on a pixel after mapping back."""
-        factor = 1.0 if self.terms.bound == "l2" else 2.0  # a Laplace variable's variance is 2 b^2
+        factor = 1.0 if self.privacy.bound == "l2" else 2.0  # a Laplace variable's variance is 2 b^2
         return math.sqrt(factor * self.noise_scale.double().square().sum().item() / len(self.center))
 
     def encode(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) to bounded coefficients (B, k), each divided by its bound; differentiable."""
         flat = images.clamp(-1, 1).flatten(1) - self.center
         scaled = (flat if self.basis is None else flat @ self.basis) / self.bounds
-        if self.terms.bound == "clamp":
+        if self.privacy.bound == "clamp":
             return scaled.clamp(-1, 1)
-        norm = torch.linalg.vector_norm(scaled, ord=1 if self.terms.bound == "l1" else 2, dim=1, keepdim=True)
+        norm = torch.linalg.vector_norm(scaled, ord=1 if self.privacy.bound == "l1" else 2, dim=1, keepdim=True)
         return scaled / norm.clamp(min=1)
 
     def decode(self, coefficients: Tensor) -> Tensor:
@@ -157,12 +154,12 @@ class Channel:
     def release(self, images: Tensor, noise: Noise) -> Tensor:
         """Perturb private images: noisy coefficients in grid steps, (B, k) on the CPU.
 
-        Of 32 bits where the noise leaves them with a chance below e^-64 a number, else of 64: never by what was drawn,
-        since a release that fails has read private images and is not charged.
+        The numbers have 32 bits where noise exceeds them with probability below e^-64 each, else 64. What was drawn
+        never decides the width: a release that failed for it would have read private images, and is not charged.
         """
-        steps = self.terms.grid.round(self._inside(self.encode(images).double()).cpu())
+        steps = self.privacy.grid.round(self._inside(self.encode(images).double()).cpu())
         released = self.mechanism(steps, noise)
-        if 64 * self.mechanism.scale + 1 / self.terms.grid.step >= 1 << 31:
+        if 64 * self.mechanism.scale + 1 / self.privacy.grid.step >= 1 << 31:
             return released
         if bool((released.abs() >= 1 << 31).any()):
             raise ValueError("a noisy coefficient leaves the range of 32 bits.")
@@ -170,7 +167,7 @@ class Channel:
 
     def decode_steps(self, steps: Tensor) -> Tensor:
         """Map what `release` returned to images (B, C, H, W), float32."""
-        return self.decode(steps.float() * self.terms.grid.step)
+        return self.decode(steps.float() * self.privacy.grid.step)
 
     def perturb_public(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Send generated images through the same channel, differentiably; its noise need not be secret.
@@ -178,12 +175,12 @@ class Channel:
         The noise is continuous: it differs from the discrete one by a grid step, a thousandth of the bound.
         """
         encoded = self.encode(images)
-        if self.terms.bound == "l2":
+        if self.privacy.bound == "l2":
             drawn = torch.randn(encoded.shape, generator=rng, device=images.device)
         else:
             uniform = torch.rand((2, *encoded.shape), generator=rng, device=images.device).clamp_(min=1e-30).log_()
             drawn = uniform[0] - uniform[1]
-        return self.decode(encoded + drawn * (self.mechanism.scale * self.terms.grid.step))
+        return self.decode(encoded + drawn * (self.mechanism.scale * self.privacy.grid.step))
 
     def to(self, device: torch.device) -> Channel:
         """Return the channel on a device."""
@@ -192,18 +189,14 @@ class Channel:
 
     def _inside(self, coefficients: Tensor) -> Tensor:
         """Bring float32 rounding back inside the bound, in float64, before the noise."""
-        if self.terms.bound == "clamp":
+        if self.privacy.bound == "clamp":
             return coefficients.clamp(-1, 1)
-        norm = torch.linalg.vector_norm(coefficients, ord=1 if self.terms.bound == "l1" else 2, dim=1, keepdim=True)
+        norm = torch.linalg.vector_norm(coefficients, ord=1 if self.privacy.bound == "l1" else 2, dim=1, keepdim=True)
         return coefficients * (1 - 1e-12) / norm.clamp(min=1)
 
 
 def count_coefficients(projection: Projection, requested: int | None, image_shape: ImageShape) -> int:
-    """Return k.
-
-    Raises:
-        ConfigError: If the number is missing, not expected, or larger than the image.
-    """
+    """Return k; raise a `ConfigError` if the number is missing, not expected, or larger than the image."""
     pixels = math.prod(image_shape)
     if projection == "pixels":
         if requested is not None:
@@ -214,29 +207,28 @@ def count_coefficients(projection: Projection, requested: int | None, image_shap
     return requested
 
 
-def check_channel(terms: Terms, projection: Projection, num_public: int, clip_norm: float | None) -> None:
-    """Refuse what `build_channel` cannot build, by the number of public images alone.
+def check_channel(privacy: ChannelPrivacy, projection: Projection, num_public: int, clip_norm: float | None) -> None:
+    """Raise a `ConfigError` for what `build_channel` cannot build, by the number of public images alone.
 
-    Raises:
-        ConfigError: If "public-pca" has too few public images, or a clip norm is given for "clamp".
+    "public-pca" needs more public images than coefficients; "clamp" takes no clip norm.
     """
     num_public = min(num_public, _FIT_IMAGES)
-    if projection == "public-pca" and num_public <= terms.num_coefficients:
+    if projection == "public-pca" and num_public <= privacy.num_coefficients:
         raise ConfigError(
-            f'method.projection = "public-pca" needs more than {terms.num_coefficients} public images, there are '
+            f'method.projection = "public-pca" needs more than {privacy.num_coefficients} public images, there are '
             f"{num_public}. Set data.public_share or data.public_root, or lower method.coefficients."
         )
-    if terms.bound == "clamp" and clip_norm is not None:
+    if privacy.bound == "clamp" and clip_norm is not None:
         raise ConfigError('method.clip_norm is for method.bound = "l1" or "l2"; leave it out.')
 
 
 def build_channel(
-    terms: Terms, projection: Projection, image_shape: ImageShape, public: Images, clip_norm: float | None
+    privacy: ChannelPrivacy, projection: Projection, image_shape: ImageShape, public: Images, clip_norm: float | None
 ) -> Channel:
     """Build the channel from constants and public images.
 
     Args:
-        terms: Its price; the noise is solved for here.
+        privacy: Its price; the noise is solved for here.
         projection: "pixels", "dct" (lowest frequencies of every channel of the image) or "public-pca".
         image_shape: (C, H, W).
         public: Public images. With them the bounds are the largest public coefficient, or the 95 % quantile of public
@@ -246,33 +238,34 @@ def build_channel(
     Raises:
         ConfigError: See `check_channel`.
     """
-    check_channel(terms, projection, len(public), clip_norm)
+    check_channel(privacy, projection, len(public), clip_norm)
     flat = to_float(public.images[:_FIT_IMAGES]).flatten(1)  # (P, n)
     center = torch.zeros(math.prod(image_shape))
     basis: Tensor | None = None
     if projection == "dct":
-        basis = dct_basis(image_shape, terms.num_coefficients)
+        basis = dct_basis(image_shape, privacy.num_coefficients)
     elif projection == "public-pca":
         center = flat.mean(0)
-        basis = torch.linalg.svd((flat - center).double(), full_matrices=False)[2][: terms.num_coefficients].T.float()
+        basis = torch.linalg.svd((flat - center).double(), full_matrices=False)[2][: privacy.num_coefficients].T.float()
     coefficients = flat - center if basis is None else (flat - center) @ basis
-    bounds = _bounds(terms, clip_norm, coefficients, basis, center)
-    return Channel(terms, solve(terms), image_shape, basis, center, bounds)
+    bounds = _bounds(privacy, clip_norm, coefficients, basis, center)
+    return Channel(privacy, solve(privacy), image_shape, basis, center, bounds)
 
 
-def _bounds(terms: Terms, clip_norm: float | None, public: Tensor, basis: Tensor | None, center: Tensor) -> Tensor:
-    """Return the public bound of each coefficient."""
-    if terms.bound == "clamp":
+def _bounds(
+    privacy: ChannelPrivacy, clip_norm: float | None, public: Tensor, basis: Tensor | None, center: Tensor
+) -> Tensor:
+    if privacy.bound == "clamp":
         if basis is None:
-            return torch.ones(terms.num_coefficients)
+            return torch.ones(privacy.num_coefficients)
         exact = (basis.abs() * (1 + center.abs())[:, None]).sum(0)  # of any image in [-1, 1]^n
         return torch.minimum(public.abs().amax(0).clamp(min=1e-3), exact) if len(public) else exact
     if clip_norm is None:
-        order = 1 if terms.bound == "l1" else 2
+        order = 1 if privacy.bound == "l1" else 2
         norms = torch.linalg.vector_norm(public, ord=order, dim=1)
-        most = math.sqrt(len(center)) * (math.sqrt(terms.num_coefficients) if order == 1 else 1.0)
+        most = math.sqrt(len(center)) * (math.sqrt(privacy.num_coefficients) if order == 1 else 1.0)
         clip_norm = float(torch.quantile(norms, _CLIP_QUANTILE)) if len(public) else most
-    return torch.full((terms.num_coefficients,), float(clip_norm))
+    return torch.full((privacy.num_coefficients,), float(clip_norm))
 
 
 def dct_basis(image_shape: ImageShape, count: int) -> Tensor:

@@ -1,18 +1,17 @@
 r"""IDP-GAN made sound per image, for a curator whom nobody has to trust.
 
-The published method's one sound idea, perturbing every image by itself once, with the noise that a guarantee needs
-instead of the noise that a formula gives. Images and labels go through `idpgan.synthesis.local.channel` before anything
-else sees them, with the noise solved so that proven = requested; then the raw ones are dropped. The critic is that of
-WGAN-GP. It compares noisy reals with *generated* images and labels that went through the same channel, drawn fresh each
-time, so the generator learns the clean distribution (AmbientGAN, `Bora et al. 2018
+The published method's one sound idea is to perturb every image by itself, once. Here the noise is what a guarantee
+needs, not what a formula gives. Images and labels go through `idpgan.synthesis.local.channel` before anything else sees
+them, with the noise solved so that proven = requested; then the raw ones are dropped. The critic is that of WGAN-GP. It
+compares noisy reals with *generated* images and labels that went through the same channel, drawn fresh each time, so
+the generator learns the clean distribution (AmbientGAN, `Bora et al. 2018
 <https://openreview.net/forum?id=Hy7fDog0b>`_). All after `prepare` is post-processing: epochs, tuning, architectures.
 
-Utility is limited by local privacy: every image hides by itself, not in the crowd.
+Utility is limited by local privacy: every image hides by itself, not in the crowd. What is ours in the channel and the
+critic: docs/deviations.md, local 1 to 6.
 
-What is ours in the channel and the critic: docs/deviations.md, local 1 to 6.
-
-A null record is perturbed and released like any other, as a black image of class 0. Under replace-one whether a record
-is there is part of its content: leaving it out would tell everybody, without noise, that it is not.
+A null record is perturbed and released like any other, as a black image of class 0. Under replace-one being null is
+part of a record's content: a release that left null records out would show, without noise, which ones are null.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.local import INFO
 from idpgan.synthesis.local.channel import (
-    PAIR,
+    ADJACENCY,
     Bound,
+    ChannelPrivacy,
     Projection,
-    Terms,
     build_channel,
     check_channel,
     count_coefficients,
@@ -109,9 +108,9 @@ class Config(RunConfig):
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`: the target is what was asked for; raw labels have none."""
         if self._raw_labels:
-            return *PAIR, None
+            return *ADJACENCY, None
         found = describe(self.data)
-        return *PAIR, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
+        return *ADJACENCY, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
@@ -139,12 +138,12 @@ class Config(RunConfig):
     def check(self, shape: DataShape) -> None:
         """See `RunConfig.check`."""
         super().check(shape)
-        terms = self.terms(shape.image_shape, len(shape.classes), shape.num_private)
-        check_channel(terms, self.method.projection, shape.sizes.public, self.method.clip_norm)
+        privacy = self.channel_privacy(shape.image_shape, len(shape.classes), shape.num_private)
+        check_channel(privacy, self.method.projection, shape.sizes.public, self.method.clip_norm)
 
-    def terms(self, image_shape: ImageShape, num_classes: int, num_private: int) -> Terms:
+    def channel_privacy(self, image_shape: ImageShape, num_classes: int, num_private: int) -> ChannelPrivacy:
         """Return what the channel has to keep to."""
-        return Terms(
+        return ChannelPrivacy(
             num_coefficients=count_coefficients(self.method.projection, self.method.coefficients, image_shape),
             bound=self.method.bound,
             epsilon=self.privacy.epsilon,
@@ -155,19 +154,17 @@ class Config(RunConfig):
 
     def events(self, image_shape: ImageShape, num_classes: int, num_private: int) -> tuple[Event, ...]:
         """Return all that `prepare` charges."""
-        terms = self.terms(image_shape, num_classes, num_private)
-        unpaid = (Event.non_private(_RAW_LABELS, *PAIR),) if self._raw_labels else ()
-        return terms.events(solve(terms)) + unpaid
+        privacy = self.channel_privacy(image_shape, num_classes, num_private)
+        unpaid = (Event.non_private(_RAW_LABELS, *ADJACENCY),) if self._raw_labels else ()
+        return privacy.events(solve(privacy)) + unpaid
 
 
 class IdpLocal(WganGp):
     """WGAN-GP on images and labels that were perturbed one by one; see the module.
 
     Args:
-        config: The run's config.
         split: The private part is read once, by `prepare`; the public one sets basis and bounds.
         ledger: Made with ``config.ledger_terms()``; charged by `prepare` before it reads.
-        device: Where networks and noisy images live.
         noise: Secret source; None is the operating system's.
 
     Attributes:
@@ -188,10 +185,10 @@ class IdpLocal(WganGp):
         shape, classes = split.image_shape, len(split.classes)
         self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._events = config.events(shape, classes, split.num_private)
-        self._terms = config.terms(shape, classes, split.num_private)
-        channel = build_channel(self._terms, config.method.projection, shape, split.public, config.method.clip_norm)
+        self._privacy = config.channel_privacy(shape, classes, split.num_private)
+        channel = build_channel(self._privacy, config.method.projection, shape, split.public, config.method.clip_norm)
         self.channel = channel.to(device)
-        self._steps = torch.empty(0, self._terms.num_coefficients, dtype=torch.int32, device=device)
+        self._steps = torch.empty(0, self._privacy.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
         self._frequencies = torch.empty(0, device=device)
 
@@ -214,11 +211,10 @@ class IdpLocal(WganGp):
         labels = torch.empty(0, dtype=torch.int64)
         if self.newest.num_classes and self._images.labels is not None:
             raw = self._images.labels.cpu().clone()
-            labels = raw if self._terms.response is None else self._terms.response(raw, self.noise)
+            labels = raw if self._privacy.response is None else self._privacy.response(raw, self.noise)
         return {"steps": torch.cat(chunks), "labels": labels}
 
     def _take(self, steps: Tensor, labels: Tensor) -> None:
-        """Keep what was released, and nothing raw."""
         self._steps, self._labels = steps.to(self.device), labels.to(self.device)
         if self.newest.num_classes:
             self._frequencies = self._estimate_frequencies()
@@ -234,10 +230,9 @@ class IdpLocal(WganGp):
         return (estimate / estimate.sum()).float()
 
     def _response_probabilities(self) -> tuple[float, float]:
-        """Return the probability of the true label and of each other one."""
-        if self._terms.response is None:
+        if self._privacy.response is None:
             return 1.0, 0.0
-        odds = math.exp(self._terms.response.epsilon)
+        odds = math.exp(self._privacy.response.epsilon)
         return odds / (odds + self.newest.num_classes - 1), 1 / (odds + self.newest.num_classes - 1)
 
     def step_event(self) -> None:  # type: ignore[override]  # WGAN-GP always has one

@@ -29,12 +29,8 @@ def pixels_case(
 ) -> AuditCase:
     """Return the case of the noisy pixels of one image: a black one against a white one.
 
-    Args:
-        pixels: The noise.
-        accesses: The most often that an image may be drawn.
-        delta: Where epsilon is stated.
-        claimed: What the paper says.
-        notes: Further notes.
+    ``accesses`` is the most often that an image may be drawn, ``delta`` where epsilon is stated, ``claimed`` the
+    paper's.
     """
     shape, beta = pixels.image_shape, pixels.allocation or (1.0,) * pixels.num_pixels
     black, white = torch.full(shape, -1.0), torch.full(shape, 1.0)
@@ -92,7 +88,6 @@ def _build(request: Request) -> AuditCase:
 
 
 def _of_run(config: Config, facts: RunFacts) -> AuditCase:
-    """Return the case of the pixels of a run's image."""
     privacy, pixels = config.privacy, pixel_noise(config, facts.image_shape)
     if config.method.allocation == "relevance":
         allocation = tuple(facts.prepared_tensor("allocation").tolist())

@@ -1,4 +1,4 @@
-"""Settings and price of idp-gan-published, known before an image is read; the method is in `idp_published`."""
+"""Settings and price of idp-gan-published, known before an image is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
 
-PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
+ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _LEAKED_LABELS = "raw labels reach the critic past the noise (label_path = autograd)"
 _INPUT_LABELS = "raw labels are an input of the critic"
 
@@ -68,7 +68,7 @@ class PublishedPrivacy(PrivacyConfig):
         epsilon2: Budget that the paper gives to the loss.
         noise: When pixel noise is drawn: "once", "per_step" or "per_batch".
         sensitivity: Overrides the paper's D0; None is its formula.
-        label_path: How private labels reach the critic; see `idp_published`, 10.
+        label_path: How private labels reach the critic; see docs/deviations.md, IDP-GAN 11.
         label_epsilon: Labels go once through randomized response of this epsilon, before anything else uses them;
             None leaves them to the noise of the coefficients.
     """
@@ -101,7 +101,7 @@ class Config(RunConfig):
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`; the noise follows from the paper's formula, so there is no target."""
-        return *PAIR, None
+        return *ADJACENCY, None
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`.
@@ -118,7 +118,7 @@ class Config(RunConfig):
         settings = self.privacy
         basis = "Yang, Zhou and Ning, section 2.2.3, Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
         return PrivacyReport(
-            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *PAIR, basis),
+            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *ADJACENCY, basis),
             proven=proven,
             audited=None,
             reason=self._reason(shape, events),
@@ -163,13 +163,7 @@ def label_outputs(config: Config, num_classes: int) -> int:
 
 
 def label_targets(config: Config, labels: Tensor, num_classes: int) -> Tensor:
-    """Return y of the label outputs, float (B, M - 1) of 0 and 1: the attributes' bits, or one 1 at the class.
-
-    Args:
-        config: The run's config.
-        labels: int64 (B,).
-        num_classes: Classes of the data.
-    """
+    """Return y of the label outputs, float (B, M - 1) of 0 and 1: the attributes' bits, or one 1 at the class."""
     if config.data.attributes:
         return (labels.unsqueeze(1) >> torch.arange(len(config.data.attributes), device=labels.device) & 1).float()
     return one_hot(labels, num_classes).float()
@@ -198,11 +192,7 @@ def coefficient_scale(config: Config, num_classes: int) -> float:
 
 
 def most_accesses(config: Config, num_private: int) -> int:
-    """Return ceil(T |L| / N), the most often that an image can be drawn.
-
-    Raises:
-        ConfigError: If a batch is larger than the data.
-    """
+    """Return ceil(T |L| / N), the most often that an image can be drawn; a batch larger than the data is refused."""
     steps, batch_size = config.training.steps, config.training.batch_size
     if batch_size > num_private:
         raise ConfigError(
@@ -217,18 +207,13 @@ def planned(
 ) -> tuple[Event, ...]:
     """Return all charges of a run: pixels first, then labels.
 
-    Args:
-        config: The run's config.
-        image_shape: (C, H, W).
-        num_classes: Classes of the data.
-        num_private: N.
-        pixels: The noise with its allocation, once that is known.
+    ``pixels`` is the noise with its allocation, once that is known.
     """
     accesses = most_accesses(config, num_private)
     uniform = pixel_noise(config, image_shape)
     if pixels is None and config.method.allocation == "relevance" and uniform.draw != "per_batch":
         repeats = 1 if uniform.draw == "once" else accesses
-        cost: tuple[Event, ...] = (Event("exponential", *PAIR, pure_epsilon=uniform.pure_epsilon, count=repeats),)
+        cost: tuple[Event, ...] = (Event("exponential", *ADJACENCY, pure_epsilon=uniform.pure_epsilon, count=repeats),)
     else:
         cost = (pixels or uniform).events(accesses)
     return cost + label_events(config, num_classes, accesses)
@@ -240,11 +225,11 @@ def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event
     if classes == 0:
         return ()
     if privacy.label_epsilon is not None:
-        return (RandomizedResponse(classes, privacy.label_epsilon, *PAIR).event,)
+        return (RandomizedResponse(classes, privacy.label_epsilon, *ADJACENCY).event,)
     if config.method.label_input or privacy.label_path == "autograd":
-        return (Event.non_private(_INPUT_LABELS if config.method.label_input else _LEAKED_LABELS, *PAIR),)
+        return (Event.non_private(_INPUT_LABELS if config.method.label_input else _LEAKED_LABELS, *ADJACENCY),)
     # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1; where
     # the outputs are attributes, it may change all of them.
     changed = label_outputs(config, num_classes) if config.data.attributes else 2
     count = changed * config.method.features * accesses
-    return (Event("laplace", *PAIR, coefficient_scale(config, num_classes), count),)
+    return (Event("laplace", *ADJACENCY, coefficient_scale(config, num_classes), count),)

@@ -5,8 +5,8 @@ the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Ta
 loss term sees a raw image, the gradient penalty included. Where the paper is silent, slips or contradicts itself:
 docs/deviations.md, IDP-GAN 1 to 19.
 
-A null record is an ordinary record, a black image of class 0: under replace-one whether it is there is part of its
-content, and leaving it out would tell without noise that it is not.
+A null record is an ordinary record, a black image of class 0. Under replace-one being null is part of a record's
+content: a release that left null records out would show, without noise, which ones are null.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, Randomi
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import (
-    PAIR,
+    ADJACENCY,
     Config,
     PublishedConfig,
     coefficient_scale,
@@ -72,11 +72,9 @@ class IdpPublished(GivesGenerator):
     """Algorithm 1 as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
-        split: The private part is read in `prepare` (`once`) or at every step (otherwise), the public one for
-            relevance only.
+        split: The private part is read in `prepare` (`once`) or at every step (otherwise), the public one for relevance
+            only.
         ledger: Charged in full by `prepare`, before it reads.
-        device: Where networks and images live.
         noise: Secret source; None is the operating system's.
         critic: Another critic; its last features must lie in [-1, 1].
 
@@ -84,7 +82,6 @@ class IdpPublished(GivesGenerator):
         generator: The averaged generator.
         newest: The generator that is trained.
         critic: The critic with its noisy first layer.
-        networks: These three with their optimizers and random numbers.
 
     Raises:
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
@@ -133,7 +130,7 @@ class IdpPublished(GivesGenerator):
         self._unbounded, self._warned = torch.zeros((), device=device), False
         scale = coefficient_scale(config, len(classes))
         self._coefficient_scale = scale
-        self._coefficient_noise = Laplace(1.0, scale, *PAIR)  # of one number whose sensitivity is 1
+        self._coefficient_noise = Laplace(1.0, scale, *ADJACENCY)  # of one number whose sensitivity is 1
 
     # Private reads ---------------------------------------------------------------------------------------------
 
@@ -150,7 +147,7 @@ class IdpPublished(GivesGenerator):
         """Return what is drawn once: x~ (`once`), the labels' random answers; and the allocation of the noise."""
         released, pixels = {}, self.critic.first.pixel_noise
         if self._labels_are_public and self._labels is not None and self.newest.num_classes:
-            response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *PAIR)
+            response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *ADJACENCY)
             released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
             perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
@@ -175,7 +172,7 @@ class IdpPublished(GivesGenerator):
         return (self.noise,)
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Return what the accesses after `step` cost at most, one more than they fill: they may begin in an epoch."""
+        """Return the price of the remaining accesses: one more than whole epochs, as the steps may begin inside one."""
         left = self._run.training.steps - step
         accesses = math.ceil(left * self.batch_size / self._num_private) + 1
         pixels = self.critic.first.pixel_noise
@@ -374,7 +371,6 @@ class IdpPublished(GivesGenerator):
     # Helpers ---------------------------------------------------------------------------------------------------
 
     def _build_critic(self, image_shape: ImageShape) -> PerturbedCritic:
-        """Build the default critic around the paper's noise."""
         config, privacy = self._run, self._run.privacy
 
         def perturb(layer: nn.Linear | nn.Conv2d) -> PerturbedAffine:

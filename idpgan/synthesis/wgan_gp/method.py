@@ -81,16 +81,12 @@ class WganGp(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
         split: Only its private part is read, without its null records.
         ledger: Made with ``config.ledger_terms()``; `prepare` reads nothing, so it charges nothing.
-        device: Where networks, data and random numbers live.
 
     Attributes:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
-        critic: The critic.
-        networks: These three with their optimizers and random numbers.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
@@ -121,7 +117,7 @@ class WganGp(GivesGenerator):
         return private.existing()
 
     def prepare(self) -> None:
-        """Nothing is read once for all."""
+        """Nothing is read before the steps."""
 
     @property
     def noises(self) -> tuple[Noise, ...]:
