@@ -16,6 +16,7 @@ from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
 from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
 from idpgan.cli.methods import methods
+from idpgan.cli.publish import publish
 from idpgan.cli.sample import sample
 from idpgan.cli.stream import stream
 from idpgan.cli.train import train
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (train, sample, evaluate, attack, audit, stream, methods, verify, doctor):
+for command in (train, sample, evaluate, attack, audit, publish, stream, methods, verify, doctor):
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
