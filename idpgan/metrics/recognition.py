@@ -19,11 +19,13 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
+from idpgan.models.initialize import torch_seed
 from idpgan.models.recognizer import build_recognizer
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 Solver = Literal["randomized", "full"]
 _LEAST_SIDE = 16  # pixels, of the network's images
+_DROPOUT = 3  # stream of the seed; 0 to 2 are for weights, order and augmentation
 _STEPS_PER_EPOCH, _MIN_BATCH = 8, 4  # of the network: few images get small batches, and so as many steps
 _NO_VARIANCE = 1e-10  # of the first component's; float32 leaves about 1e-13 where there is none
 
@@ -201,7 +203,9 @@ def recognize_by_network(
     batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
     config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
     pixels, labels = pictures[0].to(device), people.to(device)
-    fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
+    with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
+        torch.manual_seed(torch_seed(seed, _DROPOUT))
+        fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
     predicted = known[predict(model, pictures[1].to(device)).argmax(dim=1).cpu()]
     return _scored(predicted.numpy(), test_identities.cpu().numpy(), train_identities.cpu().numpy(), None)
 
