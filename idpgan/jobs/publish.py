@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -127,8 +128,7 @@ class Quote:
     @property
     def largest_folder(self) -> int:
         """Most images that lie in one folder: a person's, where each folder is a person."""
-        parents = [path.parent for path in self.files]
-        return max(map(parents.count, set(parents)))
+        return max(Counter(path.parent for path in self.files).values())
 
     def person(self, images: int) -> Guarantee:
         """Return what is proven for a person with so many images."""
@@ -293,8 +293,9 @@ def _names(order: Order, files: Sequence[Path]) -> tuple[str, ...]:
         if not printable(order.name) or len(order.name) > LONGEST_CLASS_NAME:
             raise InputError(f"the folder's name {order.name[:80]!a} cannot stand in a card. Leave --keep-names out.")
         kept = [str(path.with_suffix(".png")) for path in relative]
+        times = Counter(kept)
         for path, name in zip(files, kept, strict=True):
-            if kept.count(name) > 1:
+            if times[name] > 1:
                 raise InputError(
                     f"{path} and another file would both be {name}. Rename one, or leave --keep-names out."
                 )

@@ -197,16 +197,17 @@ def recognize_by_network(
             pixel is beyond [0, 1] or NaN.
     """
     _check(train, train_identities, test, test_identities, 1, 1.0)
-    pictures = [_network_images(images) for images in (train, test)]
+    pictures, tested = _network_images(train), _network_images(test)
+    _, channels, height, width = pictures.shape
     known, people = train_identities.cpu().unique(return_inverse=True)
-    model = build_recognizer(tuple(pictures[0].shape[1:]), len(known), seed=seed).to(device)
+    model = build_recognizer((channels, height, width), len(known), seed=seed).to(device)
     batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
     config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
-    pixels, labels = pictures[0].to(device), people.to(device)
+    pixels, labels = pictures.to(device), people.to(device)
     with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
         torch.manual_seed(torch_seed(seed, _DROPOUT))
         fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
-    predicted = known[predict(model, pictures[1].to(device)).argmax(dim=1).cpu()]
+    predicted = known[predict(model, tested.to(device)).argmax(dim=1).cpu()]
     return _scored(predicted.numpy(), test_identities.cpu().numpy(), train_identities.cpu().numpy(), None)
 
 
