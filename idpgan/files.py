@@ -5,6 +5,7 @@ The latter are read as plain files of a bounded size, and as JSON without tricks
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -117,6 +118,45 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
         if target.exists():
             shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Give a hidden folder to fill, and move it to ``target`` when the block ends without an exception.
+
+    As `whole_folder`, but nothing is ever replaced: ``target`` must be absent or empty then as well. What a kill has
+    left of an earlier filling is removed first; the folder that a living process fills is locked, and stays.
+
+    Raises:
+        InputError: If something lies at ``target``, before or after the block.
+    """
+    refuse_filled(target)
+    for left in target.parent.glob(f".{target.name}.*.part"):
+        if left.is_dir() and not left.is_symlink():
+            with contextlib.suppress(InputError, FileNotFoundError), file_lock(left, busy="it is being filled"):
+                shutil.rmtree(left)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    part.mkdir()
+    try:
+        with file_lock(part):
+            yield part
+            refuse_filled(target)
+            part.rename(target)  # onto an empty folder too; refused by the system where somebody filled it just now
+        flush_folder(target.parent)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
+
+
+def refuse_filled(target: Path) -> None:
+    """Refuse a folder to be where something lies already; an empty folder is nothing.
+
+    Raises:
+        InputError: Naming it.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise InputError(f"{target} is a link or a file, not a folder. Move it away or choose another name.")
+    if target.is_dir() and any(target.iterdir()):
+        raise InputError(f"{target} is not empty, and nothing is written over. Move it away or choose another name.")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, 
 from idpgan.cli.init import init
 from idpgan.cli.methods import methods
 from idpgan.cli.prepare import prepare
+from idpgan.cli.publish import publish
 from idpgan.cli.sample import sample
 from idpgan.cli.stream import stream
 from idpgan.cli.train import train
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, init, train, sample, evaluate, attack, audit, stream, methods, verify, doctor):
+for command in (prepare, init, train, sample, evaluate, attack, audit, publish, stream, methods, verify, doctor):
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 

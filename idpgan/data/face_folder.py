@@ -110,6 +110,24 @@ def scan(root: Path, layout: str | None = None) -> People:
     return {name: sorted(people[name], key=_natural_path) for name in sorted(people, key=_natural)}
 
 
+def tree(root: Path) -> tuple[Path, ...]:
+    """List all images below a folder, of people or not, at any depth: by folder and name, s2 before s10.
+
+    Raises:
+        DataError: If the folder is missing or cannot be listed, holds no image, or a file that is neither an image nor
+            a note.
+    """
+    if not root.is_dir():
+        raise DataError(f"There is no folder {root}. Name the folder of images.")
+    files = [path for path in folder.walk(root) if not _NOTES.fullmatch(path.name)]
+    for path in files:
+        if path.suffix.lower() not in (*folder.EXTENSIONS, ".gif") and not _YALE.fullmatch(path.name):
+            raise DataError(f"{path} is no image (known: {' '.join(folder.EXTENSIONS)} .gif). Move it away.")
+    if not files:
+        raise DataError(f"{root} holds no images. Put some there, or name another folder.")
+    return tuple(sorted(files, key=lambda path: (_natural_path(path.parent), _natural(path.name))))
+
+
 def recognize(root: Path) -> str:
     """Return the name of the layout that a folder has.
 

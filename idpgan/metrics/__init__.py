@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
     from idpgan.metrics.inception_v3 import load_inception
-    from idpgan.metrics.recognition import Recognition, halves, recognize
+    from idpgan.metrics.recognition import Recognition, first_images, halves, recognize, recognize_by_network
     from idpgan.metrics.source import read_images
     from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
 
@@ -52,6 +52,7 @@ __all__ = [
     "entropy",
     "evaluate_images",
     "extract_features",
+    "first_images",
     "fit_feature_autoencoder",
     "fit_feature_classifier",
     "frechet_distance",
@@ -70,6 +71,7 @@ __all__ = [
     "psnr",
     "read_images",
     "recognize",
+    "recognize_by_network",
     "ssim",
 ]
 
@@ -88,6 +90,7 @@ _MODULES = {
     "entropy": "images",
     "evaluate_images": "evaluation",
     "extract_features": "features",
+    "first_images": "recognition",
     "fit_feature_autoencoder": "autoencoder",
     "fit_feature_classifier": "features",
     "frechet_distance": "fidelity",
@@ -106,6 +109,7 @@ _MODULES = {
     "psnr": "images",
     "read_images": "source",
     "recognize": "recognition",
+    "recognize_by_network": "recognition",
     "ssim": "images",
 }
 

@@ -1,4 +1,6 @@
-"""Recognition of people: whitened principal components and a support vector machine, as Zhang, Fu and Meng judge faces.
+"""Recognition of people: by principal components and a support vector machine, or by a small convolutional network.
+
+The first is how Zhang, Fu and Meng judge faces, the second how Liu et al. (2021) do (`recognize_by_network`).
 
 Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
 differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308, section 4. The numbers need the
@@ -15,9 +17,16 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
+from idpgan.data.images import to_unit
 from idpgan.errors import InputError
+from idpgan.models.initialize import torch_seed
+from idpgan.models.recognizer import build_recognizer
+from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 Solver = Literal["randomized", "full"]
+_LEAST_SIDE = 16  # pixels, of the network's images
+_DROPOUT = 3  # stream of the seed; 0 to 2 are for weights, order and augmentation
+_STEPS_PER_EPOCH, _MIN_BATCH = 8, 4  # of the network: few images get small batches, and so as many steps
 _NO_VARIANCE = 1e-10  # of the first component's; float32 leaves about 1e-13 where there is none
 
 
@@ -31,7 +40,9 @@ class Recognition:
         recall: Macro average over people; equal to `accuracy` where everybody has equally many test images.
         f1: Macro average over people of the harmonic mean of precision and recall.
         num_people: People in the training images; chance is about one in that many.
-        components: Principal components kept.
+        num_train: Training images.
+        num_test: Test images.
+        components: Principal components kept; None where a network recognized.
     """
 
     accuracy: float
@@ -41,7 +52,7 @@ class Recognition:
     num_people: int
     num_train: int
     num_test: int
-    components: int
+    components: int | None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -72,11 +83,32 @@ def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
             f"Person {int(single[0])} has 1 image ({len(single)} of {len(people)} people have), but one to train on "
             "and one to test with are needed. Leave such people out."
         )
-    order = inverse.argsort(stable=True)  # by person, within a person as found
-    starts = counts.cumsum(0) - counts
-    place = torch.empty_like(inverse)  # (N,): the how-manieth image of its person
-    place[order] = torch.arange(len(inverse)) - starts.repeat_interleave(counts)
-    first = place < counts[inverse] // 2
+    first = _places(inverse, counts) < counts[inverse] // 2
+    return first.nonzero().flatten(), (~first).nonzero().flatten()
+
+
+@typed
+def first_images(identities: Tensor, num: int = 5) -> tuple[Tensor, Tensor]:
+    """Split a set within each person: ``num`` images to train on, the rest to test (Liu et al. 2021, section 4.3).
+
+    Args:
+        identities: int64 (N,), a number per person, in the order of the images.
+        num: At least 1, and fewer than anybody has.
+
+    Returns:
+        Indices of training and of test images, int64, each in ascending order.
+
+    Raises:
+        InputError: If there are fewer than two people, or a person has too few images.
+    """
+    people, inverse, counts = _people(identities)
+    if not 1 <= num < int(counts.min()):
+        least = int(counts.argmin())
+        raise InputError(
+            f"num = {num} images of each person to train on: at least 1, and fewer than the {int(counts[least])} of "
+            f"person {int(people[least])}. Ask for fewer, or leave such people out."
+        )
+    first = _places(inverse, counts) < num
     return first.nonzero().flatten(), (~first).nonzero().flatten()
 
 
@@ -115,7 +147,6 @@ def recognize(
     if not 0 <= seed < 1 << 32:
         raise InputError(f"seed = {seed} must be in [0, 2^32).")
     from sklearn.decomposition import PCA
-    from sklearn.metrics import precision_recall_fscore_support
     from sklearn.svm import SVC
 
     truth, people = test_identities.cpu().numpy(), train_identities.cpu().numpy()
@@ -128,6 +159,57 @@ def recognize(
         kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
         svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people)
         predicted = svm.predict(pca.transform(_rows(test))[:, kept])
+    return _scored(predicted, truth, people, components)
+
+
+@typed
+def recognize_by_network(
+    train: Tensor,
+    train_identities: Tensor,
+    test: Tensor,
+    test_identities: Tensor,
+    *,
+    epochs: int = 40,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Recognition:
+    """Recognize people by a small convolutional network, as Liu et al. (2021), section 4.3, judge what they publish.
+
+    The network is `idpgan.models.recognizer`, trained from fresh weights on the training images alone; of all epochs
+    the one that knows those best is taken. The paper states neither layers nor training.
+
+    Args:
+        train: (N, H, W) or (N, C, H, W), uint8 or floating point in [0, 1], sides of at least 16, C = 1 or 3.
+        train_identities: int64 (N,), at least two people.
+        test: Images of the same shape, at least one.
+        test_identities: int64, people who are in `train_identities`.
+        epochs: Passes over the training images.
+        seed: Of weights and order.
+        device: Where to compute.
+
+    Raises:
+        InputError: If shapes do not fit, there are fewer than two people, a tested person was not trained on, or a
+            pixel is beyond [0, 1] or NaN.
+    """
+    _check(train, train_identities, test, test_identities, 1, 1.0)
+    pictures, tested = _network_images(train), _network_images(test)
+    _, channels, height, width = pictures.shape
+    known, people = train_identities.cpu().unique(return_inverse=True)
+    model = build_recognizer((channels, height, width), len(known), seed=seed).to(device)
+    batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
+    config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
+    pixels, labels = pictures.to(device), people.to(device)
+    with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
+        torch.manual_seed(torch_seed(seed, _DROPOUT))
+        fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
+    predicted = known[predict(model, tested.to(device)).argmax(dim=1).cpu()]
+    return _scored(predicted.numpy(), test_identities.cpu().numpy(), train_identities.cpu().numpy(), None)
+
+
+def _scored(predicted: np.ndarray, truth: np.ndarray, people: np.ndarray, components: int | None) -> Recognition:
+    """Return how well the test images were recognized."""
+    from sklearn.metrics import precision_recall_fscore_support
+
     # A person nobody is taken for has no precision: 0, as in the paper's low cells.
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth, predicted, labels=np.unique(truth), average="macro", zero_division=0
@@ -138,10 +220,35 @@ def recognize(
         recall=float(recall),
         f1=float(f1),
         num_people=len(np.unique(people)),
-        num_train=len(train),
-        num_test=len(test),
+        num_train=len(people),
+        num_test=len(truth),
         components=components,
     )
+
+
+def _network_images(images: Tensor) -> Tensor:
+    """Return float32 images (N, C, H, W) in [-1, 1]."""
+    unit = to_unit(images) if images.dtype == torch.uint8 else images.detach().float()
+    shaped = unit[:, None] if unit.ndim == 3 else unit
+    if shaped.ndim != 4 or shaped.shape[1] not in (1, 3) or min(shaped.shape[2:]) < _LEAST_SIDE:
+        raise InputError(
+            f"The network takes images (N, H, W) or (N, C, H, W) with sides of at least {_LEAST_SIDE} pixels, got "
+            f"{tuple(images.shape)}."
+        )
+    if not images.is_floating_point() and images.dtype != torch.uint8:
+        raise InputError(f"The network takes uint8 or floating point images, got {images.dtype}.")
+    if bool((shaped < 0).any()) or bool((shaped > 1).any()):
+        raise InputError("Pixels must lie in [0, 1]: clip them first (Release.to_uint8() does).")
+    return shaped * 2 - 1
+
+
+def _places(inverse: Tensor, counts: Tensor) -> Tensor:
+    """Return for each image the how-manieth of its person it is, int64 (N,)."""
+    order = inverse.argsort(stable=True)  # by person, within a person as found
+    starts = counts.cumsum(0) - counts
+    place = torch.empty_like(inverse)
+    place[order] = torch.arange(len(inverse)) - starts.repeat_interleave(counts)
+    return place
 
 
 def _rows(images: Tensor) -> np.ndarray:

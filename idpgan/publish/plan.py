@@ -52,6 +52,23 @@ class Plan:
         return " and ".join(f"{e.count} x {e.kind}" if e.count > 1 else e.kind for e in self.events)
 
 
+def each_channel(plan: Plan, channels: int) -> Plan:
+    """Return the plan that releases every channel of images (N, C, m, n) by a plan for (N, m, n).
+
+    A unit of a color image is the same pixel, column or image of all its channels: the releases of its C channels
+    compose, so every charge stands C times. Each channel gets noise of its own.
+    """
+
+    def release(images: Tensor, noise: Noise) -> Tensor:
+        return plan.release(images.flatten(0, 1), noise).unflatten(0, images.shape[:2])
+
+    def notes(images: Tensor) -> tuple[str, ...]:
+        return plan.notes(images.flatten(0, 1))
+
+    events = tuple(event.repeated(channels * event.count) for event in plan.events)
+    return Plan(events, release, plan.claim, notes)
+
+
 @dataclass(frozen=True)
 class Publisher:
     """All of a publisher but its row of ``idpgan methods``, which its package holds as ``INFO``.

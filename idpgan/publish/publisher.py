@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Options, Plan
+from idpgan.publish.plan import Options, Plan, each_channel
 from idpgan.publish.registry import load_publisher, method_info
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
@@ -33,7 +33,7 @@ class Release:
     """Released images and what is known of their privacy.
 
     Attributes:
-        images: (N, m, n), dtype and device of the input, not clamped.
+        images: (N, m, n), or (N, 3, m, n) for color; dtype and device of the input, not clamped.
         privacy: Claimed, proven and audited.
         method: Name in `METHODS`.
         events: What an accountant is told; every image is a record of its own, so they are paid once for all of them.
@@ -49,16 +49,18 @@ class Release:
     notes: tuple[str, ...] = ()
 
     def to_uint8(self) -> Tensor:
-        """Clip to [0, 1] and round to 0 .. 255, uint8 (N, m, n): post-processing."""
+        """Clip to [0, 1] and round to 0 .. 255, uint8 of the same shape: post-processing."""
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
     @typed
-    def write(self, folder: Path, data: str = "images") -> None:
+    def write(self, folder: Path, data: str = "images", names: Sequence[str] | None = None) -> None:
         """Write the folder to give away: images as 8-bit PNG files, settings, privacy.json and card.
 
         Args:
             folder: A new folder; `idpgan verify` reads it.
             data: What the card calls the private images.
+            names: Of the files, ``FOLDER/NAME.png`` at any depth, in the order of the images: given away, and public.
+                None = their numbers.
 
         Raises:
             InputError: If the folder exists, or there are too many images; nothing is written then.
@@ -83,7 +85,72 @@ class Release:
             },
             "the release",
         )
-        write_release(folder, ImagesArtifact.of(self.to_uint8()[:, None]), settings, self.privacy, self.events)
+        pixels = self.to_uint8()
+        artifact = ImagesArtifact.of(pixels[:, None] if pixels.ndim == 3 else pixels, names)
+        write_release(folder, artifact, settings, self.privacy, self.events)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A release before an image is read: all that is public of it.
+
+    Attributes:
+        method: Name in `METHODS`.
+        plan: What is released, and the charges.
+        epsilon: Asked for, or claimed by the method.
+        delta: Where it is stated.
+        proven: What the charges cost at ``delta``, by the accountant; infinite where nothing is proven.
+        options: Of the method, defaults filled in.
+    """
+
+    method: str
+    plan: Plan
+    epsilon: float
+    delta: float
+    proven: float
+    options: Options
+
+    def report(self, private: bool = True) -> PrivacyReport:
+        """Return what is said of the release's privacy; ``private``: the noise is the operating system's."""
+        return report(self.method, self.plan, self.proven, self.epsilon, self.delta, private)
+
+
+@typed
+def offer(
+    method: str,
+    num: int,
+    shape: tuple[int, ...],
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    unit: Unit | str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Offer:
+    """Price a release of ``num`` images of a shape, (m, n) or (3, m, n), and refuse what `release` refuses.
+
+    Raises:
+        InputError: If method, unit, epsilon, delta or an option cannot be used.
+    """
+    chosen = _unit(method_info(method), unit)
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
+    check_delta(delta, num, "delta")
+    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
+    settings = checked_options(method, options or {})
+    plan = plan_release(method, shape, chosen, epsilon, delta, settings)
+    proven = compose_epsilon(plan.events, delta)
+    if math.isfinite(proven) and proven > epsilon:
+        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
+    return Offer(method, plan, epsilon, delta, proven, settings)
+
+
+def plan_release(method: str, shape: Sequence[int], unit: Unit, epsilon: float, delta: float, options: Options) -> Plan:
+    """Return the plan for images of a shape: (m, n), or (3, m, n) whose channels share the budget equally."""
+    publisher, (*channels, height, width) = load_publisher(method), shape
+    if not channels:
+        return publisher.plan((height, width), unit, epsilon, delta, options)
+    share = (1 - 2.0**-39) / channels[0]  # what the accountant may round up
+    return each_channel(publisher.plan((height, width), unit, epsilon * share, delta * share, options), channels[0])
 
 
 @typed
@@ -106,8 +173,9 @@ def release(
     k epsilon.
 
     Args:
-        images: (N, m, n) float32 or float64 in [0, 1], a tensor or an array; not modified. Values outside are clamped
-            before anything else, as every proof needs.
+        images: (N, m, n), or (N, 3, m, n) for color, float32 or float64 in [0, 1], a tensor or an array; not modified.
+            Values outside are clamped before anything else, as every proof needs. The channels of a color image are
+            released one by one, each under a third of epsilon and of delta.
         method: Name in `METHODS`.
         epsilon: Total per unit, positive and finite. For the published methods: what they claim.
         delta: In [0, 1/N); the published methods know 0 only.
@@ -134,24 +202,15 @@ def release(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
             "use a sound method such as 'lap'."
         )
-    chosen = _unit(info, unit)
     values = _images(images)
-    if not 0 < epsilon < math.inf:
-        raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
-    check_delta(delta, len(values), "delta")
-    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
+    made = offer(method, len(values), tuple(values.shape[1:]), epsilon=epsilon, delta=delta, unit=unit, options=options)
     source = Noise.system() if noise is None else noise
-    settings = checked_options(method, options)
-    plan = load_publisher(method).plan((values.shape[1], values.shape[2]), chosen, epsilon, delta, settings)
-    proven = compose_epsilon(plan.events, delta)
-    if math.isfinite(proven) and proven > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
-    privacy = report(method, plan, proven, epsilon, delta, source.private)
-    books = Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger
+    privacy, plan = made.report(source.private), made.plan
+    books = Ledger(privacy.proven.unit, Relation.REPLACE_ONE) if ledger is None else ledger
     for event in plan.events:
         books.charge(event)
     released = plan.release(values, source).to(values.dtype)
-    return Release(released, privacy, method, plan.events, settings.model_dump(), plan.notes(values))
+    return Release(released, privacy, method, plan.events, made.options.model_dump(), plan.notes(values))
 
 
 def checked_options(method: str, options: Mapping[str, Any]) -> Options:
@@ -175,8 +234,11 @@ def _images(images: Tensor) -> Tensor:
     values = torch.as_tensor(images)
     if values.dtype not in (torch.float32, torch.float64):
         raise InputError(f"images must be float32 or float64 in [0, 1], got {values.dtype}; divide bytes by 255 first.")
-    if values.ndim != 3 or 0 in values.shape:
-        raise InputError(f"images must be (N, m, n) with at least one pixel, got shape {tuple(values.shape)}.")
+    color = values.ndim == 4 and values.shape[1] == 3
+    if (values.ndim != 3 and not color) or 0 in values.shape:
+        raise InputError(
+            f"images must be (N, m, n) or (N, 3, m, n) with at least one pixel, got shape {tuple(values.shape)}."
+        )
     if not bool(values.isfinite().all()):
         raise InputError("images hold NaN or infinity; every pixel must be a number in [0, 1].")
     return values.detach().clamp(0, 1)

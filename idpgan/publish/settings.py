@@ -17,7 +17,7 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.publish import publisher
 from idpgan.publish.plan import Plan
-from idpgan.publish.registry import METHODS, load_publisher
+from idpgan.publish.registry import METHODS
 
 
 class Publication(Section):
@@ -30,7 +30,7 @@ class Publication(Section):
         delta: Of the guarantee.
         unit: What one neighbor changes.
         num: N, the number of images: public.
-        shape: (m, n) of each image.
+        shape: (m, n) of each image; (3, m, n) for color.
         options: Of the method, all of them.
     """
 
@@ -40,7 +40,7 @@ class Publication(Section):
     delta: float = pydantic.Field(ge=0, lt=1)
     unit: str
     num: int = pydantic.Field(ge=1)
-    shape: list[int] = pydantic.Field(min_length=2, max_length=2)
+    shape: list[int] = pydantic.Field(min_length=2, max_length=3)
     options: dict[str, Any]
 
     @pydantic.model_validator(mode="after")
@@ -50,6 +50,8 @@ class Publication(Section):
         info = METHODS.get(self.method)
         if info is None or self.unit not in info.units:
             raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is no publisher.")
+        if len(self.shape) == 3 and self.shape[0] != 3:
+            raise ValueError(f"shape = {self.shape} must be [m, n], or [3, m, n] for color.")
         if not math.isfinite(self.epsilon) or min(self.shape) < 1:
             raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
         check_delta(self.delta, self.num, "delta")
@@ -104,8 +106,7 @@ class Publication(Section):
     def _plan(self) -> Plan:
         """The release, priced and calibrated again."""
         options = publisher.checked_options(self.method, self.options)
-        shape = (self.shape[0], self.shape[1])
-        return load_publisher(self.method).plan(shape, Unit(self.unit), self.epsilon, self.delta, options)
+        return publisher.plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
 
     def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
         """See `Settings`."""
@@ -113,6 +114,9 @@ class Publication(Section):
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""
-        if (described["num"], described["image_shape"]) != (self.num, [1, *self.shape]):
-            return [f"the images are not {self.num:,} grey ones of {self.shape[0]} x {self.shape[1]} pixels."]
+        *channels, height, width = self.shape
+        if (described["num"], described["image_shape"]) != (self.num, [*(channels or [1]), height, width]):
+            return [
+                f"the images are not {self.num:,} {'color' if channels else 'grey'} ones of {height} x {width} pixels."
+            ]
         return []

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from idpgan.errors import InputError
@@ -58,7 +58,7 @@ def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
         raise InputError(
             f"{target} exists already, and a release is not written over. Move it away or choose another name."
         )
-    inner = {name.split("/")[0] for name in names if "/" in name}
+    inner = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
     found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
     foreign = sorted(set(found) - {*names, *inner})
     if foreign:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
 
 import pydantic
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from idpgan.config import Section, build
 from idpgan.errors import InputError
-from idpgan.files import write_bytes_atomic
+from idpgan.files import printable, write_bytes_atomic
+from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.release.card import CardFacts, Subject
 from idpgan.release.generator import SAMPLES, shown_shape
 from idpgan.release.png import decode_png, most_png_bytes
@@ -21,6 +23,8 @@ from idpgan.training.samples import make_grid, png_bytes
 FOLDER = "images"
 MOST_IMAGES = 100_000  # hashed one by one in privacy.json
 _MOST_PIXELS = 1 << 34
+_LONGEST_NAME, _MOST_FOLDERS = 200, 8  # of a folder or file, bytes; above a file
+_BYTES_PER_NAME = 120  # of privacy.json, beside the name
 _SHOWN = 64  # first images, in the picture
 _COLUMNS = 8
 
@@ -30,6 +34,7 @@ class _Described(Section):
 
     num: int = pydantic.Field(ge=1, le=MOST_IMAGES)
     image_shape: list[int] = pydantic.Field(min_length=3, max_length=3)
+    names: list[str] | None = pydantic.Field(default=None, max_length=MOST_IMAGES)
 
 
 class ImagesArtifact:
@@ -39,29 +44,39 @@ class ImagesArtifact:
         num: Number of images.
         image_shape: (C, H, W), C = 1 or 3.
         images: uint8 (N, C, H, W) on the CPU; None until `read`.
+        names: Of the files below ``images/``, in the order of the images; None = six digits.
     """
 
     kind: ClassVar[str] = "images"
 
-    def __init__(self, num: int, image_shape: tuple[int, int, int], images: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        num: int,
+        image_shape: tuple[int, int, int],
+        images: Tensor | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
         channels, height, width = image_shape
         if channels not in (1, 3) or min(height, width) < 1 or num * height * width > _MOST_PIXELS:
             raise InputError(f"{num:,} images of shape {list(image_shape)} cannot be released as PNG files.")
         if not 1 <= num <= MOST_IMAGES:
             raise InputError(f"{num:,} images are released, but at most {MOST_IMAGES:,} fit into one folder.")
         self.num, self.image_shape, self.images = num, image_shape, images
+        self.names = None if names is None else tuple(names)
+        if self.names is not None:
+            _check_names(self.names, num)
 
     @classmethod
-    def of(cls, images: Tensor) -> Self:
-        """Return the artifact of images, uint8 (N, C, H, W).
+    def of(cls, images: Tensor, names: Sequence[str] | None = None) -> Self:
+        """Return the artifact of images, uint8 (N, C, H, W), and of their files' names.
 
         Raises:
-            InputError: If they are no such images, or too many.
+            InputError: If they are no such images or names, or too many.
         """
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise InputError(f"images to give away are uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}.")
         num, channels, height, width = images.shape
-        return cls(num, (channels, height, width), images.cpu())
+        return cls(num, (channels, height, width), images.cpu(), names)
 
     def files(self) -> Mapping[str, int]:
         """See `Artifact`."""
@@ -73,18 +88,20 @@ class ImagesArtifact:
         return {**{self._name(index): most for index in range(self.num)}, SAMPLES: grid}
 
     def _name(self, index: int) -> str:
-        return f"{FOLDER}/{index:06d}.png"
+        return f"{FOLDER}/{index:06d}.png" if self.names is None else f"{FOLDER}/{self.names[index]}"
 
     def describe(self) -> dict[str, Any]:
         """See `Artifact`."""
-        return {"num": self.num, "image_shape": list(self.image_shape)}
+        described: dict[str, Any] = {"num": self.num, "image_shape": list(self.image_shape)}
+        return described if self.names is None else {**described, "names": list(self.names)}
 
     def write(self, folder: Path) -> None:
         """See `Artifact`."""
         images = self._content()
-        (folder / FOLDER).mkdir()
         for index, image in enumerate(images):
-            (folder / self._name(index)).write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
+            path = folder / self._name(index)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
         write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(images)))
 
     def _content(self) -> Tensor:
@@ -100,7 +117,7 @@ class ImagesArtifact:
         """See `Artifact`."""
         checked = build(_Described, described, "images of config.json")
         channels, height, width = checked.image_shape
-        return cls(checked.num, (channels, height, width))
+        return cls(checked.num, (channels, height, width), names=checked.names)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
         """See `Artifact`: every file holds the pixels of one image and nothing else, and the picture shows them."""
@@ -119,14 +136,14 @@ class ImagesArtifact:
 
     def subject(self, facts: CardFacts) -> Subject:
         """See `Artifact`: a dataset card."""
+        pattern, labels = ("*.png", "") if self.names is None else ("**/*.png", ", drop_labels=True")
         return Subject(
             title=f"{self.num:,} images published from {facts.data}, method {facts.method}",
             heading="The images",
             section=(
-                f"{shown_shape(self.image_shape)}. Image number i of the private data, from 0, is\n"
-                f"`{FOLDER}/` and i in six digits; `{SAMPLES}` shows the first of them, `config.json` holds the\n"
-                "settings.\n\n```python\nimport datasets\n"
-                f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train")\n```'
+                f"{shown_shape(self.image_shape)}. {self._order()}; `{SAMPLES}` shows the first of them,\n"
+                "`config.json` holds the settings.\n\n```python\nimport datasets\n"
+                f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train"{labels})\n```'
             ),
             covered=(
                 "These images are covered by the **proven** guarantee below, and so is whatever is computed from them "
@@ -135,8 +152,33 @@ class ImagesArtifact:
             unprotected="Do not hand these images to anyone who may not see the private ones.",
             head={
                 "pretty_name": f"{facts.data}, published by {facts.method}",
-                "configs": [{"config_name": "default", "data_files": f"{FOLDER}/*.png"}],
+                "configs": [{"config_name": "default", "data_files": f"{FOLDER}/{pattern}"}],
             },
             tags=("image",),
             picture=SAMPLES,
+            public=() if self.names is None else ("the names of the files and folders, as they stand here",),
         )
+
+    def _order(self) -> str:
+        """Say which file is which image."""
+        if self.names is None:
+            return f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
+        return f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
+
+
+def _check_names(names: Sequence[str], num: int) -> None:
+    """Refuse names that are no plain relative ones, or of which one stands for two files."""
+    if len(names) != num or len(set(names)) < num:
+        raise InputError(f"{num:,} images need {num:,} different names of files, got {len(set(names)):,}.")
+    folders: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        shown = printable(name) and "\\" not in name and name.endswith(".png") and len(parts) <= _MOST_FOLDERS
+        if not shown or not all(part and part[0] != "." and len(part.encode()) <= _LONGEST_NAME for part in parts):
+            raise InputError(f"{name[:80]!a} is no name for a file of a release: FOLDER/NAME.png, one printable line.")
+        folders.update(str(parent) for parent in PurePosixPath(name).parents)
+    both = folders & set(names)
+    if both:
+        raise InputError(f"{min(both)!a} would be a file and a folder. Rename one of them.")
+    if sum(len(json.dumps(name)) + _BYTES_PER_NAME for name in names) > MOST_TEXT_BYTES:
+        raise InputError(f"the names of {num:,} files do not fit into a release. Make them shorter, or leave them out.")

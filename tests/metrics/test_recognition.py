@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import classification_report
 
+from idpgan.data.faces import draw_people
 from idpgan.errors import InputError
-from idpgan.metrics import halves, recognize
+from idpgan.metrics import first_images, halves, recognize, recognize_by_network
 
 
 def people(count=6, each=8, side=12, spread=0.05, seed=0):
@@ -157,3 +158,59 @@ def test_orl_without_noise():
     assert found == pytest.approx((0.85, 0.895, 0.842), abs=0.01)
     # The other halves of other people are another task: the tolerance tells them apart.
     assert abs(judged(images.flip(0), identities.flip(0)).accuracy - 0.85) > 0.01
+
+
+# The network of Liu et al. ------------------------------------------------------------------------------------
+
+
+def networked(images, identities, **options):
+    train, test = first_images(identities, 5)
+    return recognize_by_network(images[train], identities[train], images[test], identities[test], **options)
+
+
+def test_the_first_images_of_each_person_train():
+    train, test = first_images(torch.tensor([7, 5, 7, 5, 7, 5, 5]), 2)
+    assert (train.tolist(), test.tolist()) == ([0, 1, 2, 3], [4, 5, 6])
+
+
+@pytest.mark.parametrize(("num", "words"), [(0, "num = 0"), (3, "fewer than the 3 of person 7"), (9, "num = 9")])
+def test_too_many_or_no_training_images_are_refused(num, words):
+    with pytest.raises(InputError, match=words):
+        first_images(torch.tensor([5, 5, 5, 5, 7, 7, 7]), num)
+
+
+def test_the_network_recognizes_drawn_faces():
+    faces = draw_people(4, 9, 20, 20, seed=6)
+    found = networked(faces.images, faces.identities + 3, epochs=10)
+    assert found.accuracy > 0.7  # chance is 0.25
+    assert (found.num_people, found.num_train, found.num_test, found.components) == (4, 20, 16, None)
+
+
+def test_the_network_does_not_recognize_people_under_other_names():
+    faces = draw_people(4, 9, 20, 20, seed=6)
+    order = torch.randperm(36, generator=torch.Generator().manual_seed(1))
+    assert networked(faces.images[order], faces.identities, epochs=10).accuracy < 0.6
+
+
+def test_the_network_takes_bytes_and_floats_alike_and_repeats_itself():
+    faces = draw_people(3, 6, 16, 16, seed=2)
+    state = torch.get_rng_state()
+    one, other = (networked(x[:, 0], faces.identities, epochs=3) for x in (faces.images, faces.images.float() / 255))
+    assert one == other
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (torch.zeros(6, 8, 8), "at least 16 pixels"),
+        (torch.zeros(6, 2, 16, 16), "at least 16 pixels"),
+        (torch.full((6, 16, 16), 1.5), "clip them first"),
+        (torch.full((6, 16, 16), math.nan), "NaN"),
+        (torch.zeros(6, 16, 16, dtype=torch.int64), "uint8 or floating point"),
+    ],
+)
+def test_what_the_network_cannot_take_is_refused(images, words):
+    identities = torch.tensor([0, 0, 0, 1, 1, 1])
+    with pytest.raises(InputError, match=words):
+        recognize_by_network(images, identities, images, identities)

@@ -1,0 +1,129 @@
+"""``idpgan publish``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.errors import InputError
+from idpgan.progress import shown
+
+if TYPE_CHECKING:
+    from idpgan.jobs.publish import Published, Quote
+
+
+def publish(
+    arguments: Annotated[list[str], typer.Argument(metavar="DIR [option=value ...]", show_default=False)],
+    method: Annotated[str, typer.Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")],
+    epsilon: Annotated[float, typer.Option(help="Of this publication, per unit.")],
+    unit: Annotated[str, typer.Option(help="What is protected: pixel, column or image.")],
+    out: Annotated[Path, typer.Option(help="Output folder: absent or empty.")],
+    delta: Annotated[float, typer.Option(help="Below 1/N; 0 is pure.")] = 0.0,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
+    ] = None,
+    color: Annotated[bool, typer.Option("--color", help="Color images; their channels share the budget.")] = False,
+    keep_names: Annotated[bool, typer.Option("--keep-names", help="Give names of files and folders away.")] = False,
+    accept_unsound: Annotated[
+        bool, typer.Option("--accept-unsound", help="Publish by a method that proves nothing.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Price and check: read no pixel, write nothing.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
+
+    Publications of one folder add up on its ledger.
+
+    Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
+    """
+    folders = [text for text in arguments if "=" not in text or Path(text).is_dir()]
+    if len(folders) != 1:
+        raise InputError(
+            f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
+        )
+
+    from idpgan.config import apply_overrides
+    from idpgan.jobs.publish import Order, quote
+    from idpgan.jobs.publish import publish as run
+
+    order = Order(
+        folder=Path(folders[0]),
+        method=method,
+        epsilon=epsilon,
+        unit=unit,
+        out=out,
+        delta=delta,
+        ledger=ledger,
+        color=color,
+        keep_names=keep_names,
+        accept_unsound=accept_unsound,
+        options=apply_overrides({}, [text for text in arguments if text not in folders]),
+    )
+    if dry_run:
+        quoted = quote(order)
+        if as_json:
+            print_json(quoted.to_json())
+        else:
+            print("\n".join(_describe(quoted)))
+        return
+    with shown(quiet or as_json) as progress:
+        done = run(order, progress)
+    if as_json:
+        print_json(done.to_json())
+    else:
+        print("\n".join([*_describe(done.quote), *_next(done)]))
+
+
+def _describe(quoted: Quote) -> list[str]:
+    """Say what is published and what it costs."""
+    made, report, (channels, height, width) = quoted.offer, quoted.report, quoted.shape
+    claimed = report.claimed or report.proven
+    kind = "color" if channels == 3 else "grey"
+    lines = [
+        f"{len(quoted.files):,} {kind} images of {height} x {width}, method {made.method}",
+        f"unit:    {report.proven.unit} ({report.proven.relation})",
+        f"claimed: {claimed}",
+        f"proven:  {report.proven}",
+        f"person:  {_person(quoted)}",
+        f"ledger:  {quoted.order.ledger_path}: {_total(quoted)}",
+    ]
+    if not report.private:
+        lines.insert(1, f"NOT PRIVATE: {report.reason}")
+    return lines
+
+
+def _person(quoted: Quote) -> str:
+    """Say what several images of one person cost."""
+    if not quoted.report.proven.finite:
+        return "nothing is proven for anybody"
+    most, unit = quoted.largest_folder, quoted.report.proven.unit
+    price = quoted.person(most)
+    delta = f", delta = {price.delta:.3g}" if price.delta else ""
+    each = "" if unit == "image" else f", for the same {unit} of each"
+    return f"k images of one person cost k epsilon; the {most} of the largest folder: {price.epsilon:.4g}{delta}{each}"
+
+
+def _total(quoted: Quote) -> str:
+    """Say what all publications of the folder cost together."""
+    total, before = quoted.total, quoted.before
+    text = f"{len(before) + 1} publication{'s' if before else ''}, in total {total.guarantee}"
+    unsound = [item.method for item in before if not item.sound]
+    if unsound:
+        text += f"; unsound before: {', '.join(unsound)}"
+    if total.finer and total.guarantee.finite:
+        text += f"; {total.finer} of a finer unit not counted, which bound no {total.guarantee.unit}"
+    return text
+
+
+def _next(done: Published) -> list[str]:
+    """Say where everything lies and what comes next."""
+    means = ", ".join(f"{name} {value:.4g}" for name, value in done.means.items())
+    return [
+        f"To give away: {done.release}   Curator only: {done.curator} ({means})",
+        f"Next: idpgan verify {done.release}",
+        f"Look at: {done.curator / 'contact.png'}",
+    ]
