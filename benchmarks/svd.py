@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.numerics.svd import METHODS, batched_svd, choose_method, decompose
+from idpgan.numerics.svd import DECOMPOSITIONS, batched_svd, choose_method, decompose
 
 SIZES = {  # N, m, n, truncated rank; --quick takes a tenth of N
     "orl": (400, 112, 92, 20),
@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=[], choices=["all", *METHODS], help="force these methods, too")
+    parser.add_argument(
+        "--methods", nargs="+", default=[], choices=["all", *DECOMPOSITIONS], help="force these methods, too"
+    )
     parser.add_argument("--npy", help="array (400, 112, 92) of ORL's faces in [0, 1] in place of made images")
     parser.add_argument("--skip-full", action="store_true", help="the truncated rows only")
     arguments = parser.parse_args()
@@ -88,7 +90,7 @@ def contenders(matrices: Tensor, rank: int | None, chosen: list[str]) -> dict[st
     found["ours"] = lambda: batched_svd(matrices, rank)
     if matrices.device.type == "cuda" and matrices.shape[1] >= matrices.shape[2]:
         found["torch gesvda"] = lambda: torch.linalg.svd(matrices, full_matrices=False, driver="gesvda")
-    for name in METHODS if "all" in chosen else chosen:
+    for name in DECOMPOSITIONS if "all" in chosen else chosen:
         found[f"ours: {name}"] = lambda name=name: decompose(matrices, rank, name)
     products = {name: lambda solve=solve: reconstruct(*solve()) for name, solve in found.items()}
     return {"numpy": lambda: numpy_loop(matrices, rank), **products} if matrices.device.type == "cpu" else products

@@ -1,4 +1,4 @@
-"""Checks of what callers hand to the public functions: one line that names argument, wanted and given type."""
+"""Checks of arguments of the public functions: one line that names argument, wanted and given type."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class _UnfitError(Exception):
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """Hold a public function to its own annotations: what they do not admit is an `InputError`, never a traceback.
+    """Check a public function's arguments by its own annotations: what they do not admit is an `InputError`.
 
-    Strict as the config is: True and "1" are no numbers, 1.0 is no whole number, NaN is none at all. Taken as what they
-    can only mean: NumPy arrays where a tensor is asked for, NumPy's numbers, the names of units and relations, and
-    texts where a path is asked for.
+    Strict as the config is: True and "1" are no numbers, 1.0 is no whole number, NaN is none at all. Accepted are also
+    NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths.
     """
     signature = inspect.signature(function)
 
@@ -58,11 +57,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def fit(value: Any, hint: Any, name: str) -> Any:
-    """Return a value as an annotation wants it, or refuse it.
-
-    Raises:
-        InputError: Naming the argument, what it must be, and what it is.
-    """
+    """Return a value as an annotation wants it, or raise an `InputError` with argument, wanted and given type."""
     try:
         return _fit(value, hint)
     except _UnfitError as error:
@@ -112,7 +107,7 @@ def _fit(value: Any, hint: Any) -> Any:
 
 
 def _fit_one_of(value: Any, hints: tuple[Any, ...]) -> Any:
-    """Return a value as the first hint of a union that admits it wants it."""
+    """Return a value by the first hint of a union that admits it."""
     for hint in hints:
         try:
             return _fit(value, hint)
@@ -122,7 +117,6 @@ def _fit_one_of(value: Any, hints: tuple[Any, ...]) -> Any:
 
 
 def _fit_type(value: Any, kind: Any) -> Any:
-    """Check a plain type."""
     if kind in (None, type(None)):
         if value is not None:
             raise _UnfitError
@@ -146,7 +140,7 @@ def _fit_type(value: Any, kind: Any) -> Any:
 
 
 def _number(value: Any, kind: type) -> Any:
-    """Return a number of a kind, NumPy's made Python's."""
+    """Return a number of a kind; NumPy's are converted."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral if kind is int else numbers.Real):
         raise _UnfitError
     if isinstance(value, int | float):
@@ -159,7 +153,7 @@ def _number(value: Any, kind: type) -> Any:
 
 
 def _tensor(value: Any) -> Any:
-    """Return a tensor of numbers: a tensor as it is, an array converted whatever its byte order and strides."""
+    """Return a tensor of numbers; an array is converted whatever its byte order and strides."""
     import numpy as np
     import torch
 
@@ -177,7 +171,6 @@ def _tensor(value: Any) -> Any:
 
 
 def _words(hint: Any) -> str:
-    """Say what a hint wants."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(_words(item) for item in inner))

@@ -1,10 +1,9 @@
 """Strict configuration: TOML tables become frozen, checked sections, and every refusal is one clear line.
 
 A value has the type that its key asks for, or it is refused: ``true`` is no number, ``"100"`` is none either, and
-``1.0`` is no integer. Two things are taken as what they can only mean: a whole number where a number is asked for
-(``1`` for ``1.0``), and texts and lists for what TOML has no type of its own for (paths, tuples, names of choices).
-
-Nothing heavy is imported here but pydantic.
+``1.0`` is no integer. There are two exceptions, which can only mean one thing: a whole number for a number (``1`` for
+``1.0``), and texts and lists for types that TOML lacks (paths, tuples, names of choices). Nothing heavy is imported
+here but pydantic.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Section(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _read_toml(cls, table: Any) -> Any:
-        """Make of texts and lists what TOML cannot say, for the keys that ask for it."""
+        """Convert texts and lists for keys of a type that TOML lacks."""
         if not isinstance(table, Mapping):
             return table
         fields = cls.model_fields
@@ -69,7 +68,7 @@ class Section(pydantic.BaseModel):
 
 
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:
-    """Return a value as its key's annotation wants it, if TOML has another type for it; else as it is."""
+    """Return a value as its key's annotation wants it, if TOML lacks that type; else as it is."""
     if isinstance(value, str | Path) and not _is_text(str(value)):
         raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
     kinds = _kinds(annotation)
@@ -92,7 +91,7 @@ def _from_toml(key: str, value: Any, annotation: Any) -> Any:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """Return the types that a union or an annotated type is made of."""
+    """Return the members of a union or an annotated type."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _kinds(inner[0])
@@ -102,7 +101,7 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _is_text(value: str) -> bool:
-    """Tell whether a text can be written as UTF-8: a file name that is none has half characters in Python."""
+    """Tell whether a text can be written as UTF-8: a file name that cannot has half characters in Python."""
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
@@ -114,10 +113,7 @@ def nearest_hint(word: str, known: Iterable[str]) -> str:
 
 
 def load_table(path: Path | None) -> dict[str, Any]:
-    """Read a TOML file into nested dictionaries.
-
-    Args:
-        path: The file; None reads the default config that comes with the package.
+    """Read a TOML file into nested dictionaries; None reads the default config of the package.
 
     Raises:
         ConfigError: If the file cannot be read, or is not valid TOML (with line and column).
@@ -150,7 +146,7 @@ def _parsed(text: str, what: str) -> dict[str, Any]:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Tell whether tables and lists lie in each other more than so many levels deep."""
+    """Tell whether tables and lists are nested more than so many levels deep."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return inner is not None and (levels == 0 or any(_is_deeper(item, levels - 1) for item in inner))
 
@@ -162,11 +158,7 @@ def _too_deep(what: str) -> ConfigError:
 def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `table` with settings of the form ``section.key=value`` put in, the last one winning.
 
-    The value is read as TOML; what is no TOML value is taken as text, so ``data.name=mnist`` needs no quotes.
-
-    Args:
-        table: Nested dictionaries, not modified.
-        overrides: For example ``["training.steps=100", "data.name=mnist"]``.
+    The value is read as TOML. A value that is not TOML is taken as text, so ``data.name=mnist`` needs no quotes.
 
     Raises:
         ConfigError: If a setting has no ``=``, an impossible key, no value, an opened quote or bracket that does not
@@ -196,7 +188,6 @@ def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[
 
 
 def _override_value(override: str, text: str) -> Any:
-    """Read the right side of one override: a TOML value, or else a bare word."""
     if not text:
         raise ConfigError(f"The setting '{override}' has no value; write =\"\" for an empty text.")
     try:
@@ -212,8 +203,6 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """Build a section from its table; a wrong key or value is an error, never ignored and never corrected.
 
     Args:
-        cls: The section's class.
-        table: Keys and values as read from TOML.
         where: Names the table in messages, for example ``"[data] of run.toml"``.
 
     Raises:
@@ -247,7 +236,6 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
 
 
 def _shown(value: Any) -> str:
-    """Show a refused value in one short line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -284,7 +272,7 @@ def digest(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:
 
 
 def _table(section: pydantic.BaseModel) -> dict[str, Any]:
-    """Return the section as what TOML can hold, and make sure that nothing is lost by it."""
+    """Return the section as TOML values; refuse one that TOML would change."""
     table = section.model_dump(mode="json", exclude_none=True)
     if build(type(section), table, type(section).__name__) != section:
         raise ConfigError(f"TOML cannot say None, so this section cannot be written: {_shown(section)}.")

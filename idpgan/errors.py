@@ -1,7 +1,7 @@
 """The error classes that all rooms share. Imports nothing: the command line loads it before anything else.
 
-An `InputError` is the user's to mend: the command line prints its message as one line and ends with exit code 2;
-anything else is a defect of the program.
+The user can mend an `InputError`: the command line prints its message as one line and ends with exit code 2. Any other
+error is a defect of the program.
 """
 
 

@@ -1,6 +1,7 @@
-"""Files and folders that are written whole or not at all, their locks and hashes; and files that somebody else made.
+"""Files and folders that are written whole or not at all, their locks and hashes; and files of foreign origin.
 
-The latter are read as plain files of a bounded size, and as JSON without tricks. Importing this does not import torch.
+Foreign files are read as plain files of a bounded size, and as JSON without tricks. Importing this does not import
+torch.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
     The bytes go to a hidden file in the same folder, are flushed to the disk, and replace the old file in one step;
     then the folder itself is flushed. After an exception or a power cut the old content is there.
 
-    Args:
-        path: Where the file is to appear.
-        mode: Permissions before the umask; 0o600 for a secret.
+    ``mode`` are the permissions before the umask; 0o600 for a secret.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
@@ -65,7 +64,7 @@ def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file of the curator's, durably."""
+    """Append a line to a file, durably."""
     with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
@@ -73,7 +72,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def move_durably(source: Path, target: Path) -> None:
-    """Give a whole file its name, in place of what had it; durable when it returns."""
+    """Rename a whole file, replacing an older one; durable when it returns."""
     os.replace(source, target)
     flush_folder(target.parent)
 
@@ -93,11 +92,9 @@ def flush_folder(folder: Path) -> None:
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
 
-    Until then ``target`` is as it was. Where it is replaced, a kill between the two renames leaves it absent, but never
-    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it.
-
-    Raises:
-        InputError: If a file or a link lies there.
+    Until then ``target`` is as it was. A kill between the two renames of a replacement leaves it absent, but never
+    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it. A file or link at
+    ``target`` raises `InputError`.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
@@ -161,14 +158,13 @@ def refuse_filled(target: Path) -> None:
 
 @contextmanager
 def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
-    """Hold the exclusive lock of a file (made if it is missing) or of a folder; it goes with the process.
+    """Hold the exclusive lock of a file (made if it is missing) or of a folder; it ends with the process.
 
     Args:
-        path: What is locked. Locks of two handles in one process exclude each other too.
-        busy: What to say where another holds it; None = wait for it.
+        path: Locks of two handles in one process exclude each other too.
+        busy: Message of the `InputError` if another holds the lock; None = wait for it.
 
     Raises:
-        InputError: With ``busy``, where another holds it.
         OSError: If the file cannot be opened.
     """
     import fcntl
@@ -189,8 +185,8 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
     """Refuse a place where a file could not be written, before anything is computed for it.
 
     Args:
-        path: A file that is to be, in a folder that exists; or a folder that is to be, with or without its parents.
-        num_bytes: What has to fit on the disk.
+        path: A file to be written, in a folder that exists; or a folder to be made, with or without its parents.
+        num_bytes: Space that is needed on the disk.
 
     Raises:
         InputError: If less is free.
@@ -210,11 +206,7 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's content as 64 hexadecimal digits.
-
-    Raises:
-        InputError: If the file cannot be read.
-    """
+    """Return the SHA-256 (hex) of a file's content; raises `InputError` if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -226,9 +218,8 @@ def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
     """Return the content of a plain file.
 
     Args:
-        path: The file.
         most_bytes: A larger file is refused before it is read.
-        follow: Whether a symbolic link to a plain file is good enough, as in the caches that link to their files.
+        follow: Whether to follow a symbolic link to a plain file, such as those of download caches.
 
     Raises:
         InputError: If it is missing, too large, a link, a folder, a pipe or a device; a pipe does not hang.
@@ -283,5 +274,5 @@ def _finite(text: str) -> float:
 
 
 def printable(text: str) -> bool:
-    """Whether a text is one line that shows what it holds: no control character, line break or turned-around text."""
+    """Whether a text is one line that shows all it holds: no control character, line break or reversed text."""
     return not any(unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in _BIDI for sign in text)

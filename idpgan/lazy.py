@@ -1,4 +1,4 @@
-"""Rooms whose names are imported when they are first used (PEP 562), so that the command line starts fast."""
+"""Names that are imported on first use (PEP 562), so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, and let ``dir`` list the names.
 
-    Args:
-        package: Its ``__name__``.
-        modules: Public name -> the module that defines it: of the package, or of another room by its full name.
+    ``modules`` maps a public name to its module: of the package, or of another room by its full name.
     """
 
     def import_name(name: str) -> Any:

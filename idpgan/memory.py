@@ -1,4 +1,4 @@
-"""How much memory something needs and how much is free: asked before anything large is read or charged."""
+"""How much memory is needed and how much is free: asked before anything large is read or charged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _CGROUPS = (  # limits of a container: version 2, version 1
 
 
 def check_memory(needed: int, what: str, way_out: str, device: str = "cpu") -> None:
-    """Refuse what cannot fit, before it is begun.
+    """Refuse work that cannot fit into memory, before it begins.
 
     Args:
         needed: Bytes, a lower estimate.
         what: What needs them, as the subject of a sentence.
         way_out: What to do, as a sentence.
-        device: Where they are needed.
 
     Raises:
         InputError: If less is free.
@@ -35,7 +34,7 @@ def check_memory(needed: int, what: str, way_out: str, device: str = "cpu") -> N
 
 
 def free_memory(device: str = "cpu") -> int | None:
-    """Return the free bytes of the machine, of its container or of the GPU; None where nobody says."""
+    """Return the free bytes of the machine, of its container or of the GPU; None if they are unknown."""
     if device.startswith("cuda"):
         import torch
 
@@ -45,7 +44,7 @@ def free_memory(device: str = "cpu") -> int | None:
 
 
 def _free_of_machine() -> int | None:
-    """Return what Linux calls available; elsewhere all memory of the machine, which is at least a limit."""
+    """Return what Linux calls available; on other systems all memory of the machine, which is at least a limit."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -59,7 +58,7 @@ def _free_of_machine() -> int | None:
 
 
 def _free_of_container(files: tuple[str, str]) -> int | None:
-    """Return what a limit of a container leaves; None without one."""
+    """Return what a container's limit leaves; None without one."""
     try:
         limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
         return max(int(limit) - int(used), 0)

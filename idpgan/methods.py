@@ -1,4 +1,4 @@
-"""What is said of every method: one row of ``idpgan methods``. Imports nothing heavy."""
+"""The facts of every method: one row of ``idpgan methods``. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ class MethodInfo:
     Attributes:
         name: As written in ``method.name`` (a GAN) or passed to `idpgan.publish.release` (a publisher).
         family: "gan" or "publisher".
-        units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
-        relation: How neighbors differ.
-        sound: Whether proven <= claimed (or what was asked for) for every setting; None where nothing is promised, so
-            that there is nothing to be sound or unsound.
-        claimed: The epsilon that the method states, None where it states none.
+        units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
+        sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
+        claimed: The epsilon that the method states, None if it states none.
         proven: The epsilon that our accountant proves; "inf" is none.
         reason: One sentence: why `proven` is what it is.
     """

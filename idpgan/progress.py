@@ -1,4 +1,4 @@
-"""How far a piece of work is: one function type that every room calls, and what a user sees of it."""
+"""How far a piece of work is: one function type that every room calls, and its display."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ class Progress(Protocol):
     """Told how far a piece of work is; called often, so it must cost nothing."""
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
-        """Say that `done` of `total` are done.
+        """Say that `done` of `total` steps, images or runs are done.
 
         Args:
             what: Name of the work, the same in every call; shown.
-            done: Steps, images or runs that are done.
-            total: The same in all.
-            note: What else there is to say, at each tick of a training; the epsilon charged so far, for example.
+            note: Shown at each tick of a training, for example the epsilon charged so far.
         """
 
 
@@ -36,23 +34,19 @@ def silent(what: str, done: int, total: int, note: str = "") -> None:
 
 
 def renamed(progress: Progress, what: str) -> Progress:
-    """Return `progress` under another name of the work: that of the whole where a part of it counts."""
+    """Return `progress` under another name of the work: a part counts as the whole."""
     return lambda _, done, total, note="": progress(what, done, total, note)
 
 
 def shown(off: bool = False) -> AbstractContextManager[Progress]:
-    """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere.
-
-    Args:
-        off: Show nothing.
-    """
+    """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``."""
     if off:
         return contextlib.nullcontext(silent)
     return Bars() if sys.stderr.isatty() else contextlib.nullcontext(Lines())
 
 
 class _Work:
-    """One piece of work since it was first heard of."""
+    """One piece of work since its first call."""
 
     def __init__(self, first: int) -> None:
         self._first, self._started = first, time.monotonic()
@@ -65,11 +59,7 @@ class _Work:
 
 
 class Bars:
-    """One bar for each piece of work, with its speed, note and remaining time; drawn five times a second at most.
-
-    Args:
-        console: Where to draw; None is stderr.
-    """
+    """One bar for each piece of work, with its speed, note and remaining time; drawn five times a second at most."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich import progress
@@ -110,11 +100,7 @@ class Bars:
 
 
 class Lines:
-    """One line at every note, which is at every tick of a training, and one every ten seconds of other work.
-
-    Args:
-        stream: Where to write; None is stderr.
-    """
+    """One line at every note, which is at every tick of a training, and one every ten seconds of other work."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr

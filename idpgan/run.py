@@ -31,9 +31,6 @@ class RunFolder:
 
     ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only:
     files 0600 in folders 0700.
-
-    Attributes:
-        path: The folder of the run.
     """
 
     path: Path
@@ -55,7 +52,7 @@ class RunFolder:
 
     @property
     def log(self) -> Path:
-        """What was printed."""
+        """The printed output."""
         return self.path / "log.txt"
 
     @property
@@ -70,7 +67,7 @@ class RunFolder:
 
     @property
     def state_dir(self) -> Path:
-        """Secret folder (mode 0700) of all that resuming needs."""
+        """Secret folder (mode 0700) for resuming."""
         return self.path / "state"
 
     @property
@@ -80,7 +77,7 @@ class RunFolder:
 
     @property
     def prepared(self) -> Path:
-        """What ``prepare()`` released to the training."""
+        """The tensors that ``prepare()`` released to the training."""
         return self.state_dir / "prepared.safetensors"
 
     @property
@@ -117,8 +114,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run: two continuations of one state would reuse its noise.
 
-        What is read of the run to continue it is read under this lock. It goes with the process, however it ends.
-        Half-written files of a run that was killed are removed.
+        A run is read under this lock before it continues. The lock ends with the process. Half-written files of a run
+        that was killed are removed.
 
         Raises:
             InputError: If another process holds it, or the run has no state.
@@ -150,7 +147,7 @@ class RunFolder:
 
         Args:
             path: A folder that does not exist yet or is empty.
-            config_toml: The resolved config, written as it is.
+            config_toml: The resolved config.
             environment: What to record; None = ``describe_environment()``.
             ledger: The content of the empty ledger; None = the caller writes it.
 
@@ -195,11 +192,7 @@ class RunFolder:
         environment: Mapping[str, Any] | None = None,
         ledger: str | None = None,
     ) -> RunFolder:
-        """Make a new run folder ``root/<dataset>-<method>-<timestamp>``, with ``-2``, ``-3``, ... if it is taken.
-
-        Raises:
-            InputError: If it cannot be made.
-        """
+        """Make a new run folder ``root/<dataset>-<method>-<timestamp>``, with ``-2``, ``-3``, ... if that exists."""
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{dataset}-{method}").strip("-.") or "run"
         for number in itertools.count(1):
@@ -215,11 +208,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Open an existing run.
-
-        Raises:
-            InputError: If the folder is missing or no run.
-        """
+        """Open an existing run; raises `InputError` if the folder is missing or no run."""
         run = cls(Path(path))
         if not run.path.exists():
             raise InputError(f"The run {run.path} does not exist. Check the name; runs lie in runs/ unless told else.")
@@ -229,7 +218,7 @@ class RunFolder:
 
 
 def refuse_used(run: RunFolder) -> None:
-    """Raise if something lies where a new run is to be made."""
+    """Raise if the folder of a new run is not free."""
     if run.config.exists():
         raise InputError(
             f"{run.path} is a run already. Continue it with --resume {run.path}, or choose another name for a new one."
@@ -245,7 +234,7 @@ def refuse_used(run: RunFolder) -> None:
 
 
 def _is_unborn(run: RunFolder) -> bool:
-    """Whether the folder holds nothing but what `RunFolder.create` had made when it was killed: nothing is lost."""
+    """Whether the folder holds only files that a killed `RunFolder.create` made: nothing is lost."""
     folders, files = (run.state_dir, run.samples, run.release), (run.environment, run.ledger)
 
     def is_ours(entry: Path) -> bool:
@@ -260,20 +249,16 @@ def _is_unborn(run: RunFolder) -> bool:
 
 
 def _clear_unborn(run: RunFolder) -> None:
-    """Remove what a killed `RunFolder.create` left; nothing was read or charged before its config was whole."""
+    """Remove the files of a killed `RunFolder.create`; nothing was read or charged before its config was whole."""
     if _is_unborn(run):
         for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
             entry.rmdir() if entry.is_dir() else entry.unlink()
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:
-    """Collect what a result depends on besides config and data; no user name, host name or path.
+    """Collect what a result depends on besides config and data, as JSON values; no user name, host name or path.
 
-    Args:
-        device: torch's name of the device that is used, such as "cpu" or "cuda:0".
-
-    Returns:
-        JSON values: versions, platform, device, threads, git commit (None outside a checkout).
+    ``device`` is torch's name, such as "cpu" or "cuda:0". The git commit is None outside a checkout.
     """
     import torch  # here, as importing this module must stay cheap for the command line
 
@@ -293,7 +278,6 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """Return the installed version of a package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -311,7 +295,7 @@ def _git_commit() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Run git and return what it prints, or None if there is no git, no repository or no answer."""
+    """Run git and return its output; None if there is no git, no repository or no answer."""
     try:
         done = subprocess.run(["git", "-C", os.fspath(folder), *arguments], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,7 @@
 """Running counts of a growing collection, released after every step: Fenwick tree, its best weights, and what competes.
 
-`ContinualCounter` releases counts, and `SumsStream` sums of vectors; `fast_diagonal` is the optimization behind the
-first; `factorizations` compares mechanisms.
-Names are loaded on first use, so that the command line stays fast.
+`ContinualCounter` releases counts, and `SumsStream` sums of vectors. `fast_diagonal` is the optimization behind the
+counts; `factorizations` compares mechanisms. Names are loaded on first use, so that the command line stays fast.
 """
 
 from __future__ import annotations

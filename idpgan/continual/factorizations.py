@@ -4,7 +4,7 @@ Every mechanism is ``B (M x + z)``, z with the scale of the sensitivity of M, it
 noise and pure epsilon, L2 with Gaussian noise and (epsilon, delta). The variance of answer t is ``||B_t||^2`` times the
 squared sensitivity times the variance of one release of sensitivity 1. One event adds at most 1 to one value.
 
-Noise here is floating point: this room compares, and `ContinualCounter` is what releases whole counts.
+Noise here is floating point: this file compares mechanisms, `ContinualCounter` releases whole counts.
 """
 
 from __future__ import annotations
@@ -55,22 +55,18 @@ class Factorization:
     def mechanism(self, noise_multiplier: float) -> Laplace | Gaussian:
         """Return the noise on M x; with Laplace noise epsilon = 1 / noise_multiplier."""
         kind = Laplace if self.norm == 1 else Gaussian
-        return kind(self.sensitivity, noise_multiplier, *fenwick.PAIR)
+        return kind(self.sensitivity, noise_multiplier, *fenwick.ADJACENCY)
 
     def release(self, values: Tensor, noise_multiplier: float, noise: Noise, ledger: Ledger | None = None) -> Tensor:
-        """Release all prefix sums ``B (M x + z)`` of a whole series.
+        """Release all prefix sums ``B (M x + z)``, (..., n) float64, of a whole series.
 
         Args:
             values: (..., n) floating point. Leading dimensions are series; an event is in one of them.
             noise_multiplier: Noise scale / sensitivity.
-            noise: Source of the noise.
             ledger: Charged first; None = one in memory.
-
-        Returns:
-            (..., n), float64.
         """
         mechanism = self.mechanism(noise_multiplier)
-        (Ledger(*fenwick.PAIR) if ledger is None else ledger).charge(mechanism.event)
+        (Ledger(*fenwick.ADJACENCY) if ledger is None else ledger).charge(mechanism.event)
         return self.answers(mechanism(self.strategy(values.double()), noise))
 
 
@@ -96,7 +92,7 @@ def _fenwick(n: int, norm: int) -> Factorization:
 
 
 def _binary_tree(n: int, norm: int) -> Factorization:
-    """Complete binary tree over 2^m >= n leaves, as the chapter has it: every value is in all m + 1 levels.
+    """Complete binary tree over 2^m >= n leaves, as in the chapter (see `fenwick`): every value is in all m + 1 levels.
 
     Right children are paid for and never used, so only the left ones, the Fenwick nodes, are drawn.
     """
@@ -124,7 +120,7 @@ def smooth_height(n: int, norm: int) -> tuple[int, int]:
     """Return height and ones per leaf of the smooth binary mechanism with the least error for n steps.
 
     Every answer sums ``ones`` nodes, and every value lies in ``height - ones``. Andersson and Pagh (2023) take an even
-    height and half ones, for Gaussian noise; unequal shares and odd heights are ours, and never worse.
+    height and half ones, for Gaussian noise. Unequal shares and odd heights are ours, and never worse.
     """
     choices = [
         (ones * (height - ones) ** (2 / norm), height, ones)
@@ -140,8 +136,8 @@ def smooth_height(n: int, norm: int) -> tuple[int, int]:
 def _smooth_nodes(n: int, height: int, ones: int) -> tuple[Tensor, Tensor, int]:
     """Return the nodes of each answer (n, ones) and of each value (n, height - ones), and how many nodes there are.
 
-    Leaves are the numbers with ``ones`` ones in ascending order. Value t lies at leaf t - 1; what lies before leaf t
-    are the left siblings along its path, one for each of its ones. A node is (bit, leading bits down to it).
+    Leaves are the numbers with ``ones`` ones in ascending order. Value t lies at leaf t - 1. The left siblings along
+    the path of leaf t, one for each of its ones, hold all earlier values. A node is (bit, leading bits down to it).
     """
     leaf, leaves = (1 << ones) - 1, []
     for _ in range(n + 1):
@@ -273,11 +269,7 @@ MECHANISMS: dict[str, Callable[[int, int], Factorization]] = {
 
 
 def factorization(name: str, n: int, norm: int = 1) -> Factorization:
-    """Return the mechanism ``name`` for n steps.
-
-    Raises:
-        InputError: If the name is unknown, or n or norm is out of range.
-    """
+    """Return the mechanism ``name`` of `MECHANISMS` for n steps; ``norm`` as of `Factorization`."""
     fenwick.check_steps(n)
     if name not in MECHANISMS or norm not in (1, 2):
         raise InputError(f"no mechanism {name!r} with norm {norm!r}; known: {', '.join(MECHANISMS)}; norms 1 and 2.")
@@ -297,14 +289,12 @@ class Row:
 def error_table(n: int, epsilon: float, delta: float = 0.0) -> list[Row]:
     """Return the exact expected squared errors of all mechanisms at one guarantee, best mean first.
 
-    Args:
-        n: Number of steps.
-        epsilon: Of the whole stream; unit event, zero-out-one.
-        delta: 0 = Laplace noise only; above, Gaussian noise too, calibrated by the accountant.
+    The epsilon is that of the whole stream, unit event, zero-out-one. With delta = 0 there is Laplace noise only;
+    above, Gaussian noise too, calibrated by the accountant.
     """
     rows = [("Laplace", 1, 2 / epsilon**2)]
     if delta > 0:
-        multiplier = calibrate(lambda m: [Event("gaussian", *fenwick.PAIR, m)], epsilon, delta)
+        multiplier = calibrate(lambda m: [Event("gaussian", *fenwick.ADJACENCY, m)], epsilon, delta)
         rows.append(("Gaussian", 2, multiplier**2))
     table = []
     for noise, norm, unit in rows:

@@ -33,14 +33,14 @@ from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.matrix import MatrixMechanism
 
-PAIR = (Unit.EVENT, Relation.ZERO_OUT)
+ADJACENCY = (Unit.EVENT, Relation.ZERO_OUT)
 MOST_STEPS = 1 << 60
 _MOST_DENSE = 4096  # 128 MiB per matrix
 _NO_FURTHER_DESCENT = 8  # SLSQP's status when the line search ends at the rounding of the objective
 
 
 def check_steps(n: int, most: int = MOST_STEPS, name: str = "n") -> None:
-    """Refuse a number of steps that is not a whole number in 1 .. ``most``."""
+    """Refuse an n that is not a whole number in 1 .. ``most``."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
         raise InputError(f"{name} = {n!r} must be a whole number in 1 .. {most}.")
 
@@ -85,10 +85,7 @@ def matrices(n: int) -> tuple[Tensor, Tensor]:
 def parents(first: int, last: int, known: Sequence[int] = (0,)) -> Tensor:
     """Return where to find prefix t - lowbit(t) for t = first .. last, int64: positions in ``[*known, first .. last]``.
 
-    Args:
-        first: Index of the first value, >= 1.
-        last: Index of the last one.
-        known: `chain` of first - 1: those earlier prefixes that later ones still need.
+    ``known`` is `chain` of first - 1: those earlier prefixes that later ones still need.
     """
     t = torch.arange(first, last + 1)
     before = t & (t - 1)
@@ -168,9 +165,6 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
     Returns:
         lambda (n,) float64, and the objective.
 
-    Raises:
-        InputError: If an argument is out of range.
-
     Example:
         >>> weights, objective = fast_diagonal(3)
         >>> print([round(weight, 4) for weight in weights.tolist()], round(2 * objective, 4))
@@ -187,7 +181,7 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
 def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int = 1, later: int = 0) -> Tensor:
     """Return ``budget * lambda^norm`` of the nodes first .. last, in O(last - first + log n) time, without the others.
 
-    With a whole budget every split is rounded to whole numbers, and what one side gets the other side loses: so the sum
+    With a whole budget every split is rounded to whole numbers, and what one side gets the other side loses. So the sum
     over the nodes of any value, ``sum_p M[p, t] share_p``, is at most the budget exactly, whatever floating point does.
 
     Args:
@@ -195,8 +189,7 @@ def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int =
         last: Index of the last node wanted, at most n.
         n: Number of steps.
         budget: 1.0 for `fast_diagonal`'s weights (to the power norm), or a whole number up to 2^52.
-        norm: See `fast_diagonal`.
-        later: See `fast_diagonal`.
+        norm: See `fast_diagonal`, also for ``later``.
 
     Returns:
         (last - first + 1,), float64, or int64 for a whole budget.
@@ -273,9 +266,8 @@ def sequential_quadratic(n: int, norm: int = 1) -> tuple[Tensor, float]:
 def mechanism(n: int, epsilon: float) -> MatrixMechanism:
     """Return the weighted Fenwick tree as a `MatrixMechanism`, dense: one event adds at most 1 to one value.
 
-    Raises:
-        InputError: If n is above 4096 or epsilon is not positive and finite.
+    Raises `InputError` if n is above 4096 or epsilon is not positive and finite.
     """
     weights, _ = fast_diagonal(n)
     B, M = matrices(n)
-    return MatrixMechanism(B / weights, weights[:, None] * M, 1 / epsilon, 1.0, *PAIR)
+    return MatrixMechanism(B / weights, weights[:, None] * M, 1 / epsilon, 1.0, *ADJACENCY)

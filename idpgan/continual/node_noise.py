@@ -27,23 +27,19 @@ _LEAST_BUDGET = 1 << 20  # the smallest of 10^6 shares is 1 % of the budget: rou
 class NodeNoise:
     """Discrete Laplace noise of scale ``T / s_p`` grid steps on node p, for a whole budget of the s_p.
 
-    Formal guarantee: pure ``event.pure`` <= epsilon for everything that is released with it, if one event moves by at
-    most ``moved`` steps a set of nodes whose s_p sum to at most ``budget``. Proof: log-density moves by ``moved s_p /
-    T`` for each of them, together at most ``moved budget / T``, and ``budget = floor(event.pure T / moved)`` in
-    rational arithmetic.
+    Formal guarantee: pure ``event.pure`` <= epsilon for all releases with this noise together, if one event moves by at
+    most ``moved`` steps a set of nodes whose s_p sum to at most ``budget``. Proof: the log-density moves by ``moved s_p
+    / T`` for each node of the set, together at most ``moved budget / T``, and ``budget = floor(event.pure T / moved)``
+    in rational arithmetic.
 
     Attributes:
         event: What all releases together cost.
         scale: T, a power of two.
-        budget: The most that the s_p of one event's nodes may sum to.
+        budget: Largest sum of the s_p of one event's nodes.
     """
 
     def __init__(self, epsilon: float, moved: int) -> None:
-        """Find T and the budget.
-
-        Args:
-            epsilon: Positive and finite.
-            moved: Steps by which one event moves each of its nodes.
+        """Find T and the budget for an event that moves each of its nodes by ``moved`` steps.
 
         Raises:
             InputError: If epsilon is out of the range that whole numbers of 52 bits can hold.
@@ -84,10 +80,10 @@ class NodeNoise:
 def pure_event(epsilon: float) -> Event:
     """Return the event of a release with pure epsilon, unit event, zero-out-one; its ``pure`` is at most ``epsilon``.
 
-    Discrete Laplace noise at distance 1 has the privacy losses +epsilon and -epsilon and no other, so its pair is the
-    one that dominates every mechanism of that pure epsilon.
+    Discrete Laplace noise at distance 1 has the privacy losses +epsilon and -epsilon and no other. Its pair is the one
+    that dominates every mechanism of that pure epsilon.
     """
     multiplier = 1 / epsilon
     while 1 / multiplier > epsilon:  # a rounding step
         multiplier = math.nextafter(multiplier, math.inf)
-    return Event("discrete-laplace", *fenwick.PAIR, multiplier, sensitivity=1)
+    return Event("discrete-laplace", *fenwick.ADJACENCY, multiplier, sensitivity=1)

@@ -1,4 +1,4 @@
-"""What may be done with released counts for free: they are a release already, so nothing here reads private data."""
+"""Post-processing of released counts: it is free, since nothing here reads private data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
     """Return the nearest non-decreasing series, for counts that only grow.
 
-    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so it is for a
-    series that is looked back upon.
+    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so the function is
+    for a series in retrospect.
 
     Args:
         answers: Noisy running counts (..., T).

@@ -1,9 +1,9 @@
 r"""Running sums of bounded vectors that arrive in parts, released after every part under one guarantee.
 
 Part t brings records; their vectors add up to X_t, cell by cell (`privacy.sums.CellSums`). After every part the sum of
-all parts so far is released. With a public lower-triangular matrix M of whole numbers the mechanism is
-``Y = M X + Z`` and the answers are ``W M^-1 Y``, W the lower triangle of ones: row t of Y uses the parts up to t only,
-and its noise is drawn when part t is there.
+all parts so far is released. With a public lower-triangular matrix M of whole numbers the mechanism is ``Y = M X + Z``
+and the answers are ``W M^-1 Y``, W the lower triangle of ones. Row t of Y uses the parts up to t only, and its noise is
+drawn when part t arrives.
 
 Proof, zero-out-one. A record arrives once, in part s. Its rounded vector r has norm at most S grid steps
 (`CellSums.distance`), so X changes by r in row s alone, and M X by ``M[t, s] r`` in row t: together by
@@ -11,7 +11,7 @@ Proof, zero-out-one. A record arrives once, in part s. Its rounded vector r has 
 numbers, so nothing is rounded. One release of M X with the noise for that distance is one event of `CellSums`' own
 mechanism. That later parts may be chosen after seeing earlier answers does not matter: for Laplace noise because the
 privacy loss is bounded row by row, for Gaussian noise by Denisov, McMahan, Rush, Smith, Thakurta (2022), theorem 2.1.
-Under replace-one a record and what replaces it arrive in the same part: the same with S for replace-one.
+Under replace-one a record and its replacement arrive in the same part: the same proof with S for replace-one.
 
 Unit person: the images of one person may arrive in different parts. With the fixed weight 1 / cap for every image (not
 1 / number of that person's images, which changes as they arrive) the norms of that person's rows of X sum to at most S,
@@ -56,8 +56,8 @@ class RunningSums:
     Formal guarantee: `event`, for unit and relation of ``cells``, whatever the number of parts that arrive.
 
     Attributes:
-        cells: Bound of a record, law and noise multiplier of the release.
-        parts: Number of parts at most, 1 .. 1,024.
+        cells: Bound of a record, law and noise multiplier.
+        parts: Largest number of parts, 1 .. 1,024.
     """
 
     cells: CellSums
@@ -92,7 +92,7 @@ class RunningSums:
 
     @property
     def event(self) -> Event:
-        """What all parts together cost."""
+        """Price of all parts together."""
         return self.mechanism.event
 
     def noise_std(self, part: int) -> float:
@@ -104,12 +104,10 @@ class RunningSums:
 class SumsStream:
     """Releases the running sums of a growing collection, part by part.
 
-    Formal guarantee: that of `RunningSums`, for one stream. A saved state that is used twice is two releases.
-
-    Nothing is written: `state` is the caller's to keep, secret, and on the disk before an answer is shown.
+    Formal guarantee: that of `RunningSums`, for one stream. Using a saved state twice makes two releases. Nothing is
+    written: the caller keeps `state` secret, and writes it to the disk before showing an answer.
 
     Args:
-        mechanism: What is released.
         ledger: Charged once, before the first part is read; None = one in memory.
         noise: None = fresh from the operating system.
     """
@@ -137,14 +135,12 @@ class SumsStream:
     def push(self, batches: Batches) -> Tensor:
         """Add the next part and return the noisy sums of all parts so far, float64 (num_cells, dimensions).
 
-        Args:
-            batches: The part's vectors, cells and weights; see `CellSums`. For unit person every weight is at most
-                1 / cap.
+        For unit person every weight in ``batches`` (see `CellSums`) is at most 1 / cap.
 
         Raises:
             InputError: If all parts are there already. Nothing is read then.
             BudgetError: If the ledger cannot pay for the stream.
-            ValueError: If a vector cannot be used. Nothing is released then, and the part may be given again.
+            ValueError: If a vector cannot be used. Nothing is released then, and the part may be pushed again.
         """
         mechanism = self.mechanism
         if self.count == mechanism.parts:
@@ -164,7 +160,7 @@ class SumsStream:
         return self.answer(self.count)
 
     def _exact(self, batches: Batches) -> Tensor:
-        """Return the part's sums; unit person has a fixed weight, so that a person's parts are bounded together."""
+        """Return the part's sums; for unit person weights above 1 / cap are refused: all parts share the bound."""
         cap = self.mechanism.cells.most_per_unit
 
         def checked() -> Batches:
@@ -176,7 +172,7 @@ class SumsStream:
         return self.mechanism.cells.exact(checked())
 
     def answer(self, part: int) -> Tensor:
-        """Return the noisy sums of the first ``part`` parts again: the same numbers whenever it is asked."""
+        """Return the noisy sums of the first ``part`` parts again: the same numbers at every call."""
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part <= self.count:
             raise InputError(f"part = {part!r} must be a whole number in 1 .. {self.count}, the parts so far.")
         row = self.mechanism.decoder[part - 1, :part]
@@ -185,7 +181,7 @@ class SumsStream:
     # State -----------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what a continued stream needs: plain values and tensors. Secret: it holds the true sums."""
+        """Return the state of the stream, plain values and tensors. Secret: it holds the true sums."""
         return {"format": FORMAT, "mechanism": self._identity(), "parts": self._parts, "noisy": self._noisy,
                 "private": self._private, "paid": self._paid}  # fmt: skip
 
@@ -197,7 +193,7 @@ class SumsStream:
 
         Args:
             mechanism: The very one that the stream began with.
-            state: What `state` returned.
+            state: From `state`.
             ledger: The one that was charged.
             noise: None = fresh from the operating system.
 
@@ -220,13 +216,12 @@ class SumsStream:
         return stream
 
     def _saved(self, tensor: Any) -> Tensor:
-        """Return numbers of a state, checked."""
         if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != self._parts.shape[1:]:
             raise InputError(_DAMAGED)
         return tensor
 
     def _identity(self) -> dict[str, Any]:
-        """Return what must be equal in every continuation."""
+        """Return the settings that must be equal in every continuation."""
         cells = self.mechanism.cells
         return {
             "parts": self.mechanism.parts, "cells": cells.num_cells, "dimensions": cells.dimensions, "law": cells.law,

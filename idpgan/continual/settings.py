@@ -1,4 +1,4 @@
-"""What the answers of a stream were made with: the charge and the report follow from it."""
+"""The settings of a stream: its charge and its report follow from them."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ class StreamSettings:
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `Settings`."""
-        return *fenwick.PAIR, Budget(self.epsilon, 0.0)
+        return *fenwick.ADJACENCY, Budget(self.epsilon, 0.0)
 
     def planned_events(self) -> tuple[Event, ...]:
-        """The whole stream is charged once, before its first value is read."""
+        """The one charge of the whole stream, before its first value is read."""
         return (pure_event(self.epsilon),)
 
     def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
@@ -101,8 +101,8 @@ class StreamSettings:
 
 
 def stream_report(epsilon: float, proven_epsilon: float, private: bool) -> PrivacyReport:
-    """Return what is said of a stream's privacy; ``private``: whether the noise came from the operating system."""
-    unit, relation = fenwick.PAIR
+    """Return the report of a stream; ``private``: whether the noise came from the operating system."""
+    unit, relation = fenwick.ADJACENCY
     source = "the operating system" if private else "a FIXED SEED, so it can be subtracted"
     return PrivacyReport(
         claimed=Guarantee(epsilon, 0.0, unit, relation, "continual release by the matrix mechanism, FDA"),

@@ -8,12 +8,12 @@ Proof, unit event, zero-out-one. One event adds at most 1 to one value a_t (with
 absolute value; rounding to the grid makes that at most D steps, D = 1 for whole counts). N and the times are public;
 the neighbor lacks the event, so a_t differs by at most D steps and nothing else does. Node p holds a_t for those p
 with M[p, t] = 1, each once, and `fenwick.shares` splits the whole budget so that ``sum_p M[p, t] s_p`` is at most the
-budget, exactly: what `NodeNoise` asks for. Values may be chosen after seeing earlier answers: given them, each node is
-one release of a sum that the neighbor moves by at most D.
+budget, exactly: the condition of `NodeNoise`. Values may be chosen after seeing earlier answers: given these answers,
+each node is one release of a sum that the neighbor moves by at most D.
 
 Unknown horizon: block k holds the values 2^k .. 2^(k+1) - 1 and has a tree of its own with the whole epsilon. An event
-lies in one block, so this costs epsilon once. Every later answer contains the block's total: its tree is weighted as if
-4 * 2^k further answers did (`_LATER`; with none, the totals drown the rest).
+lies in one block, so all blocks together cost epsilon once. Every later answer contains the block's total, so the
+block's tree is weighted as if 4 * 2^k further answers did (`_LATER`; with none, the totals drown the rest).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _AHEAD = 1 << 14  # noise drawn ahead by `push`, at most
 class ContinualCounter:
     """Running counts with pure epsilon over the whole stream; see the module for mechanism and proof.
 
-    Formal guarantee: epsilon, unit event, zero-out-one: one event of size at most 1 in one value. An event that moves
-    to another time costs 2 epsilon; a person with k events costs k epsilon. Several series (leading dimensions of
-    `release`) cost epsilon once if every event is in one series only. A saved state that is used twice is two releases.
+    Formal guarantee: epsilon, unit event, zero-out-one: one event of size at most 1 in one value. Moving an event to
+    another time costs 2 epsilon; a person with k events costs k epsilon. Several series (leading dimensions of
+    `release`) cost epsilon once if every event is in one series only. Using a saved state twice makes two releases.
 
-    Nothing is written: `state` is the caller's to keep, secret, and on the disk before an answer is shown.
+    Nothing is written: the caller keeps `state` secret, and writes it to the disk before showing an answer.
 
     Example:
         >>> counter = ContinualCounter(epsilon=1.0, horizon=365)
@@ -80,12 +80,9 @@ class ContinualCounter:
             epsilon: Of the whole stream, positive and finite.
             horizon: Largest number of values; None = not known, at the price of about a quarter more error.
             integer: True for whole counts >= 0 and whole answers; False for finite real values, rounded to 2^-10.
-            keep: How many past answers `answer` can repeat, beside those that the state holds anyway.
+            keep: Number of past answers that `answer` can repeat, beside those in the state anyway.
             ledger: Charged once, before the first value is read; None = one in memory.
             noise: None = fresh from the operating system. A fixed source marks the stream not private.
-
-        Raises:
-            InputError: If an argument is out of range.
         """
         if horizon is not None:
             fenwick.check_steps(horizon, name="horizon")
@@ -95,13 +92,13 @@ class ContinualCounter:
         self._largest = 2.0**53 * self._grid.step  # beyond, float64 skips grid steps
         self._law = NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
         self.epsilon, self.horizon, self.integer = float(epsilon), horizon, bool(integer)
-        self._ledger = Ledger(*fenwick.PAIR) if ledger is None else ledger
+        self._ledger = Ledger(*fenwick.ADJACENCY) if ledger is None else ledger
         self._noise = Noise.system() if noise is None else noise
         self._private = self._noise.private
         self._paid = False
         self._count, self._before = 0, 0  # values in all, and before the current block
         self._length = 1 if horizon is None else horizon  # of the current block
-        # Prefixes that later ones need: index in the block, true and noisy count (a tensor for several series).
+        # The prefixes that later ones need: index in the block, true and noisy count (a tensor for several series).
         self._indices: list[int] = [0]
         self._true: list[Any] = [0]
         self._noisy: list[Any] = [0]
@@ -114,7 +111,7 @@ class ContinualCounter:
 
     @property
     def event(self) -> Event:
-        """What the whole stream costs."""
+        """Price of the whole stream."""
         return self._law.event
 
     @property
@@ -127,12 +124,11 @@ class ContinualCounter:
 
         Args:
             value: Events since the last value: a whole number >= 0, or real with ``integer=False``.
-            index: Which value it is, from 1; None = the next. For one that was answered already the stored answer is
-                returned and ``value`` is not read: a second answer would be a second release.
+            index: Which value it is, from 1; None = the next. For an old index the stored answer is returned and
+                ``value`` is not read: a second answer would be a second release.
 
         Returns:
-            The noisy running count: int, or float with ``integer=False``. It may be negative and may fall: see
-            `isotonic`.
+            int, or float with ``integer=False``. It may be negative and may fall: see `isotonic`.
 
         Raises:
             InputError: If the value cannot be counted, the horizon is reached, or the answer of an old index is not
@@ -200,10 +196,10 @@ class ContinualCounter:
         return self._value(answers)
 
     def answer(self, index: int) -> Any:
-        """Return the stored answer of an old index: of the last one, of those that later answers build on, of ``keep``.
+        """Return the stored answer of an old index: the last one, those that later answers build on, those of ``keep``.
 
         Raises:
-            InputError: If it is not kept or was never given.
+            InputError: If no answer is stored for the index.
         """
         if isinstance(index, int) and 1 <= index <= self._count:
             if index - self._before in self._indices:
@@ -221,7 +217,6 @@ class ContinualCounter:
         return self._grid.value(steps) if isinstance(steps, Tensor) else steps * self._grid.step
 
     def _steps_of(self, value: Any) -> int:
-        """Return one value in grid steps."""
         if not self.integer and type(value) is float and abs(value) < self._largest:  # as `Grid.round`, and fast
             return round(value / self._grid.step)
         return int(self._to_steps(_tensor(value).reshape(())))
@@ -241,7 +236,7 @@ class ContinualCounter:
         return steps
 
     def _checked(self, values: Any) -> Tensor:
-        """Return values (..., T) in grid steps, checked against everything that could fail later."""
+        """Return values (..., T) in grid steps; refuse all that could fail later."""
         values = _tensor(values)
         if values.ndim == 0:
             raise InputError("release takes series (..., T); push takes a single value.")
@@ -284,7 +279,7 @@ class ContinualCounter:
         self._ahead = self._law.draw(divisors, self._noise).tolist()[::-1]
 
     def _rekey(self) -> None:
-        """Give a forked process noise of its own: two processes must not share what is still to come."""
+        """Give a forked process noise of its own: two processes must not share the noise to come."""
         if self._owner != os.getpid():
             self._owner, self._ahead = os.getpid(), []
             self._noise = Noise.system() if self._noise.private else self._noise
@@ -295,7 +290,7 @@ class ContinualCounter:
         self._noisy.pop()
 
     def _next_block(self) -> None:
-        """Begin the next block: what is left of the old one is its total. A known horizon has one block."""
+        """Begin the next block: of the old one only its total is kept. A known horizon has one block."""
         if self.horizon is None:
             self._before = self._count
             self._length *= 2
@@ -339,7 +334,7 @@ class ContinualCounter:
 
     @property
     def privacy(self) -> PrivacyReport:
-        """The guarantee of everything that this stream has released and will release."""
+        """The guarantee of all answers of this stream, past and future."""
         return stream_report(self.epsilon, self.event.pure, self._private)
 
     def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
@@ -347,11 +342,11 @@ class ContinualCounter:
 
         Args:
             folder: A new folder; `idpgan verify` reads it.
-            answers: (..., T), all that this stream has given, from the first value on.
-            data: What the card calls the stream.
+            answers: (..., T), all answers of this stream from the first value on.
+            data: Name of the stream on the card.
 
         Raises:
-            InputError: If the folder exists, or these are not the answers that were given, as far as the state knows.
+            InputError: If the folder exists, or ``answers`` contradicts the answers in the state.
         """
         known = [self._before + index for index in self._indices if self._before + index]
         if tuple(answers.shape) != (*(self._shape or ()), self._count) or not all(
@@ -365,9 +360,9 @@ class ContinualCounter:
     # State -----------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return what `from_state` needs, JSON-able: O(log count) numbers and the kept answers. Secret: true counts.
+        """Return the JSON-able state: O(log count) numbers and the kept answers. Secret: it holds true counts.
 
-        Noise of nodes that are still to come is not in it: a stream that is loaded draws that afresh.
+        Noise of nodes to come is not in it: a loaded stream draws it afresh.
         """
         rows = zip(self._indices, map(_plain, self._true), map(_plain, self._noisy), strict=True)
         return {
@@ -396,13 +391,8 @@ class ContinualCounter:
     ) -> Self:
         """Continue the stream of `state`, with fresh noise for the nodes to come.
 
-        Args:
-            state: From `state`.
-            epsilon: That of the stream: it is checked, not changed.
-            horizon: That of the stream.
-            integer: That of the stream.
-            ledger: The stream's; it must hold the charge already. None = one in memory.
-            noise: See the class.
+        ``epsilon``, ``horizon`` and ``integer`` are those of the stream: they are checked, not changed. The ledger must
+        hold the charge already; None = one in memory.
 
         Raises:
             InputError: If the state is foreign, damaged, or of another epsilon, horizon or kind of values.
@@ -446,7 +436,7 @@ class ContinualCounter:
 
 
 def _tensor(values: Any) -> Tensor:
-    """Return numbers as a tensor of a type that converts to 64 bits without loss."""
+    """Return numbers as a tensor whose type converts to 64 bits without loss."""
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -461,7 +451,6 @@ def _size(number: Any) -> float:
 
 
 def _stack(numbers: Sequence[Any], shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return the numbers of all series, int64 (..., K)."""
     return torch.stack([torch.as_tensor(number).to(device).expand(shape) for number in numbers], -1)
 
 

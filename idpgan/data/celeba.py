@@ -9,11 +9,10 @@ Each picture, 178 x 218, is cut to the 148 x 148 pixels in its middle and then m
 which averages over all pixels that fall into one (antialiased): 48 x 48, or what ``data.image_size`` says. The IDP-GAN
 paper has 48 x 48 and does not say how; this cut is that of most GANs on this set.
 
-Whatever is in this layout is taken: torchvision compares the MD5 sums of the five lists with the originals, which would
-refuse a part of the set or drawn faces in its place, so that comparison is left out, and what the lists hold is checked
-instead. A picture that is missing, damaged or of another size keeps its row as a null record. The official partition is
-not used: parts are dealt out as for every set (`split.py`), by ``data.split_by = "identity"`` so that nobody is in two
-of them. Nothing is labeled unless ``data.label`` names
+The files are not compared with the originals: torchvision's MD5 sums would refuse a part of the set or drawn faces in
+this layout. What the lists hold is checked instead. A picture that is missing, damaged or of another size keeps its
+row as a null record. The official partition is not used: parts are dealt out as for every set (`split.py`), by
+``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless ``data.label`` names
 attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
@@ -50,7 +49,7 @@ FOLDERS = (".", "celeba", "CelebA")
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Count pictures and people by the lists; None where the files are not there."""
+    """Count pictures and people by the lists; None if the files are missing."""
     place = _locate(config.data_root)
     if place is None:
         return None
@@ -109,7 +108,6 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
 
 
 def _side(config: DataConfig) -> int:
-    """Return the side of the images that come out."""
     height, width = config.sides or (SIDE, SIDE)
     if height != width or height > CUT:
         raise DataError(
@@ -120,7 +118,7 @@ def _side(config: DataConfig) -> int:
 
 
 def _locate(root: Path) -> Path | None:
-    """Return the folder that holds pictures and lists; None where no place has the pictures."""
+    """Return the folder that holds pictures and lists; None if no place has the pictures."""
     place = next((root / name for name in FOLDERS if (root / name / PICTURES).is_dir()), None)
     if place is None:
         return None
@@ -131,7 +129,7 @@ def _locate(root: Path) -> Path | None:
 
 
 def _loaded(place: Path) -> CelebA:
-    """Let torchvision read the lists, without its comparison of MD5 sums (see above)."""
+    """Let torchvision read the lists, without its comparison of MD5 sums."""
     from torchvision.datasets import CelebA
 
     class LocalCelebA(CelebA):
@@ -208,7 +206,6 @@ def _people(path: Path) -> tuple[int, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a list."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:

@@ -27,8 +27,8 @@ class DataConfig(Section):
     """Which images, and how they are split into public, private, holdout and test.
 
     What is public about a folder of images (``num_images``, ``image_size``, ``channels``, ``classes``, ``num_people``)
-    is declared here and never derived from the images: "folder" and "face-folder" want these keys, and refuse what
-    contradicts them. Other sources know them as constants of their format.
+    is declared here and never derived from the images. "folder" and "face-folder" need these keys, and refuse a folder
+    that contradicts them. Other sources know them as constants of their format.
 
     Attributes:
         name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces".
@@ -87,7 +87,7 @@ class DataConfig(Section):
     @field_validator("label", mode="before")
     @classmethod
     def _read_label(cls, label: Any) -> Any:
-        """Take one name for a list of one."""
+        """Accept one name for a list of one."""
         return (label,) if isinstance(label, str) else label
 
     @model_validator(mode="after")
@@ -161,12 +161,12 @@ class DataConfig(Section):
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Names in `label` whose combinations are the classes; none where it is one column with declared `classes`."""
+        """Names in `label` whose combinations are the classes; none for one column with declared `classes`."""
         return () if self.classes else self.label
 
     @property
     def sides(self) -> tuple[int, int] | None:
-        """Height and width of `image_size`; None where it is not given."""
+        """Height and width of `image_size`."""
         return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property

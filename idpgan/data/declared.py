@@ -1,8 +1,8 @@
 """What is public about a folder of images is declared in the config, and checked here; it is never derived.
 
-A count, a size or a list of classes that is taken from private files changes when one of them goes. So these facts come
-from the config alone. What lies in the folder may only contradict them, which is an error; the message shows what was
-found, for the user to confirm and copy.
+A count, a size or a list of classes that is taken from private files changes when one of the files goes. So the config
+alone states them. A folder that contradicts the config is an error; its message shows what was found, for the user to
+confirm and copy.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lie
 def declared_shape(
     config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header, hint: str = ""
 ) -> tuple[int, int, int]:
-    """Return the declared (C, H, W), after everything that is declared was held against what lies there.
+    """Return the declared (C, H, W), after every declared key was compared with the folder.
 
     Args:
         config: Declares every key of ``counted``, image_size and channels.
         root: The folder, for messages.
         paths: Its image files, at least one; a few headers are read.
         counted: What was found by names alone: num_images, num_people, classes.
-        header: Reads a header.
-        hint: What else to say where something is not declared.
+        hint: What else to say if a key is not declared.
 
     Raises:
-        DataError: If a key is missing (all of them are named, with what was found), if a number is another, or if most
+        DataError: If keys are missing (all of them are named, with what was found), if a number is another, or if most
             files cannot be what is declared.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
@@ -77,7 +76,7 @@ def declared_shape(
 
 
 def _way_out(key: str, declared: int, found: int) -> str:
-    """Say what to do about a number that is not the declared one."""
+    """Say what to do about a number that contradicts the declared one."""
     if found > declared:
         return f"If files were added, take them out again; if {found} is right, set data.{key} to it."
     return (
@@ -88,7 +87,7 @@ def _way_out(key: str, declared: int, found: int) -> str:
 
 @functools.cache  # once a folder, although it is described by several rooms
 def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Path) -> None:
-    """Say which names do not meet: a misspelled class would make null records of all its files."""
+    """Warn of class names on one side only: a misspelled class would make null records of all its files."""
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
     if declared and found and (empty or unwanted):  # without classes all folders are alike
         _LOG.warning(
@@ -104,7 +103,7 @@ def shown(value: Any) -> str:
 
 
 def probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
-    """Read some headers, spread over the folder, None for a file that has none; and the first reason why not."""
+    """Read some headers, spread over the folder, None for an unreadable one; and the first error."""
     step = -(-len(paths) // _PROBES)
     shapes: list[tuple[int, int, int] | None] = []
     first = None
@@ -127,5 +126,4 @@ def looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
 
 
 def _written(height: int, width: int) -> int | list[int]:
-    """Return a size as the config writes it."""
     return height if height == width else [height, width]

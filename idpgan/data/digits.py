@@ -16,7 +16,7 @@ CLASSES = tuple("0123456789")
 
 
 def describe(config: DataConfig) -> Found:
-    """Return the published constants; the set brings no test images."""
+    """Return the published constants; the set has no test images of its own."""
     return Found(num_images=1797, num_test=None, image_shape=(1, 8, 8), classes=CLASSES)
 
 

@@ -1,9 +1,9 @@
 """Draw faces: soft masks of distances, painted one over the other, all images of a batch at once.
 
-Lengths are in head units: half the image height (or 0.6 of its width where that is less) at scale 1; x to the right, y
+Lengths are in head units: half the image height (or 0.6 of its width if that is less) at scale 1; x to the right, y
 down, the head's center at 0. The head is half an ellipsoid: a pixel inside its outline is a point of its surface, which
-yaw and nod turn about, and features are painted in the turned coordinates ``(face_x, face_y)``. Its normals meet the
-light. A mask is 1 - distance to an outline in pixels, cut off at 0 and 1, so edges are a pixel wide at any size.
+yaw and nod turn about. Features are painted in the turned coordinates ``(face_x, face_y)``; light falls on the
+normals. A mask is 1 - distance to an outline in pixels, cut off at 0 and 1, so edges are a pixel wide at any size.
 """
 
 from __future__ import annotations
@@ -26,16 +26,9 @@ def colored(rgb: Tensor, channels: int) -> Tensor:
 
 
 def render(look: Look, height: int, width: int, channels: int) -> Tensor:
-    """Draw one image per row of ``look``.
+    """Draw one image per row of ``look``: float32 (B, C, H, W), about [0, 1], neither clamped nor noisy.
 
-    Args:
-        look: The numbers of `idpgan.data.face_looks.looks`.
-        height: H in px.
-        width: W in px.
-        channels: C, 1 or 3.
-
-    Returns:
-        float32 (B, C, H, W), about [0, 1], neither clamped nor noisy.
+    The look holds the numbers of `idpgan.data.face_looks.looks`; height and width are in px, C is 1 or 3.
     """
     picture = Picture(look, height, width, channels)
     picture.paint_behind()
@@ -52,14 +45,7 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
 
 
 class Picture:
-    """A batch of pictures while they are painted.
-
-    Args:
-        look: See `render`.
-        height: H in px.
-        width: W in px.
-        channels: C, 1 or 3.
-    """
+    """A batch of pictures while they are painted; arguments as of `render`."""
 
     def __init__(self, look: Look, height: int, width: int, channels: int) -> None:
         self.look, self.channels = look, channels
@@ -96,12 +82,11 @@ class Picture:
         return (0.5 - distance * self.per_px).clamp_(0, 1)
 
     def _ellipse(self, x: Tensor, y: Tensor, radius_x: Tensor, radius_y: Tensor) -> Tensor:
-        """Return the mask of an ellipse around 0."""
         radius = ((x / radius_x).square() + (y / radius_y).square()).sqrt_()
         return self._mask((radius - 1) * torch.minimum(radius_x, radius_y))
 
     def _paint(self, mask: Tensor, color: Tensor | tuple[float, float, float]) -> None:
-        """Lay a color, (B, C, 1, 1) or RGB, over the pictures where the mask says."""
+        """Lay a color, (B, C, 1, 1) or RGB, over the pictures in the share that the mask says."""
         if isinstance(color, tuple):
             color = colored(torch.tensor([color], device=mask.device), self.channels)
         self.image.lerp_(color, mask[:, None])
@@ -198,7 +183,7 @@ class Picture:
         self._paint(brows * self.head * 0.9, look["brow_color"])
 
     def shade(self) -> None:
-        """Darken what looks away from the light."""
+        """Darken what faces away from the light."""
         look = self.look
         normal_x, normal_y, normal_z = self.normal
         light_z = (1 - look["light_x"].square() - look["light_y"].square()).clamp(min=0.05).sqrt()

@@ -1,4 +1,4 @@
-"""`face-folder`: the face databases of the papers, each recognized from its folder layout. Every image has its person.
+"""`face-folder`: the face databases of the papers, each recognized by its folder layout. Every image has its person.
 
     orl        s1/1.pgm                                ORL / AT&T
     yale       subject01.happy, subject01.happy.gif    Yale: one flat folder, with or without an extension
@@ -7,21 +7,20 @@
     faces95    PERSON/PERSON.1.jpg                     Faces95
     people     PERSON/...                              a folder per person, files of any name at any depth (CMU PIE)
 
-They are tried in this order; ``data.layout`` names one instead. Folders that only hold one folder are passed through.
-People and files are taken in the order of their numbers (s2 before s10, 2.pgm before 10.pgm), so that "the first half
-of each person's images" is the paper's.
+They are tried in this order; ``data.layout`` names one instead. A folder that only holds one folder is passed through.
+People and files are ordered by their numbers (s2 before s10, 2.pgm before 10.pgm), so that "the first half of each
+person's images" is the paper's.
 
 Left out, besides hidden files: ``README*``, ``*.txt`` and ``*.html`` in any layout; in yale-b also ``*_Ambient.pgm``
 (taken without flash), ``*.bad`` (damaged at the source), ``*.info`` and ``*.log``. Numbers may have gaps in yale-b (the
-original lacks yaleB14), in orl and yale a gap is an error.
+original lacks yaleB14); a gap in orl and yale is an error.
 
 A file that is empty, damaged or of another size keeps its position, and its person, as a null record. Numbers of images
-and people, size and channels are declared (`declared`); who is on which picture is said by the layout, and public.
+and people, size and channels are declared (`declared`). The layout says who is on which picture, which is public.
 
-Nothing is labeled: identities are people and not classes, since a private generator of each single person has
-nothing to hide behind. Where people shall be the classes, read the same folder as ``data.name = "folder"``. Formats,
-colors and sizes are those of `folder`: pixels are not resized, and grey is made of colors where
-``data.channels = 1`` says so.
+Images are unlabeled: identities are people and not classes, since a private generator of each single person has nothing
+to hide behind. For people as classes read the same folder as ``data.name = "folder"``. Formats, colors and sizes are
+those of `folder`: pixels are not resized, and ``data.channels = 1`` converts colors to grey.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Hold what is declared against the files' names and some headers; None where the folder is not there."""
+    """Compare what is declared with the files' names and some headers; None if the folder is missing."""
     if not _root(config).is_dir():
         return None
     people, shape = _declared(config)
@@ -82,7 +81,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 
 
 def _declared(config: DataConfig) -> tuple[People, folder.Shape]:
-    """List the files of each person, and check everything that is declared about them."""
+    """List the files of each person, and check all declared keys."""
     people = scan(_root(config), config.layout)
     paths = [path for files in people.values() for path in files]
     counted = {"num_images": len(paths), "num_people": len(people)}
@@ -99,7 +98,7 @@ def scan(root: Path, layout: str | None = None) -> People:
 
     Raises:
         ConfigError: If there is no layout of that name.
-        DataError: As `read` says, without opening a file.
+        DataError: As `read` raises it, without opening a file.
     """
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"data.layout = '{layout}' is no known layout. {nearest_hint(layout, LAYOUTS)}")
@@ -129,11 +128,7 @@ def tree(root: Path) -> tuple[Path, ...]:
 
 
 def recognize(root: Path) -> str:
-    """Return the name of the layout that a folder has.
-
-    Raises:
-        DataError: If it has none of them.
-    """
+    """Return the name of a folder's layout; raises `DataError` if it has none of them."""
     found = _visible(root)
     folders = [path for path in found if path.is_dir()]
     if found and not folders and all(_YALE.fullmatch(path.name) for path in found):
@@ -158,14 +153,13 @@ def recognize(root: Path) -> str:
 
 
 def _root(config: DataConfig) -> Path:
-    """Return the folder of faces, which no default stands for."""
     if config.root is None:
         raise ConfigError("data.root is missing: with data.name = 'face-folder' it names the folder of faces.")
     return config.data_root
 
 
 def _passed_through(root: Path) -> Path:
-    """Go down to the first folder that holds more than one folder of folders."""
+    """Descend to the first folder that holds more than one folder of folders."""
     found = _visible(root)
     while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
         inside = _visible(found[0])
@@ -220,7 +214,6 @@ def _faces94(root: Path) -> People:
 
 
 def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
-    """Take each folder as a person."""
     people: People = {}
     for place in _folders(root):
         files = [path for path in folder.walk(place) if not _NOTES.fullmatch(path.name)]
@@ -248,12 +241,12 @@ LAYOUTS: Mapping[str, Callable[[Path], People]] = {
 
 
 def _visible(root: Path) -> list[Path]:
-    """List a folder without what is hidden and without notes."""
+    """List a folder without hidden files and notes."""
     return [path for path in folder.entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
 
 
 def _folders(root: Path) -> list[Path]:
-    """List the folders of a folder that may hold nothing else."""
+    """List the folders of a folder that must hold nothing else."""
     found = _visible(root)
     for path in found:
         if not path.is_dir():
@@ -270,7 +263,6 @@ def _is_faces95(place: Path) -> bool:
 
 
 def _matched(pattern: re.Pattern[str], path: Path, expected: str) -> re.Match[str]:
-    """Return the match of a file's or folder's name."""
     match = pattern.fullmatch(path.name)
     if match is None:
         raise DataError(f"{path} has no place in this layout, whose names are like {expected}. Move it away.")
@@ -278,7 +270,7 @@ def _matched(pattern: re.Pattern[str], path: Path, expected: str) -> re.Match[st
 
 
 def _without_gaps(root: Path, numbers: Sequence[int], name: str) -> None:
-    """Refuse numbers of people with a gap, or a number that two people have."""
+    """Refuse a gap in the numbers of people, or a number that two people have."""
     twice = [number for number, count in Counter(numbers).items() if count > 1]
     if twice:
         raise DataError(f"{root} has two folders of person {twice[0]}. Move one of them away.")
@@ -293,7 +285,7 @@ def _without_gaps(root: Path, numbers: Sequence[int], name: str) -> None:
 
 
 def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sorting key that counts: s2 before s10."""
+    """Return a sorting key by numbers: s2 before s10."""
     parts = re.findall(r"\d+|\D+", text)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
 

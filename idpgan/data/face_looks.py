@@ -135,17 +135,11 @@ _RIMS = ((0.06, 0.05, 0.05), (0.30, 0.18, 0.10), (0.55, 0.48, 0.36), (0.62, 0.62
 
 
 def looks(num: int, people: int, channels: int, rng: torch.Generator) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Draw the numbers of all pictures.
-
-    Args:
-        num: Pictures; picture i shows person ``i * people // num``.
-        people: People.
-        channels: C of the colors, 1 or 3.
-        rng: On the CPU.
+    """Draw the numbers of all pictures; picture i shows person ``i * people // num``.
 
     Returns:
-        The look: float32 (num, 1, 1) by name, and colors (num, C, 1, 1); the person of each picture, int64 (num,);
-        the attributes, uint8 (num, len(ATTRIBUTES)).
+        The look: float32 (num, 1, 1) by name, and colors (num, channels, 1, 1); the person of each picture, int64
+        (num,); the attributes, uint8 (num, len(ATTRIBUTES)).
     """
     person = torch.arange(num) * people // num
     look = {name: column[person] for name, column in _drawn(PERSON, people, rng).items()}
@@ -164,7 +158,7 @@ def _drawn(ranges: Mapping[str, tuple[float, float]], num: int, rng: torch.Gener
 
 
 def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Turn habits and moods into what is painted; return the attributes, bool (num,) by name."""
+    """Turn habits and moods into numbers to paint; return the attributes, bool (num,) by name."""
     # A third of the people always wear glasses, a tenth now and then.
     glasses = (look["spectacles"] < 0.32) | ((look["spectacles"] < 0.42) & (look["puts_on"] < 0.5))
     smiling = look["mood"] < 0.15 + 0.60 * look["cheerful"]
@@ -232,7 +226,7 @@ def _colors(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _muted(colors: Tensor) -> Tensor:
-    """Take a third of the saturation off colors (N, 3)."""
+    """Remove a third of the saturation of colors (N, 3)."""
     return torch.lerp(colors.mean(1, keepdim=True), colors, 0.67)
 
 

@@ -43,16 +43,13 @@ def draw(
     """Draw faces, person after person.
 
     Args:
-        num: Images; may be left out where ``people`` and ``per_person`` are given.
+        num: Images; may be left out if ``people`` and ``per_person`` are given.
         size: (H, W) in px, or one number for both; each at least 16.
         channels: 1 (grey: the luma of the colors) or 3 (RGB).
-        people: People that the images are shared out to equally; None = num / per_person, or one image each.
+        people: People with equally many images; None = num / per_person, or one image each.
         per_person: Images of each person; None = num / people.
-        seed: At least 0. Fixes people and pictures; the first images of a longer series of as many people a
-            picture differ.
-        device: Where to draw and return them.
+        seed: At least 0. Fixes people and pictures; with another ``num`` or ``people`` even the first images differ.
         batch_size: Images drawn at once; None fits the cache. Does not change the images.
-        progress: Told of the images.
 
     Returns:
         uint8 (num, C, H, W), with `identities` 0, 0, ..., people - 1 and the attributes `ATTRIBUTES`; no classes.
@@ -90,7 +87,7 @@ def draw_people(people: int, per_person: int, height: int, width: int, channels:
 
 
 def describe(config: DataConfig) -> Found:
-    """Return the numbers of the config; the set brings no test images."""
+    """Return the numbers of the config; the set has no test images of its own."""
     num, people = _configured(config)
     (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
     _check(height, width, channels, SEED)
@@ -99,18 +96,14 @@ def describe(config: DataConfig) -> Found:
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Draw the faces that the config asks for: ``num_images``, ``num_people``, ``image_size``, ``channels``.
-
-    Raises:
-        DataError: If a number is out of range.
-    """
+    """Draw the faces that the config asks for; raises `DataError` if a number is out of range."""
     num, people = _configured(config)
     sides, channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
     return Read(draw(num, sides, channels, people=people, seed=SEED, progress=progress))
 
 
 def _configured(config: DataConfig) -> tuple[int, int]:
-    """Return images and people as the config or the defaults have them."""
+    """Return the numbers of images and people by the config or the defaults."""
     num = config.num_images or NUM_IMAGES
     people = config.num_people or min(NUM_PEOPLE, num)
     (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
@@ -120,7 +113,6 @@ def _configured(config: DataConfig) -> tuple[int, int]:
 
 
 def _counted(num: int | None, people: int | None, per_person: int | None) -> tuple[int, int]:
-    """Return the numbers of images and people."""
     if num is None:
         if people is None or per_person is None:
             raise DataError("Say how many faces to draw: num, or people and per_person.")
@@ -146,7 +138,7 @@ def _check(height: int, width: int, channels: int, seed: int) -> None:
 
 
 def _noise(start: int, num: int, height: int, width: int, key: int, device: torch.device) -> Tensor:
-    """Return noise of mean 0, variance 1, (num, 1, H, W): the sum of the bytes of a hash of image and pixel."""
+    """Return noise of mean 0, variance 1, (num, 1, H, W): the byte sum of a hash of image and pixel."""
     pixels = height * width
     count = torch.arange(start * pixels, (start + num) * pixels, dtype=torch.int64, device=device)
     bits = (count + (key & 0xFFFFFFFF)) & 0xFFFFFFFF

@@ -6,13 +6,13 @@
     root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` writes it)
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
-and folders are left out: ``.DS_Store`` and whatever else begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what
-`idpgan sample` writes beside its images (`EXPORTED`). Any other file whose name is no image's is an error naming it.
+and folders are left out: every name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what `idpgan sample`
+writes beside its images (`EXPORTED`). Any other file without an image's name is an error naming it.
 
-A position is a file, in the order of the names: of the class folder, of the folder below it, of the file; or a row of
-metadata.csv, in the order of the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a
-class that is none of `data.classes` keeps its position as a null record, so that nobody else's position depends on it.
-Files that metadata.csv does not name are not read. Numbers, size, channels and classes are declared (`declared`).
+A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
+the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a class that is not in
+`data.classes` keeps its position as a null record, so that nobody else's position depends on it. Files that
+metadata.csv does not name are not read. Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Files(NamedTuple):
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Hold what is declared against the files' names and some headers; None where the folder is not there."""
+    """Compare what is declared with the files' names and some headers; None if the folder is missing."""
     if not _root(config).is_dir():
         return None
     if _has_metadata(config):
@@ -83,7 +83,7 @@ def describe(config: DataConfig) -> Found | None:
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Decode every image once; the second set is that of ``test/``, where there is one.
+    """Decode every image once; the second set is that of ``test/``, if there is one.
 
     Raises:
         DataError: If there are no images, or the folder contradicts what is declared.
@@ -105,7 +105,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 
 
 def _has_metadata(config: DataConfig) -> bool:
-    """Tell whether rows of a metadata.csv are the positions."""
+    """Tell whether the rows of a metadata.csv are the positions."""
     return (_root(config) / METADATA).is_file()
 
 
@@ -124,7 +124,7 @@ def _read_rows(config: DataConfig, progress: Progress) -> Read:
 
 
 def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
-    """List the rows of metadata.csv, and check everything that is declared about them."""
+    """List the rows of metadata.csv, and check all declared keys."""
     root = _root(config)
     rows = read_rows(root, config.label)
     if not rows.paths:
@@ -167,7 +167,6 @@ def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
 
 
 def _first(values: Sequence[str]) -> str:
-    """Show the first values of a column."""
     return ", ".join(map(shown, values[:20])) + ", ..." * (len(values) > 20)
 
 
@@ -198,12 +197,12 @@ def _public_rows(root: Path, config: DataConfig | None) -> Files:
 
 
 def read_all(root: Path, channels: int | None, progress: Progress = silent, config: DataConfig | None = None) -> Images:
-    """Read a folder that protects nobody, train/ and test/ together where it has them; its classes are its folders.
+    """Read a folder that protects nobody, train/ and test/ together if it has them.
 
-    Where it has a metadata.csv, its classes are those of a config.
+    Its classes are its folders; with a metadata.csv they are those of ``config``.
 
     Raises:
-        DataError: If there are no images, or for the first file that is damaged or not like the first one.
+        DataError: If there are no images, or for the first file that is damaged or unlike the first one.
     """
     files = scanned(root, config)
     shape = decode(files.paths[0], channels).shape
@@ -232,7 +231,7 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
 
 
 def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
-    """List the files, and check everything that is declared about them."""
+    """List the files, and check all declared keys."""
     root = _root(config)
     if config.label:
         raise DataError(
@@ -255,21 +254,19 @@ def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
 
 
 def _class_names(root: Path) -> list[str]:
-    """List the class folders."""
     return [path.name for path in entries(root) if path.is_dir()]
 
 
 def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files | None]:
-    """List the images of a folder, and those of its ``test/`` where it holds ``train/`` and ``test/``.
+    """List the images of a folder, and those of its ``test/`` if it holds ``train/`` and ``test/``.
 
     Args:
-        root: The folder.
         classes: Declared names of class folders; none makes all images unlabeled. None takes the folders that are
             there, each of which must hold images.
 
     Raises:
-        DataError: If there is a file whose name is no image's, or, without declared classes, no image at all or a class
-            without images.
+        DataError: If a file has no image's name, or, without declared classes, if there is no image or a class without
+            images.
     """
     if not root.is_dir():
         raise DataError(
@@ -295,14 +292,8 @@ def read_files(
 ) -> tuple[Images, tuple[Refused, ...]]:
     """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
 
-    Args:
-        files: At least one.
-        shape: (C, H, W) of every image.
-        decoder: Makes an image of a path.
-        progress: Told of the files now and then, from this thread.
-
     Returns:
-        One image for each file, in their order, and those that stand as null records.
+        One image of ``shape`` = (C, H, W) for each file, in their order, and the null records among them.
     """
     paths, labels = files.paths, torch.tensor(files.labels, dtype=torch.int64)
     check_memory(
@@ -335,14 +326,12 @@ def read_files(
 
 
 def _root(config: DataConfig) -> Path:
-    """Return the folder of images, which no default stands for."""
     if config.root is None:
         raise ConfigError("data.root is missing: with data.name = 'folder' it names the folder of images.")
     return config.data_root
 
 
 def _joined(train: Files, test: Files) -> Files:
-    """Put two lists with the same classes together."""
     return Files(train.paths + test.paths, train.labels + test.labels, train.classes)
 
 
@@ -371,7 +360,7 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
 
 
 def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = False) -> tuple[Path, ...]:
-    """Return the paths if there are any, and if all of them are named like images."""
+    """Return the paths; refuse none at all, or a name that is not an image's."""
     for path in paths:
         if path.suffix.lower() not in EXTENSIONS:
             raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
@@ -395,7 +384,7 @@ def walk(folder: Path) -> list[Path]:
 
 
 def _unreadable(error: OSError) -> None:
-    """Refuse a folder that cannot be listed, which `os.walk` would leave out."""
+    """Refuse a folder that cannot be listed; `os.walk` would leave it out."""
     raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
 
 
@@ -405,7 +394,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def _is_visible(name: str) -> bool:
-    """Tell files and folders that people put there from what systems leave behind."""
+    """Tell the user's files and folders from those that systems leave behind."""
     return not name.startswith(".") and name.lower() not in (*HIDDEN, *EXPORTED)
 
 
@@ -430,10 +419,7 @@ def header(path: Path, channels: int | None) -> Shape:
 def open_image(
     path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
 ) -> tuple[Image.Image, str]:
-    """Read an image's header, or all of it; return it with the mode that it is to have.
-
-    Another size than (H, W) is refused before a pixel is read.
-    """
+    """Read an image's header, or all of it, and return it with its target mode; refuses a wrong size (H, W) first."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
             raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Replace it.")
@@ -460,5 +446,4 @@ def open_image(
 
 
 def _shown(shape: tuple[int, ...]) -> str:
-    """Show (C, H, W) the way people write sizes."""
     return f"{shape[2]} x {shape[1]} {MODES[shape[0]]}"

@@ -15,7 +15,7 @@ from idpgan.errors import DataError
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """A set of images, all of one shape, with their labels.
+    """Images of one shape, with their labels.
 
     Attributes:
         images: uint8 (N, C, H, W), C = 1 (grey) or 3 (RGB), values [0, 255].
@@ -24,13 +24,13 @@ class Images:
         identities: int64 (N,), a number per person; None where the set does not know them.
         attributes: uint8 (N, A), each 0 or 1; None where the set has none.
         attribute_names: Public names of the A attributes; empty where the set has none.
-        null: bool (N,), True where the position holds the *null record*; None where none does. A null record stands for
-            an image that is not there: it keeps its position and its person number, adds nothing to any sum, and is
-            never shown to anybody. Its pixels, label and attributes are 0 and mean nothing (see `zeroed_out`).
+        null: bool (N,), True where the position holds the *null record*; None if none does. A null record stands for
+            an absent image: it keeps its position and its person number, adds nothing to any sum, and is never shown to
+            anybody. Its pixels, label and attributes are 0 and mean nothing (see `zeroed_out`).
 
     Raises:
         DataError: If shapes or types do not fit together. (Values are checked where they are read, see `check_labels`:
-            here it would make the CPU wait for the GPU at each batch.)
+            a check here would make the CPU wait for the GPU at each batch.)
     """
 
     images: Tensor
@@ -57,7 +57,6 @@ class Images:
         self._check_attributes()
 
     def _check_attributes(self) -> None:
-        """Check that attributes and their names fit together."""
         names, attributes = self.attribute_names, self.attributes
         if (attributes is None) != (not names):
             raise DataError("Attributes and their names go together: give both or neither.")
@@ -81,7 +80,7 @@ class Images:
         return self.images.numel()
 
     def to(self, device: torch.device | str) -> Images:
-        """Return the set on a device (the same tensors where they are there already)."""
+        """Return the set on a device."""
         return self._each(lambda tensor: tensor.to(device))
 
     def pin_memory(self) -> Images:
@@ -89,14 +88,14 @@ class Images:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def select(self, index: Tensor) -> Images:
-        """Return a copy of the images at `index`, int64 (B,) or bool (N,); an index on another device is brought."""
+        """Return a copy of the images at `index`, int64 (B,) or bool (N,), on any device."""
         index = index.to(self.images.device)
         return self._each(lambda tensor: tensor[index])
 
     def zeroed_out(self, index: Tensor) -> Images:
         """Return a copy in which the positions at `index`, int64 (B,) or bool (N,), hold the null record.
 
-        This is what neighboring data sets differ in under zero-out-one: N, the order and the people stay.
+        The copy is the set's neighbor under zero-out-one: N, the order and the people stay.
         """
         null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
         null[index.to(null.device)] = True
@@ -116,14 +115,11 @@ class Images:
         )
 
     def existing(self) -> Images:
-        """Return the set without null records: for judging on the curator's side, never for what is released."""
+        """Return the set without null records: for judging on the curator's side, never for a release."""
         return self if self.null is None else dataclasses.replace(self.select(~self.null), null=None)
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) of shape, pixels, labels, class names, identities, attributes and null records.
-
-        The order counts.
-        """
+        """Return the SHA-256 (hex) of all contents, null records included, in their order."""
         header = [list(self.images.shape), self.classes, self.labels is not None, self.identities is not None]
         header += [self.attribute_names, self.null is not None]
         sha = hashlib.sha256(json.dumps(header).encode())
@@ -133,7 +129,6 @@ class Images:
         return sha.hexdigest()
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
-        """Return a copy whose tensors went through `change`."""
 
         def changed(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else change(tensor)
@@ -185,7 +180,7 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """Return a float32 copy of uint8 pixels; anything else has been mapped already."""
+    """Return a float32 copy of uint8 pixels; refuse other types, which were mapped already."""
     if images.dtype != torch.uint8:
         raise ValueError(f"Expected uint8 images in [0, 255], got {images.dtype}: are they mapped to float already?")
     return images.to(torch.float32)

@@ -63,7 +63,6 @@ def labeled_by(images: Images, label: Sequence[str], source: str) -> Images:
     """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
 
     Args:
-        images: A set with attributes.
         label: Names of attributes, bit 0 first; empty leaves the set as it is.
         source: Name of the source, for the error.
 

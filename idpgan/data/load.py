@@ -56,8 +56,8 @@ class Split:
     """The four disjoint parts of a data set.
 
     Attributes:
-        public: Images that get no protection at all; empty unless the config asks for them. None is a null record:
-            another public image stands in its place, so that their number is the declared one.
+        public: Images without any protection; empty unless the config asks for them. None is a null record: another
+            public image stands in its place, so that their number is the declared one.
         private: Images that the guarantee covers. Every position is there, null records included.
         holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
         test: Images that judge what was trained.
@@ -106,13 +106,13 @@ class Split:
         return dataclasses.replace(self, public=public, private=private, holdout=holdout, test=test)
 
     def existing(self) -> Split:
-        """Return the split without null records: for judging on the curator's side, never for what is released."""
+        """Return the split without null records: for judging on the curator's side, never for a release."""
         parts = {name: getattr(self, name).existing() for name in ("public", "private", "holdout", "test")}
         return dataclasses.replace(self, **parts)
 
 
 def place(images: Images, device: torch.device | str) -> Images:
-    """Return the images on the device, or page-locked on the CPU where they would fill more than half the free GPU."""
+    """Return the images on the device, or page-locked on the CPU if they would fill over half the free GPU memory."""
     device = torch.device(device)
     if device.type == "cuda" and not images.images.is_cuda:
         free, _ = torch.cuda.mem_get_info(device)
@@ -123,10 +123,6 @@ def place(images: Images, device: torch.device | str) -> Images:
 
 def load(config: DataConfig, progress: Progress = silent) -> Split:
     """Read the data set that a config names, on the CPU, and split it by fixed index.
-
-    Args:
-        config: Which images, and the shares of the parts.
-        progress: Told of the images while many files are read.
 
     Raises:
         ConfigError: If there is no source of that name.
@@ -162,7 +158,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
 
 
 def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfig) -> None:
-    """Tell the curator once which files stand as null records; most of them are a wrong folder."""
+    """Tell the curator once which files stand as null records; refuse if most do: it is the wrong folder."""
     if not refused:
         return
     message = f"{len(refused)} of {num_files} files of '{config.name}' cannot be used as declared"
@@ -178,13 +174,13 @@ def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfi
 
 
 def _part(images: Images, index: Tensor) -> Images:
-    """Return one part; it knows of null records only where it has some."""
+    """Return one part, without the mask if it holds no null record."""
     part = images.select(index)
     return part if part.null is None or bool(part.null.any()) else dataclasses.replace(part, null=None)
 
 
 def _filled(public: Images) -> Images:
-    """Put public images in the places of null records among them, in turn."""
+    """Replace null records among public images by the others in turn."""
     if public.null is None:
         return public
     there = torch.nonzero(~public.null)[:, 0]
@@ -209,7 +205,6 @@ def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices
 
 
 def _sizes(found: Found, config: DataConfig) -> Sizes:
-    """Return the sizes of the parts before anything is read."""
     if config.split_by == "image":
         return split_sizes(found.num_images, found.num_test, config)
     if not found.people:
@@ -225,11 +220,11 @@ def _no_people(config: DataConfig) -> DataError:
 
 
 def describe(config: DataConfig) -> DataShape | None:
-    """Return sizes, shape and classes without reading an image; None where the files are not there.
+    """Return sizes, shape and classes without reading an image; None if the files are missing.
 
     Raises:
         ConfigError: If there is no source of that name.
-        DataError: If what can be seen already will make `load` fail.
+        DataError: If it is plain already that `load` will fail.
     """
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
@@ -264,11 +259,7 @@ def _check_shape(shape: DataShape, config: DataConfig) -> None:
 
 
 def known_shape(config: DataConfig) -> DataShape:
-    """Return what `describe` does, of a data set that must be there.
-
-    Raises:
-        ConfigError: If it is not there.
-    """
+    """Return what `describe` does; raises `ConfigError` if the files are missing."""
     shape = describe(config)
     if shape is None:
         raise ConfigError(
@@ -279,7 +270,6 @@ def known_shape(config: DataConfig) -> DataShape:
 
 
 def _source(config: DataConfig) -> Source:
-    """Return the source by its name."""
     if config.name not in SOURCES:
         raise ConfigError(f"data.name = '{config.name}' is no known data set. {nearest_hint(config.name, SOURCES)}")
     return SOURCES[config.name]
@@ -305,7 +295,7 @@ def _public_root(config: DataConfig) -> Path | None:
 
 @contextlib.contextmanager
 def _naming_files(config: DataConfig) -> Iterator[None]:
-    """Turn what the system says of a file (no permission, no space, gone) into one error that names it."""
+    """Turn an error of the system (no permission, no space, gone) into one that names the file."""
     try:
         yield
     except OSError as error:
@@ -325,7 +315,6 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
 
 
 def _declared(images: Images, config: DataConfig) -> Images:
-    """Return the images in the declared shape."""
     return _colored(images, _declared_shape(images.image_shape, config)[0])
 
 
@@ -337,7 +326,7 @@ def _colored(images: Images, channels: int) -> Images:
 
 
 def _relabeled(part: Images, classes: tuple[str, ...]) -> Images:
-    """Number labels as the other parts do where a part lacks some of their classes, or counts them in another order."""
+    """Number a part's labels by the classes of the whole set, which it may lack or order otherwise."""
     if part.labels is None or not set(part.classes) <= set(classes):
         return part
     number = torch.tensor([classes.index(name) for name in part.classes])
@@ -345,7 +334,7 @@ def _relabeled(part: Images, classes: tuple[str, ...]) -> Images:
 
 
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
-    """Return a part in the declared shape if it fits the others."""
+    """Return a part in the declared shape; refuse one that does not fit the others."""
     part = _relabeled(_colored(part, images.image_shape[0]), images.classes)
     for name, found, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),

@@ -3,9 +3,9 @@
     file_name,expression,person
     anna/1.png,happiness,anna
 
-A row is a position, in the order of the file: whoever empties an image or a label moves nobody else. ``file_name`` is a
-path below the folder, ``person`` says who is on the image, any other column may hold labels. Positions, and who is on
-which, are public; values of labels are private.
+A row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a path
+below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
+public; values of labels are private.
 """
 
 from __future__ import annotations
@@ -28,18 +28,14 @@ _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
 
 
 class Table(NamedTuple):
-    """A CSV file: texts without blanks around them."""
+    """A CSV file: its texts, stripped of blanks."""
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def column(self, name: str) -> list[str]:
-        """Return the values of a column.
-
-        Raises:
-            DataError: If it is not there.
-        """
+        """Return the values of a column; raises `DataError` if it is missing."""
         if name not in self.columns:
             raise DataError(f"{self.path} has no column '{name}'. {nearest_hint(name, self.columns)}")
         place = self.columns.index(name)
@@ -85,11 +81,7 @@ def read_table(path: Path) -> Table:
 
 
 def file_names(table: Table) -> list[str]:
-    """Return the files of a table, each below its folder and named once.
-
-    Raises:
-        DataError: For the first one that is not.
-    """
+    """Return the files of a table; raises `DataError` for the first that is named twice or not below its folder."""
     names = table.column(FILE_NAME)
     seen: set[str] = set()
     for number, name in enumerate(names, start=2):
@@ -106,7 +98,7 @@ def file_names(table: Table) -> list[str]:
 
 
 class Rows(NamedTuple):
-    """What the rows of a folder say, position by position."""
+    """What the rows say of each position."""
 
     paths: tuple[Path, ...]
     people: tuple[int, ...] | None  # numbers in the order in which people first appear; None: no such column

@@ -1,8 +1,8 @@
 """`mnist`: LeCun's digits, 28 x 28, in IDX files; any set in the same four files will do.
 
 The files, gzipped or not, lie in the data root, in its folder ``mnist``, or where torchvision puts them
-(``MNIST/raw``). Where there is none, torchvision downloads them. A read-only root is fine: files are unpacked in
-memory, and nothing is written beside them or into the temporary folder, where private images would outlive a kill.
+(``MNIST/raw``). If none is there, torchvision downloads them. A read-only root is fine: files are unpacked in memory.
+Nothing is written beside them or into the temporary folder, where private images would outlive a kill.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ DOWNLOAD_TIMEOUT = 30  # seconds without an answer
 
 
 def describe(config: DataConfig) -> Found:
-    """Return the counts in the files' headers; where the files are not there yet, the published ones."""
+    """Return the counts in the files' headers; before a download, the published ones."""
     files = _locate(config.data_root)
     train, test = (60_000, 10_000) if files is None else (_shape(files[part[0]], ndim=3)[0] for part in (TRAIN, TEST))
     return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded where there is no file at all.
+    """Return the training and the test images, uint8 (N, 1, 28, 28), downloaded if no file is there.
 
     Raises:
         DataError: If a file is missing, truncated, not IDX, or of another shape, if images and labels differ in number,
@@ -57,7 +57,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 
 
 def _locate(root: Path) -> dict[str, Path] | None:
-    """Return the four files by their unpacked names; None where no place holds any of them."""
+    """Return the four files by their unpacked names; None if no place holds any of them."""
     for folder in FOLDERS:
         place = root / folder
         candidates = {name: (place / name, place / f"{name}.gz") for name in TRAIN + TEST}
@@ -71,7 +71,6 @@ def _locate(root: Path) -> dict[str, Path] | None:
 
 
 def _read_part(files: dict[str, Path], part: tuple[str, str]) -> Images:
-    """Read one pair of files."""
     image_file, label_file = (files[name] for name in part)
     images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
     if len(images) != len(labels):
@@ -110,7 +109,7 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a file, unpacking .gz; what breaks while it is read becomes one error that names the file."""
+    """Open a file, unpacking .gz; an error while it is read names the file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
@@ -119,7 +118,7 @@ def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def _download(root: Path) -> dict[str, Path]:
-    """Let torchvision download the set to `root`/MNIST, wholly or not at all; return the files like `_locate`."""
+    """Let torchvision download the set to `root`/MNIST, whole or not at all; return the files like `_locate`."""
     from torchvision.datasets import MNIST
 
     is_new, timeout = not root.exists(), socket.getdefaulttimeout()

@@ -1,8 +1,8 @@
 """One photo of any size and format becomes pixels of one size. No face is looked for: a face must fill the middle.
 
-Turned as its EXIF orientation says; 16 bits a channel divided by 257; transparency laid on white; palettes, CMYK and
-the like converted by Pillow; then cut to the middle and resized by Lanczos, which averages over all pixels that fall
-into one. Color profiles are not applied. Nothing but pixels is kept: no place, no date, no preview.
+A photo is turned as its EXIF orientation says; 16 bits a channel are divided by 257; transparency is laid on white;
+Pillow converts palettes, CMYK and the like. It is then cut to the middle and resized by Lanczos, which averages over
+all pixels that fall into one. Color profiles are not applied. Place, date and preview are dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GAP = 3.0  # of Pillow's two-step resize: quality like one step
 
 @contextmanager
 def large_photos() -> Iterator[None]:
-    """Admit photos of up to `MOST_PIXELS` while the block runs; Pillow refuses those of a good telephone."""
+    """Admit photos of up to `MOST_PIXELS` inside the block; Pillow refuses those of a good telephone."""
     most = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = MOST_PIXELS
     try:
@@ -46,16 +46,14 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -
     """Decode, turn, cut and resize one photo.
 
     Args:
-        path: The file.
-        channels: 1 or 3.
         size: (H, W) of the result in px.
         crop: "center" cuts the largest part of that shape from the middle; "none" squeezes the whole photo into it.
 
     Returns:
-        uint8 (H, W) or (H, W, 3), and height and width of what it was made from.
+        uint8 (H, W) or (H, W, 3), and height and width of the part that was resized.
 
     Raises:
-        DataError: Why the file cannot be used; the sentence goes on from its name.
+        DataError: Why the file cannot be used; the sentence continues its name.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer

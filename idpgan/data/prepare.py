@@ -19,7 +19,7 @@ LABEL = "label"  # the column that subfolders make
 
 
 class Photo(NamedTuple):
-    """One position."""
+    """One position of the prepared folder."""
 
     source: Path
     file_name: str  # below the prepared folder
@@ -27,7 +27,7 @@ class Photo(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What will be made."""
+    """The rows of the prepared folder."""
 
     photos: tuple[Photo, ...]
     columns: tuple[str, ...]  # beside file_name: labels, then the person
@@ -35,16 +35,16 @@ class Planned(NamedTuple):
 
 
 def plan(source: Path, folders: Folders | None = None, labels: Path | None = None) -> Planned:
-    """List the photos below a folder, in the order of their names, with what is said about them.
+    """List the photos below a folder, in the order of their names, with labels and person.
 
     Args:
         source: The folder; hidden files are left out.
-        folders: What its subfolders mean; None = nothing was said.
+        folders: What its subfolders mean; None = not said.
         labels: CSV file with ``file_name`` (path below the folder) and columns of labels, maybe ``person``; None = the
-            folder's own metadata.csv, where it has one.
+            folder's own metadata.csv, if it has one.
 
     Raises:
-        DataError: If there are no photos, if subfolders may mean something and nothing is said, if two photos would
+        DataError: If there are no photos, if subfolders are there and their meaning is not said, if two photos would
             get one name, if a person or class has no photo, or if the table does not fit the photos.
     """
     if not source.is_dir():
@@ -76,7 +76,7 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
 
 
 def _targets(names: Sequence[str]) -> list[str]:
-    """Return the names of the PNGs, each of which is a photo's alone."""
+    """Return the names of the PNGs, no two alike."""
     targets: dict[str, str] = {}
     for name in names:
         try:
@@ -93,7 +93,6 @@ def _targets(names: Sequence[str]) -> list[str]:
 def _values(
     source: Path, names: Sequence[str], folders: Folders | None, labels: Path | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the columns and each photo's values."""
     parts = [PurePosixPath(name).parts for name in names]
     if labels is None and folders is None and any(len(part) > 1 for part in parts):
         some = ", ".join(itertools.islice(dict.fromkeys(part[0] for part in parts if len(part) > 1), 3))
@@ -123,7 +122,7 @@ def _values(
 
 
 def _said(table: Table, source: Path, names: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the rows of a table by the photo that they name."""
+    """Return the rows of a table, each under its photo's name."""
     rows = {str(PurePosixPath(name)): row for name, row in zip(file_names(table), table.rows, strict=True)}
     gone = sorted(set(rows) - set(names))
     if gone:
@@ -135,7 +134,6 @@ def _said(table: Table, source: Path, names: Sequence[str]) -> Mapping[str, tupl
 
 
 def _first_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: Folders) -> list[str]:
-    """Return the subfolder in which each photo lies."""
     beside = next((part for part in parts if len(part) == 1), None)
     if beside is not None:
         raise DataError(

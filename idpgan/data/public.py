@@ -22,7 +22,7 @@ _NOT = "not "
 
 
 def count_public(config: DataConfig) -> int:
-    """Return how many public images are drawn."""
+    """Return the number of public images to draw."""
     return config.public_images or NUM_IMAGES
 
 
@@ -31,14 +31,12 @@ def draw_public(
 ) -> Images:
     """Draw the public images, one of each person.
 
-    With `data.public_labels` every class gets the same number of positions, in turn, filled by the faces that look like
-    it; where the drawn faces hold few of a class, they repeat.
+    With `data.public_labels` every class gets the same number of positions, in turn, filled by faces of its look; a
+    class with few such faces repeats them.
 
     Args:
-        config: number, seed, crop and labels.
-        image_shape: (C, H, W) of the private images; every drawn picture has it, nothing is scaled but a crop.
+        image_shape: (C, H, W) of the private images and of every drawn picture; only a crop is scaled.
         classes: Of the private images.
-        progress: Called while images are drawn.
 
     Raises:
         ConfigError: If the labels do not fit the classes.
@@ -70,11 +68,7 @@ def draw_public(
 
 
 def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
-    """Return what a drawn face of each class looks like, {} for unlabeled ones.
-
-    Raises:
-        ConfigError: If a class is missing or unknown, or a look is not known.
-    """
+    """Return the look of each class, {} for unlabeled ones; raises `ConfigError` if classes or looks do not fit."""
     meanings = config.public_labels or {}
     if meanings and set(meanings) != set(classes):
         odd = sorted(set(meanings) ^ set(classes))
@@ -92,6 +86,6 @@ def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[s
 
 
 def _holds(attributes: Tensor, look: str) -> Tensor:
-    """Return whether each face looks like that, (B,) bool."""
+    """Return whether each face has the look, (B,) bool."""
     column = attributes[:, ATTRIBUTES.index(look.removeprefix(_NOT))].bool()
     return ~column if look.startswith(_NOT) else column

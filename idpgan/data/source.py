@@ -13,7 +13,7 @@ from idpgan.progress import Progress
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a source can say before it reads a pixel."""
+    """The facts of a source before a pixel is read."""
 
     num_images: int
     num_test: int | None  # None: the source brings no test images, so 20 % of num_images are taken
@@ -31,7 +31,7 @@ class Refused(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a source has read."""
+    """The images of a source."""
 
     images: Images  # all positions but those of `test`
     test: Images | None = None  # the set's own test images, where it brings some
@@ -42,11 +42,11 @@ class Source(Protocol):
     """A module that reads one kind of data set. Heavy imports stay inside its functions."""
 
     def read(self, config: DataConfig, progress: Progress) -> Read:
-        """Return all images, and the set's own test images where it brings some; any fault is a `DataError`.
+        """Return all images, and the set's own test images if it has some; any fault is a `DataError`.
 
-        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colors
-        are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
+        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colors are
+        converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
         """
 
     def describe(self, config: DataConfig) -> Found | None:
-        """Return what is known without reading images; None where the files are not there."""
+        """Return the facts that are known without reading images; None if the files are missing."""

@@ -36,13 +36,13 @@ class Indices(NamedTuple):
 
 
 def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what: str = "images") -> Sizes:
-    """Return how many images each part gets; known before any image is read.
+    """Return the sizes of the parts; known before any image is read.
 
     Args:
         num_images: Images of the source, without those of `num_test`.
-        num_test: Test images that the source brings; None takes 20 % of `num_images` for it.
-        config: Its shares count of what is left after the test images.
-        what: What is dealt out, in the words of the error: "images" or "people".
+        num_test: The source's own test images; None takes 20 % of `num_images` instead.
+        config: Its shares count of the images without the test images.
+        what: "images" or "people", for the error.
 
     Raises:
         DataError: If a part that was asked for would be empty.
@@ -69,9 +69,9 @@ def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what:
 def split_indices(num_images: int, sizes: Sizes) -> Indices:
     """Deal `num_images` positions out to the parts by a permutation that depends on their number alone.
 
-    First come the test images (where the source brings none), then public, holdout and private. The permutation sorts
-    raw PCG64 output, which NumPy keeps the same for ever; that of `Generator.permutation` it may change (NEP 19), and
-    members would turn into non-members.
+    The order is test (unless the source has its own), public, holdout, private. The permutation sorts raw PCG64 output,
+    which NumPy keeps the same for ever. That of `Generator.permutation` may change (NEP 19), and members would turn
+    into non-members.
     """
     test = num_images - sizes.public - sizes.holdout - sizes.private
     parts = _permutation(num_images).split([test, sizes.public, sizes.holdout, sizes.private])
@@ -79,15 +79,10 @@ def split_indices(num_images: int, sizes: Sizes) -> Indices:
 
 
 def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig) -> Sizes:
-    """Return how many images each part gets where people are dealt out; known before any image is read.
+    """Return the sizes of the parts in images, if people are dealt out; arguments and errors as of `split_sizes`.
 
-    Args:
-        people: Images of each person, in the order of their numbers, without those of `num_test`.
-        num_test: Test images that the source brings; None takes those of 20 % of the people for it.
-        config: Its shares are shares of people.
-
-    Raises:
-        DataError: If a part that was asked for would be empty.
+    ``people`` holds the images of each person, in the order of their numbers, without those of `num_test`. The shares
+    of the config, and the 20 % of a source without test images, are shares of people.
     """
     counts = torch.tensor(people, dtype=torch.int64)
     sizes = split_sizes(len(people), num_test, config, "people")
@@ -98,13 +93,7 @@ def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig
 def people_indices(identities: Tensor, num_test: int | None, config: DataConfig) -> Indices:
     """Deal people out to the parts by a permutation that depends on their number alone; nobody is in two parts.
 
-    Args:
-        identities: int64 (N,), the person of each image; people are taken in the order of these numbers.
-        num_test: Test images that the source brings, None for none.
-        config: Its shares are shares of people.
-
-    Raises:
-        DataError: If a part that was asked for would be empty.
+    ``identities``, int64 (N,), is the person of each image; people are ordered by these numbers. See `people_sizes`.
     """
     numbers, person = identities.cpu().unique(return_inverse=True)
     people = split_indices(len(numbers), split_sizes(len(numbers), num_test, config, "people"))
@@ -113,7 +102,7 @@ def people_indices(identities: Tensor, num_test: int | None, config: DataConfig)
 
 
 def _permutation(num: int) -> Tensor:
-    """Return the package's permutation of `num` things, int64 (num,)."""
+    """Return the package's permutation, int64 (num,)."""
     keys = np.random.PCG64(SPLIT_SEED).random_raw(num)
     return torch.from_numpy(np.argsort(keys, kind="stable").astype(np.int64))
 

@@ -49,28 +49,19 @@ def _surface(height: int, width: int) -> Tensor:
 
 
 def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:
-    """Turn coins into motions.
+    """Turn coins into motions, (B, MOVES).
 
     Args:
         uniform: (B, 6) in (0, 1).
         normal: (B, 2 * NODES^2), standard normal.
         strength: 1 is that of handwriting, 0 none.
-
-    Returns:
-        (B, MOVES).
     """
     limits = torch.tensor(_LIMITS, dtype=uniform.dtype, device=uniform.device)
     return strength * torch.cat([(2 * uniform - 1) * limits, _BEND * normal], dim=1)
 
 
 def augment(images: Tensor, rng: torch.Generator, strength: float = 1.0) -> Tensor:
-    """Move each image at random.
-
-    Args:
-        images: (B, C, H, W) floating point, on the device of ``rng``.
-        rng: Gives the coins.
-        strength: 1 is that of handwriting, 0 none.
-    """
+    """Move images (B, C, H, W), floating point on the device of ``rng``, at random; ``strength`` as of `moves_of`."""
     uniform = torch.rand(len(images), 6, generator=rng, device=images.device)
     normal = torch.randn(len(images), 2 * NODES**2, generator=rng, device=images.device)
     return move(images, moves_of(uniform, normal, strength))

@@ -38,12 +38,11 @@ def save_generator(
 ) -> None:
     """Write ``generator.safetensors`` and ``config.json``, each whole or not at all.
 
-    Only the generator's own parameters and buffers are written, as CPU tensors. Where both files are in the folder
-    already, they are replaced.
+    Only the generator's own parameters and buffers are written, as CPU tensors. Files that are there already are
+    replaced.
 
     Args:
         path: The release folder; made if it is missing.
-        generator: What to save; it may be on any device.
         classes: Names of the classes; None = ``generator.classes``.
         extra: Further top-level entries of ``config.json``; JSON values, all of them will be public.
 
@@ -86,9 +85,6 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
         path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
             ``config.json``.
 
-    Returns:
-        The generator; ``.sample(num, labels=None, seed=None)`` makes images, ``.classes`` names the classes.
-
     Raises:
         InputError: If a file is missing, damaged, of another program, or a pickle.
     """
@@ -102,7 +98,7 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
 
 
 def _find_weights(path: Path) -> Path:
-    """Return the path of the weights that the user means."""
+    """Return the path of the weights file of a run folder, a release folder or a file."""
     if path.is_dir():
         for weights in (path / "release" / WEIGHTS, path / WEIGHTS):
             if weights.is_file():
@@ -126,10 +122,10 @@ def _find_weights(path: Path) -> Path:
 def describe_generator(content: bytes, path: Path) -> Generator:
     """Make the generator that the content of a ``config.json`` describes, without weights, on torch's meta device.
 
-    Shapes only, so that a false config cannot ask for much memory; `put_weights` does the rest.
+    It has shapes only, so that a false config cannot ask for much memory; `put_weights` adds the weights.
 
     Raises:
-        InputError: If it describes none; ``path`` is named.
+        InputError: If the content describes no generator; ``path`` is named.
     """
     try:
         described = parse_json(content)["generator"]
@@ -166,16 +162,16 @@ def build_described(described: Any, path: Path) -> Generator:
 
 
 def most_weight_bytes(generator: Generator) -> int:
-    """Return what a file of a generator's weights has at most."""
+    """Return the largest size that a file of a generator's weights can have."""
     tensors = generator.state_dict().values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MOST_HEADER_BYTES
 
 
 def put_weights(generator: Generator, content: bytes, path: Path) -> None:
-    """Put the tensors of a safetensors file into a generator without weights, if they are the right ones.
+    """Put the tensors of a safetensors file into a generator without weights.
 
     Raises:
-        InputError: If they are not, or not finite; ``path`` is named.
+        InputError: If they are not this generator's, or not finite; ``path`` is named.
     """
     try:
         tensors = load(content)
@@ -196,5 +192,4 @@ def put_weights(generator: Generator, content: bytes, path: Path) -> None:
 
 
 def _alike(expected: Tensor, given: Tensor) -> bool:
-    """Compare shape and data type."""
     return expected.shape == given.shape and expected.dtype == given.dtype

@@ -1,7 +1,7 @@
 """Three classifiers of different strength that together measure what a set of images can teach.
 
-All take float images in [-1, 1] of any size. The stems of the two convolutional ones bring height and width down to at
-most 16 before anything costly happens, so that 64 x 64 images cost little more than 28 x 28 ones.
+All take float images in [-1, 1] of any size. The stems of the two convolutional ones first reduce height and width to
+at most 16, so that 64 x 64 images cost little more than 28 x 28 ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ _NUM_HIDDEN = 64
 class Classifier(nn.Module):
     """A body that turns images into features and a linear head that turns features into logits.
 
-    Batch normalization and all: these networks judge images, they are never trained under differential privacy.
+    Batch normalization is allowed: these networks judge images, they are never trained under differential privacy.
 
     Args:
-        body: Maps (B, C, H, W) to features (B, F).
-        num_features: F.
-        num_classes: K, the number of logits.
+        body: Maps (B, C, H, W) to features (B, num_features).
     """
 
     def __init__(self, body: nn.Module, num_features: int, num_classes: int) -> None:
@@ -36,7 +34,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(num_features, num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """Map float images (B, C, H, W) in [-1, 1] to what the head sees, (B, F)."""
+        """Map float images (B, C, H, W) in [-1, 1] to the input of the head, (B, F)."""
         features: Tensor = self.body(images)
         return features
 
@@ -47,7 +45,7 @@ class Classifier(nn.Module):
 
 
 def build_classifier(name: str, image_shape: tuple[int, int, int], num_classes: int, *, seed: int = 0) -> Classifier:
-    """Build a classifier with fresh weights.
+    """Build a classifier with fresh weights, on the CPU. The head starts at zero: all classes are equally likely.
 
     Args:
         name: "cnn" (three convolutions, one hidden layer), "resnet" (three residual blocks, He et al. (2016),
@@ -55,9 +53,6 @@ def build_classifier(name: str, image_shape: tuple[int, int, int], num_classes: 
         image_shape: (C, H, W).
         num_classes: K >= 1.
         seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
-
-    Returns:
-        The classifier, on the CPU. The head starts at zero: every class is equally likely at first.
 
     Raises:
         InputError: If there is no classifier of that name, or the seed is negative.
@@ -90,7 +85,6 @@ class ResidualBlock(nn.Module):
 
 
 def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int) -> list[nn.Module]:
-    """Convolution, batch normalization, ReLU."""
     return [
         nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(channels_out),

@@ -11,7 +11,7 @@ from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
 
 
-class Family(NamedTuple):
+class Pyramid(NamedTuple):
     """How the networks reach one image size.
 
     The generator doubles a start map and cuts what is too much off its borders; the critic halves the image as often.
@@ -57,11 +57,8 @@ class ModelConfig(Section):
     critic_norm: Literal["none", "group", "layer"] = "none"
 
 
-def family_of(image_shape: Sequence[int]) -> Family:
-    """Look up how images of this shape are built.
-
-    Args:
-        image_shape: (C, H, W) in px.
+def pyramid_of(image_shape: Sequence[int]) -> Pyramid:
+    """Look up how images of this shape, (C, H, W) in px, are built.
 
     Raises:
         ConfigError: If no network is built for it; the message names the supported sizes.
@@ -73,7 +70,7 @@ def family_of(image_shape: Sequence[int]) -> Family:
         while max(height, width) > _LARGEST_START << doublings:
             doublings += 1
         start = -(-height >> doublings), -(-width >> doublings)  # rounded up
-        return Family(start, doublings, (height >> doublings, width >> doublings))
+        return Pyramid(start, doublings, (height >> doublings, width >> doublings))
     raise ConfigError(
         f"No network is built for images of shape {' x '.join(map(str, shape))} (channels x height x width). "
         f"Supported: {SIZES_IN_WORDS} px with {' or '.join(map(str, CHANNELS))} channels. "
@@ -84,12 +81,7 @@ def family_of(image_shape: Sequence[int]) -> Family:
 def classes_of(config: ModelConfig, num_classes: int) -> int:
     """Return the number of classes that the networks are conditioned on, 0 for none.
 
-    Args:
-        config: The [model] section.
-        num_classes: Classes of the data, 0 when it has no labels.
-
-    Raises:
-        ConfigError: If the config asks for classes and the data has none.
+    ``num_classes`` are the classes of the data, 0 without labels; `ConfigError` if the config asks for classes then.
     """
     if not config.conditional:
         return 0
@@ -102,7 +94,7 @@ def classes_of(config: ModelConfig, num_classes: int) -> int:
 
 
 def labels_error(network: str, num_classes: int) -> InputError:
-    """Say what labels a network takes, after it got none or unexpected ones."""
+    """Say what labels a network takes, after missing or unexpected ones."""
     if num_classes:
         return InputError(f"This {network} is conditional: give each image a label in [0, {num_classes - 1}].")
     return InputError(f"This {network} is unconditional: it takes no labels. Leave them out.")

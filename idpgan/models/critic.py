@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.models.config import ModelConfig, classes_of, family_of, labels_error
+from idpgan.models.config import ModelConfig, classes_of, labels_error, pyramid_of
 from idpgan.models.initialize import group_norm, seeded_init
 
 SLOPE = 0.2  # of LeakyReLU
@@ -24,41 +24,28 @@ class Critic(nn.Module):
 
     Nothing is done in place, so ``torch.func.vmap(torch.func.grad(...))`` and double backward both work.
 
-    Args:
-        config: The [model] section.
-        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
-        num_classes: Classes of the data; ignored unless ``config.conditional``.
-        seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    Args and errors are those of `DcganGenerator`.
 
     Attributes:
         num_classes: Classes that the critic is conditioned on, 0 for none.
         num_features: Length of phi(x).
-
-    Raises:
-        ConfigError: If the shape is not supported, or classes are asked for and there are none.
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__()
-        family = family_of(image_shape)
+        pyramid = pyramid_of(image_shape)
         self.config = config
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
         self.num_classes = classes_of(config, num_classes)
-        self.num_features = config.width * 2 ** (family.doublings - 1) * math.prod(family.last)
+        self.num_features = config.width * 2 ** (pyramid.doublings - 1) * math.prod(pyramid.last)
         with seeded_init(seed, stream=1):
-            self.blocks = nn.Sequential(*_blocks(config, self.image_shape[0], family.doublings))
+            self.blocks = nn.Sequential(*_blocks(config, self.image_shape[0], pyramid.doublings))
             self.head = nn.Linear(self.num_features, 1)
             self.projection = nn.Embedding(self.num_classes, self.num_features) if self.num_classes else None
             self.apply(_initialize)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return phi(x), the input of the last layer.
-
-        Args:
-            images: (B, C, H, W) in [-1, 1].
-
-        Returns:
-            (B, num_features).
+        """Return phi(x), (B, num_features), the input of the last layer, for images (B, C, H, W) in [-1, 1].
 
         Raises:
             InputError: If the images have another shape than the critic's.
@@ -68,14 +55,11 @@ class Critic(nn.Module):
         return self.blocks(images).flatten(1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Score images; higher means more real.
+        """Score images, (B,); higher means more real.
 
         Args:
             images: (B, C, H, W) in [-1, 1].
             labels: (B,) int64 in [0, num_classes) if conditional, else None.
-
-        Returns:
-            (B,) scores, any real number.
 
         Raises:
             InputError: If the images have another shape, or labels are missing or not expected.
@@ -88,7 +72,7 @@ class Critic(nn.Module):
 
 
 def _blocks(config: ModelConfig, image_channels: int, halvings: int) -> Iterator[nn.Module]:
-    """Yield the layers from image to last map; no norm right behind the image, as in DCGAN."""
+    """Yield the layers from image to last map; no norm follows the first convolution, as in DCGAN."""
     channels = config.width
     yield from (nn.Conv2d(image_channels, channels, 4, stride=2, padding=1), nn.LeakyReLU(SLOPE))
     for _ in range(halvings - 1):
@@ -100,7 +84,7 @@ def _blocks(config: ModelConfig, image_channels: int, halvings: int) -> Iterator
 
 
 def _initialize(module: nn.Module) -> None:
-    """Set initial weights that keep the variance of the features, as there is no norm to restore it."""
+    """Set initial weights that keep the variance of the features: there is no norm to restore it."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, a=SLOPE)  # He et al. (2015), Eq. (15)
     elif isinstance(module, nn.Linear):

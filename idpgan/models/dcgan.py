@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from idpgan.models.config import ModelConfig, family_of
+from idpgan.models.config import ModelConfig, pyramid_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import group_norm, seeded_init
 
@@ -21,7 +21,6 @@ class DcganGenerator(Generator):
     Normalization may be BatchNorm: a generator sees no private record.
 
     Args:
-        config: The [model] section.
         image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Seed of the initial weights, >= 0. The caller's random state is neither read nor changed.
@@ -31,15 +30,15 @@ class DcganGenerator(Generator):
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        family = family_of(image_shape)
+        pyramid = pyramid_of(image_shape)
         super().__init__(config, image_shape, num_classes, config.latent_dim)
-        channels = config.width * 2 ** (family.doublings - 1)
-        self.start_shape = (channels, *family.start)
+        channels = config.width * 2 ** (pyramid.doublings - 1)
+        self.start_shape = (channels, *pyramid.start)
         with seeded_init(seed):
             self.embedding = nn.Embedding(self.num_classes, config.latent_dim) if self.num_classes else None
             inputs = config.latent_dim * (2 if self.num_classes else 1)
             self.project = nn.Linear(inputs, math.prod(self.start_shape), bias=False)
-            self.blocks = nn.Sequential(*_blocks(config, channels, family.doublings, self.image_shape[0]))
+            self.blocks = nn.Sequential(*_blocks(config, channels, pyramid.doublings, self.image_shape[0]))
             self.apply(_initialize)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
@@ -62,7 +61,6 @@ def _blocks(config: ModelConfig, channels: int, doublings: int, image_channels: 
 
 
 def _norm(config: ModelConfig, channels: int) -> nn.Module:
-    """Build the generator's normalization layer."""
     return nn.BatchNorm2d(channels) if config.generator_norm == "batch" else group_norm(channels)
 
 

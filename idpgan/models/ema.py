@@ -1,4 +1,4 @@
-"""Exponential moving average of a network: what release/ gets."""
+"""Exponential moving average of a network: the released weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Ema:
 
     Floating-point buffers (BatchNorm's running statistics) are averaged too; whole-number buffers are copied.
     With ramp-up, update number t (from 1) uses ``d = min(decay, (1 + t) / (10 + t))``, so that a short run is not
-    ruled by its random start (as TensorFlow's ``ExponentialMovingAverage(num_updates)`` does).
-    No update waits for the device.
+    ruled by its random start (as in TensorFlow's ``ExponentialMovingAverage(num_updates)``). No update waits for the
+    device.
 
     Args:
         module: The network to follow. It is copied, not kept.
@@ -27,9 +27,6 @@ class Ema:
     Attributes:
         module: The averaged network, in eval mode, without gradients.
         updates: Number of updates so far.
-
-    Raises:
-        ConfigError: If decay is not in [0, 1).
     """
 
     def __init__(self, module: nn.Module, decay: float = 0.999, *, ramp_up: bool = True) -> None:
@@ -42,7 +39,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Take one step towards the weights and buffers of ``module``, which has the layout of the first one."""
+        """Step towards the weights and buffers of ``module``, which has the layout of the first one."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.ramp_up else self.decay
         average, newest = _tensors(self.module), _tensors(module)
@@ -52,15 +49,11 @@ class Ema:
             average[i].copy_(newest[i])
 
     def state(self) -> dict[str, Any]:
-        """Return what ``load_state`` needs: the averaged tensors and the number of updates."""
+        """Return the averaged tensors and the number of updates."""
         return {"module": self.module.state_dict(), "updates": self.updates}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
-
-        Raises:
-            InputError: If the state belongs to a network of another layout.
-        """
+        """Continue from a saved state; raises `InputError` if it belongs to a network of another layout."""
         try:
             self.module.load_state_dict(state["module"])
         except RuntimeError as error:

@@ -1,8 +1,9 @@
 """Feature maps phi for `idp-gan-aggregate`: fixed before any private image is read, of norm at most 1 by construction.
 
-A map is a list of blocks, each brought to norm 1 (L2 or L1), times public weights whose squares (L2) or values (L1) add
-up to 1 together with the constant coordinate that carries the count. Blocks may be second moments ``h h^T`` or products
-``e h^T`` of two short vectors: a sum over records then is a matrix product, and no record's product is ever formed.
+A map is a list of blocks, each brought to norm 1 (L2 or L1), times public weights. The squares (L2) or values (L1) of
+the weights add up to 1, together with the constant coordinate that carries the count. Blocks may be second moments
+``h h^T`` or products ``e h^T`` of two short vectors: a sum over records then is a matrix product, and no record's
+product is ever formed.
 """
 
 from __future__ import annotations
@@ -36,17 +37,15 @@ class Block(NamedTuple):
 
     @property
     def symmetric(self) -> bool:
-        """Whether it is the second moment of one vector: its upper triangle then says everything."""
+        """Whether the block is the second moment of one vector: its upper triangle then says everything."""
         return self.right is self.left
 
 
 class FeatureMap(nn.Module):
     """Base of the maps.
 
-    Args:
-        norm: 2 for Gaussian, 1 for Laplace noise.
-
     Attributes:
+        norm: 2 for Gaussian, 1 for Laplace noise.
         dimensions: Length of a vector, the count coordinate (the last one) included.
         count: Value of the count coordinate, the same for every image.
     """
@@ -65,7 +64,7 @@ class FeatureMap(nn.Module):
         raise NotImplementedError
 
     def forward(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        """Map images (B, C, H, W) in [-1, 1], with their labels (B,) or None, to (B, dimensions), norm <= 1."""
+        """Map images (B, C, H, W) in [-1, 1] and labels (B,) or None to vectors (B, dimensions) of norm <= 1."""
         parts = [self._each(block) for block in self.blocks(images, labels)]
         constant = images.new_full((len(images), 1), self.count)
         return torch.cat([*(self._scale * part for part in parts), constant], dim=1)
@@ -76,7 +75,6 @@ class FeatureMap(nn.Module):
         Args:
             images: (B, C, H, W) in [-1, 1], B a multiple of ``groups``.
             labels: (B,) or None.
-            groups: Number of runs.
             members: (B, P) weights that split each mean into P summands; None = one.
 
         Returns:
@@ -88,7 +86,7 @@ class FeatureMap(nn.Module):
         return self._scale * torch.stack(means, dim=1)
 
     def _finish(self, image_shape: Sequence[int], num_classes: int) -> None:
-        """Set scale, count and dimensions, once the blocks are known."""
+        """Set scale, count and dimensions by the blocks of an example."""
         zeros = torch.zeros(1, *image_shape)
         labels = torch.zeros(1, dtype=torch.int64) if num_classes else None
         with torch.no_grad():
@@ -137,13 +135,7 @@ class FeatureMap(nn.Module):
 
 
 class EmbeddingNet(nn.Module):
-    """A strided CNN with smooth activations, cheap to differentiate through; fitted to *public* images only.
-
-    Args:
-        image_shape: (C, H, W) in px.
-        num_classes: Number of logits.
-        seed: Seed of the initial weights.
-    """
+    """A strided CNN with smooth activations, cheap to differentiate through; fitted to *public* images only."""
 
     def __init__(self, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__()
@@ -182,9 +174,9 @@ class PublicFeatures(FeatureMap):
         public: uint8 (N, C, H, W), the public images.
         num_classes: Classes of the labels, 0 for none.
         norm: 2 or 1.
-        seed: Seed of augmentation and random features.
-        components: Principal components, as far as there are so many.
-        fourier: Random Fourier features.
+        seed: Of augmentation and random features.
+        components: Principal components at most.
+        fourier: Number of random Fourier features.
     """
 
     center: Tensor
@@ -216,7 +208,7 @@ class PublicFeatures(FeatureMap):
         axes = _principal_axes(flat, components)
         self.register_buffer("components", axes.T.contiguous())  # (C H W, q)
         coefficients = (flat - self.center) @ self.components
-        # Typical lengths on public images: constants by the time that a private image is read.
+        # Typical lengths on public images, fixed before a private image is read.
         self.register_buffer("pixel_length", coefficients.norm(dim=1).mean())
         with torch.no_grad():
             self.register_buffer("hidden_length", network.activations(images)[1].norm(dim=1).mean())
@@ -228,7 +220,7 @@ class PublicFeatures(FeatureMap):
     def count_dimensions(
         image_shape: tuple[int, int, int], num_public: int, num_classes: int, *, components: int, fourier: int
     ) -> int:
-        """Return `dimensions` of such a map, known before a public image is read."""
+        """Return `dimensions` of such a map, before a public image is read."""
         with torch.no_grad():
             last, hidden = EmbeddingNet(image_shape, 1).activations(torch.zeros(1, *image_shape))
         embedding = hidden.shape[1] + 1  # and a constant
@@ -261,11 +253,10 @@ class RandomFeatures(FeatureMap):
     (first-order scattering, Mallat 2012); the moduli; random Fourier features of both.
 
     Args:
-        image_shape: (C, H, W) in px.
         norm: 2 or 1.
-        seed: Seed of the random directions.
+        seed: Of the random directions.
         dimensions: DCT coefficients, and random projections of the moduli, in the second moments.
-        fourier: Random Fourier features of each kind.
+        fourier: Number of random Fourier features of each kind.
     """
 
     dct: Tensor
@@ -296,13 +287,13 @@ class RandomFeatures(FeatureMap):
 
     @staticmethod
     def count_dimensions(image_shape: Sequence[int], *, dimensions: int, fourier: int) -> int:
-        """Return `dimensions` of such a map, without making it."""
+        """Return `dimensions` of such a map, without building it."""
         channels, height, width = image_shape
         spectrum = channels * min(dimensions, height * width)
         return _moments(spectrum + 1, dimensions + 1) + channels * _MODULI + 2 * fourier + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """See `FeatureMap.blocks`; labels are not used."""
+        """See `FeatureMap.blocks`; the labels have no influence."""
         light = (images + 1) / 2  # [0, 1]
         constant = light.new_ones(len(light), 1)
         spectrum = ((light - 0.1).flatten(2) @ self.dct).flatten(1)  # (B, C q)
@@ -320,12 +311,11 @@ class RandomFeatures(FeatureMap):
         ]
 
     def _lift(self) -> float:
-        """Undo that vectors of L1 norm 1 are shorter than those of L2 norm 1."""
+        """Return the factor that makes vectors of L1 norm 1 as long as those of L2 norm 1."""
         return 1.0 if self.norm == 2 else math.sqrt(self.channels * _MODULI)
 
 
 def _moments(*sizes: int) -> int:
-    """Return how many numbers the second moments of vectors of these sizes have."""
     return sum(size * (size + 1) // 2 for size in sizes)
 
 

@@ -17,23 +17,23 @@ _FLOAT = 4  # bytes
 
 
 def weight_bytes(network: nn.Module) -> int:
-    """Return what the weights take, once."""
+    """Return the bytes of one copy of the weights."""
     return sum(parameter.numel() for parameter in network.parameters()) * _FLOAT
 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
-    """Return what training a generator keeps, whatever the batch."""
+    """Return the bytes that training a generator keeps, whatever the batch."""
     with torch.device("meta"):
         return _COPIES * weight_bytes(build_generator(model, image_shape, num_classes))
 
 
 def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
-    """Return what the weights of a critic take, once."""
+    """Return the bytes of one copy of a critic's weights."""
     with torch.device("meta"):
         return weight_bytes(Critic(model, image_shape, num_classes))
 
 
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:
-    """Return what a batch takes at least: the feature maps next to the image, at half its size and with gradients."""
+    """Return the least bytes of a batch: the feature maps next to the image, at half its size and with gradients."""
     channels, height, width = image_shape
     return batch_size * _FLOAT * (math.prod((channels, height, width)) + model.width * height * width // 2)

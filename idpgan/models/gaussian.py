@@ -18,12 +18,12 @@ _CHROMA_VARIANCE = 0.1  # and have so much less variance
 
 
 class Spectrum(NamedTuple):
-    """What is known of photographs before any is seen.
+    """A cosine basis and the variance of photographs along it, known before any is seen.
 
     Attributes:
         basis: Orthonormal functions of the pixels, (C H W, q) float64: low DCT frequencies of the brightness, then of
             two color differences where there are colors.
-        variance: Of each coefficient, (q,), if the variance of all coefficients adds up to 1.
+        variance: Of each coefficient, (q,); over all coefficients of an image variances add up to 1.
     """
 
     basis: Tensor
@@ -31,7 +31,7 @@ class Spectrum(NamedTuple):
 
 
 def count_coefficients(image_shape: Sequence[int], latent_dim: int) -> int:
-    """Return q, the numbers that describe an image: `ModelConfig.latent_dim`, or fewer where it has fewer pixels."""
+    """Return q, the coefficients of an image: `ModelConfig.latent_dim`, or fewer for fewer pixels."""
     channels, height, width = image_shape
     return sum(_counts(channels, height * width, latent_dim))
 
@@ -43,9 +43,7 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     ``1 / f^2`` (Field, Relations between the statistics of natural images and the response properties of cortical
     cells, 1987), and 1 keeps the mean brightness finite.
 
-    Args:
-        image_shape: (C, H, W), C in {1, 3}.
-        latent_dim: Functions in all; of a color image two thirds are of the brightness.
+    Of a color image two thirds of the ``latent_dim`` functions are of the brightness.
     """
     channels, height, width = (int(side) for side in image_shape)
     ordered = sorted((u * u + v * v, u, v) for u in range(height) for v in range(width))
@@ -62,7 +60,6 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
 
 
 def _counts(channels: int, pixels: int, latent_dim: int) -> list[int]:
-    """Return the number of functions of brightness and color differences."""
     if channels == 1:
         return [min(latent_dim, pixels)]
     first = math.ceil(latent_dim * _BRIGHTNESS_SHARE)
@@ -90,9 +87,6 @@ class GaussianGenerator(Generator):
     Attributes:
         mean: (max(num_classes, 1), q).
         factor: F of the covariance F F^T, (max(num_classes, 1), q, q); missing ranks are columns of zeros.
-
-    Raises:
-        ConfigError: If classes are asked for and there are none.
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
@@ -103,7 +97,7 @@ class GaussianGenerator(Generator):
         self.factor = nn.Parameter(torch.zeros(rows, size, size))
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
-        """Take means (rows, q) and factors (rows, q, r), r <= q."""
+        """Set means (rows, q) and factors (rows, q, r), r <= q."""
         with torch.no_grad():
             self.mean.copy_(mean)
             self.factor.zero_()

@@ -23,7 +23,6 @@ class Generator(nn.Module):
     """Map latent vectors, and classes if conditional, to images in [-1, 1]. Families build on it; see `families.py`.
 
     Args:
-        config: The [model] section.
         image_shape: (C, H, W) in px.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         latent_dim: Standard normal numbers per image.
@@ -45,14 +44,11 @@ class Generator(nn.Module):
         self.classes: tuple[str, ...] = tuple(map(str, range(self.num_classes)))
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Generate one image per latent vector.
+        """Generate one image per latent vector: (B, C, H, W) in [-1, 1].
 
         Args:
             z: (B, latent_dim), standard normal.
             labels: (B,) int64 in [0, num_classes) if conditional, else None.
-
-        Returns:
-            (B, C, H, W) in [-1, 1].
 
         Raises:
             InputError: If labels are missing, or given to an unconditional generator.
@@ -62,16 +58,13 @@ class Generator(nn.Module):
         return self.images(z, labels)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Do what `forward` says; the arguments are checked."""
+        """See `forward`; the arguments are checked already."""
         raise NotImplementedError
 
     def sample_labels(self, num: int) -> Tensor | None:
-        """Return ``num`` labels that cycle through the classes, or None for an unconditional generator.
+        """Return 0, 1, ..., num_classes - 1, 0, 1, ..., (num,) int64 on the CPU; None for an unconditional generator.
 
         Uniform and not the class frequencies of the private images, which would be a release of their own.
-
-        Returns:
-            (num,) int64, on the CPU: 0, 1, ..., num_classes - 1, 0, 1, ...
         """
         return torch.arange(checks.whole(num, "num")) % self.num_classes if self.num_classes else None
 
@@ -91,17 +84,12 @@ class Generator(nn.Module):
         floating-point rounding (about 1e-6). The caller's random state is neither read nor changed.
 
         Args:
-            num: Number of images, >= 0.
             labels: Classes of the images: ``num`` integers, or one for all; None = ``sample_labels(num)``.
             seed: Any integer >= 0; None = fresh entropy from the operating system.
-            batch_size: Images per forward pass, >= 1. Bounds the memory.
-            progress: Told of the images after each of them.
+            batch_size: Images per forward pass, >= 1; it bounds the memory.
 
         Returns:
             (num, C, H, W) float32 in [-1, 1], on the CPU.
-
-        Raises:
-            InputError: If an argument is out of its range.
         """
         checks.whole(num, "num")
         checks.whole(batch_size, "batch_size", 1)
@@ -121,7 +109,6 @@ class Generator(nn.Module):
         return images
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | int, num: int) -> Tensor:
-        """Return labels as (num,) int64 on the CPU, or refuse them."""
         if not self.num_classes:
             raise labels_error("generator", 0)
         try:
@@ -158,7 +145,7 @@ def _latents(num: int, latent_dim: int, seed: int | None) -> Iterator[Tensor]:
 
 @contextmanager
 def _eval_mode(module: nn.Module) -> Iterator[None]:
-    """Switch to eval mode and give every submodule its own mode back afterwards."""
+    """Switch to eval mode and restore every submodule's own mode afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -16,14 +16,9 @@ GROUPS = 8  # channels are split in at most so many groups
 
 
 def torch_seed(seed: int, stream: int = 0) -> int:
-    """Mix a seed of any length into the 32 bits that torch's CPU generator really uses.
+    """Mix an integer >= 0 of any length into the 32 bits that torch's CPU generator really uses.
 
-    Args:
-        seed: Any integer >= 0.
-        stream: Which of the independent streams of this seed, >= 0.
-
-    Raises:
-        InputError: If the seed is not an integer >= 0.
+    ``stream`` >= 0 chooses one of the independent streams of this seed. Raises `InputError` for another seed.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed = {seed!r} must be an integer of at least 0. Choose one, for example 0.")
@@ -34,14 +29,8 @@ def torch_seed(seed: int, stream: int = 0) -> int:
 def seeded_init(seed: int, stream: int = 0) -> Iterator[None]:
     """Build modules reproducibly: torch's CPU random state is seeded inside and restored afterwards.
 
-    Modules have to be built on the CPU; the state of a GPU is not touched.
-
-    Args:
-        seed: Any integer >= 0. For initial weights only, never for privacy noise.
-        stream: Gives networks of one seed independent weights.
-
-    Raises:
-        InputError: If the seed is not an integer >= 0.
+    Modules have to be built on the CPU; the state of a GPU is not touched. The seed is for initial weights only, never
+    for privacy noise. Networks of one seed get independent weights by different streams.
 
     Example:
         >>> with seeded_init(7):
@@ -58,5 +47,5 @@ def seeded_init(seed: int, stream: int = 0) -> Iterator[None]:
 
 
 def group_norm(channels: int, groups: int = GROUPS) -> nn.GroupNorm:
-    """GroupNorm with the most groups up to ``groups`` that divide the channels."""
+    """Build a GroupNorm with the most groups up to ``groups`` that divide the channels."""
     return nn.GroupNorm(math.gcd(channels, groups), channels)

@@ -25,10 +25,7 @@ def generator_wasserstein(fake_scores: Tensor) -> Tensor:
 def interpolate(real: Tensor, fake: Tensor, alpha: Tensor) -> Tensor:
     """Return ``alpha x + (1 - alpha) G(z)`` (Yang, Zhou and Ning, below eq. 5).
 
-    Args:
-        real: Images (B, C, H, W).
-        fake: Images of the same shape; record i meets record i of `real`.
-        alpha: One number in [0, 1] per record, (B,).
+    Record i of the real images meets record i of the fake ones; ``alpha`` is one number in [0, 1] per record, (B,).
     """
     weight = alpha.view(-1, *[1] * (real.dim() - 1))  # (B, 1, 1, 1)
     return weight * real + (1 - weight) * fake
@@ -45,7 +42,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], images: Tensor) -> Tens
             differentiated with respect to them.
 
     Returns:
-        One penalty >= 0 per record, (B,). Where the gradient is exactly zero the penalty is 1 and pulls nowhere.
+        (B,), >= 0. Where the gradient is exactly zero the penalty is 1 and pulls nowhere.
     """
     inputs = images.detach().requires_grad_()
     (gradients,) = torch.autograd.grad(critic(inputs).sum(), inputs, create_graph=True)  # (B, C, H, W)
@@ -58,12 +55,7 @@ def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of the paper with their sign slips mended, from
     ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. Its minimum lies at ``z = 4 (y - 1/2)``.
 
-    Args:
-        outputs: z, (B, M).
-        targets: y in [0, 1], (B, M). At y = 1/2 the order-1 term vanishes.
-
-    Returns:
-        (B,).
+    ``outputs`` are z, (B, M); ``targets`` y in [0, 1], (B, M). At y = 1/2 the order-1 term vanishes.
     """
     return (math.log(2) + (0.5 - targets) * outputs + outputs.square() / 8).sum(1)
 
@@ -83,17 +75,10 @@ def taylor_coefficients(features: Tensor, targets: Tensor) -> tuple[Tensor, Tens
 
 
 def taylor_polynomial(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Return ``sum_l [ first_l . w_l + w_l^T second_l w_l ]`` (Algorithm 1, line 8, without its constant).
+    """Return ``sum_l [ first_l . w_l + w_l^T second_l w_l ]``, 0-d (Algorithm 1, line 8, without its constant).
 
-    Linear in the coefficients: the noisy loss is the loss plus this polynomial of the noise alone.
-
-    Args:
-        first: Order-1 coefficients summed over records, (M, d).
-        second: Order-2 coefficients summed over records, (M, d, d).
-        weight: (M, d).
-
-    Returns:
-        A number, 0-d.
+    It is linear in the coefficients: the noisy loss is the loss plus this polynomial of the noise alone. ``first``,
+    (M, d), and ``second``, (M, d, d), are coefficients summed over records; ``weight`` is (M, d).
     """
     return (first * weight).sum() + torch.einsum("ma,mab,mb->", weight, second, weight)
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.errors import ConfigError, InputError
-from idpgan.models.config import ModelConfig, family_of
+from idpgan.models.config import ModelConfig, pyramid_of
 from idpgan.models.critic import SLOPE
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.relevance import bin_allocation
@@ -37,7 +37,7 @@ Draw = Literal["once", "per_step", "per_batch"]
 ImageShape = tuple[int, int, int]
 PIXEL_RANGE = 2.0  # R: networks see [-1, 1]
 SHARED_NOISE = "one draw of noise is shared by all images of a batch, so their differences carry no noise"
-_PAIR = (Unit.IMAGE, Relation.REPLACE_ONE)
+_ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
 def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, pooling: int = 1) -> int:
@@ -46,10 +46,7 @@ def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, 
     Linear: ``2 * out_features * in_features``. Convolution: the neurons of *one* feature map, ``2 H_out W_out C_in k_h
     k_w``, as the public code of the mechanism's origin counts (Phan et al. 2017).
 
-    Args:
-        layer: The first layer.
-        image_shape: (C, H, W).
-        pooling: Side of a pooling window right behind a convolution, which divides H_out and W_out.
+    ``pooling`` is the side of a pooling window right behind a convolution, which divides H_out and W_out.
 
     Raises:
         InputError: If the layer is of another kind, or does not fit the image.
@@ -75,16 +72,13 @@ def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, 
 
 @dataclasses.dataclass(frozen=True)
 class PixelNoise:
-    """Laplace noise on the pixels of images: known price before anything is read.
+    """Laplace noise on the pixels of images; its price is known before anything is read.
 
     Attributes:
         image_shape: (C, H, W), n = C H W.
-        scale: b0, in the scale of networks [-1, 1].
+        scale: b0, for pixels in [-1, 1].
         draw: "once", "per_step" or "per_batch"; see the module.
         allocation: beta_j > 0 with sum n, for all pixels in the order of ``flatten()``; None is 1 everywhere.
-
-    Raises:
-        InputError: If the scale is not positive and finite, or the allocation is not one.
     """
 
     image_shape: ImageShape
@@ -111,43 +105,37 @@ class PixelNoise:
         return self.num_pixels * PIXEL_RANGE / self.scale
 
     def events(self, accesses: int = 1) -> tuple[Event, ...]:
-        """Return what any one image pays: for one access if noise is drawn `once`, else for the most it may have."""
+        """Return the price of any one image: of one access if noise is drawn `once`, else of at most ``accesses``."""
         if self.draw == "per_batch":
-            return (Event.non_private(SHARED_NOISE, *_PAIR),)
+            return (Event.non_private(SHARED_NOISE, *_ADJACENCY),)
         repeats = 1 if self.draw == "once" else accesses
         bins = [(1.0, self.num_pixels)] if self.allocation is None else bin_allocation(self.allocation)
-        return tuple(Event("laplace", *_PAIR, self.scale / (PIXEL_RANGE * b), count * repeats) for b, count in bins)
+        return tuple(
+            Event("laplace", *_ADJACENCY, self.scale / (PIXEL_RANGE * b), count * repeats) for b, count in bins
+        )
 
     def proven(self, delta: float, accesses: int = 1) -> Guarantee:
         """Return the proven guarantee of the images' pixels."""
         epsilon = compose_epsilon(self.events(accesses), delta)
         basis = f"{self.num_pixels} Laplace releases per access, range {PIXEL_RANGE:g}, scale {self.scale:.4g}"
-        return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *_PAIR, basis)
+        return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *_ADJACENCY, basis)
 
     def __call__(self, images: Tensor, noise: Noise) -> Tensor:
-        """Perturb private images, clamped to [-1, 1] first.
-
-        Args:
-            images: (B, C, H, W) float.
-            noise: The secret source.
-
-        Returns:
-            Same shape, dtype and device; not clamped.
-        """
+        """Perturb private images, (B, C, H, W) float, clamped to [-1, 1] first; the result is not clamped."""
         beta = self._divisors(images)
-        mechanism = Laplace(PIXEL_RANGE, self.scale / PIXEL_RANGE, *_PAIR)
+        mechanism = Laplace(PIXEL_RANGE, self.scale / PIXEL_RANGE, *_ADJACENCY)
         scaled = images.clamp(-1, 1) * beta  # noise of scale b0 here is b0 / beta in the images
         if self.draw == "per_batch":
             return (scaled + mechanism(torch.zeros_like(scaled[:1]), noise)) / beta
         return mechanism(scaled, noise) / beta
 
     def perturb_public(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Perturb generated images in the same way. This noise protects nothing, so it need not be secret."""
+        """Perturb generated images in the same way. This noise need not be secret: it protects nothing."""
         drawn = images[:1] if self.draw == "per_batch" else images
         return images + public_laplace(drawn.shape, rng, images.device) * self.scale / self._divisors(images)
 
     def _divisors(self, images: Tensor) -> Tensor:
-        """Return beta, to be broadcast over a batch."""
+        """Return beta in the shape that broadcasts over a batch."""
         if tuple(images.shape[1:]) != self.image_shape:
             raise InputError(f"this noise is for images of shape {self.image_shape}, got {tuple(images.shape[1:])}.")
         if self.allocation is None:
@@ -166,19 +154,15 @@ class PerturbedAffine(nn.Module):
 
     Args:
         layer: `nn.Linear` on flattened images, or `nn.Conv2d`.
-        image_shape: (C, H, W).
         epsilon: eps1 of the paper.
         batch_size: |L|, by which the paper divides the noise.
-        draw: When noise is drawn.
-        sensitivity: Overrides D0; None is `paper_sensitivity`.
-        pooling: See `paper_sensitivity`.
-        allocation: See `PixelNoise`.
+        draw: See `PixelNoise`, also for ``allocation``.
+        sensitivity: Overrides D0; None is `paper_sensitivity`, which takes ``pooling``.
 
     Attributes:
         sensitivity: D0.
-        pixel_noise: What x~ is made with. Its ``events`` and ``proven`` are the layer's.
-        bias_noise: What is added to the bias, (out,). The bias is no private datum: this noise costs and protects
-            nothing.
+        pixel_noise: The noise of x~. Its ``events`` and ``proven`` are the layer's.
+        bias_noise: The noise on the bias, (out,). The bias is no private datum: its noise costs and protects nothing.
 
     Raises:
         InputError: If the layer does not fit the images, or a number is not positive and finite.
@@ -209,7 +193,7 @@ class PerturbedAffine(nn.Module):
         self.register_buffer("bias_noise", torch.zeros(width))
 
     def draw_bias_noise(self, rng: torch.Generator) -> None:
-        """Draw the noise of the bias anew."""
+        """Replace the noise of the bias by a fresh draw."""
         self.bias_noise = public_laplace(self.bias_noise.shape, rng, self.bias_noise.device) * self.pixel_noise.scale
 
     def forward(self, perturbed: Tensor) -> Tensor:
@@ -228,11 +212,10 @@ class PerturbedCritic(nn.Module):
     real or fake; outputs 1 .. K are the classes.
 
     Args:
-        first: The noisy layer.
-        hidden: Maps its output to (B, d).
+        hidden: Maps the output of the noisy layer ``first`` to (B, d).
         num_features: d = |h_k|.
         num_outputs: M.
-        label_classes: Where labels are an input too, their number; else 0.
+        label_classes: Number of labels, if they are an input too; else 0.
 
     Attributes:
         weight: (M, d).
@@ -286,18 +269,15 @@ def build_critic(
 
     Args:
         config: The [model] section; width is the number of neurons or feature maps of h0.
-        image_shape: (C, H, W).
         kind: "conv" or "linear", of h0.
         num_features: d.
         num_outputs: M.
-        label_classes: See `PerturbedCritic`.
-        seed: Of the initial weights.
         perturb: Puts the noise around h0.
 
     Raises:
         ConfigError: If no network is built for such images.
     """
-    family = family_of(image_shape)
+    pyramid = pyramid_of(image_shape)
     with seeded_init(seed, stream=1):
         first = perturb(first_layer(kind, config, image_shape))
         if kind == "linear":
@@ -305,12 +285,12 @@ def build_critic(
                 nn.LayerNorm(config.width), nn.LeakyReLU(SLOPE), nn.Linear(config.width, num_features)
             )
         else:
-            hidden = nn.Sequential(*_hidden(config.width, family.doublings, math.prod(family.last), num_features))
+            hidden = nn.Sequential(*_hidden(config.width, pyramid.doublings, math.prod(pyramid.last), num_features))
         return PerturbedCritic(first, hidden, num_features, num_outputs, label_classes)
 
 
 def _hidden(channels: int, halvings: int, positions: int, num_features: int) -> Iterator[nn.Module]:
-    """Yield what follows a convolutional h0: normalization before every activation (section 2.2.1)."""
+    """Yield the layers after a convolutional h0: normalization before every activation (section 2.2.1)."""
     yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
     for _ in range(halvings - 1):
         yield nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1)
@@ -320,12 +300,9 @@ def _hidden(channels: int, halvings: int, positions: int, num_features: int) -> 
 
 
 def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num_labels: int = 0) -> None:
-    """Refuse a critic whose last features leave [-1, 1]: DF would be no sensitivity.
+    """Refuse a critic whose last features leave [-1, 1]: DF would be no sensitivity. The error has the largest value.
 
-    Tried on ordinary and on very loud images, with all labels; not proven.
-
-    Raises:
-        ConfigError: With the largest value that was seen.
+    The critic is tried on ordinary and on very loud images, with all labels; nothing is proven.
     """
     rng = torch.Generator().manual_seed(0)
     device = critic.weight.device

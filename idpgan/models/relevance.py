@@ -1,8 +1,8 @@
 """How much each pixel matters, from PUBLIC images only, and how noise is allotted by it.
 
-Layer-wise relevance propagation (LRP) hands the score of a network back to its pixels, layer by layer. IDP-GAN allots
+Layer-wise relevance propagation (LRP) distributes the score of a network over its pixels, layer by layer. IDP-GAN gives
 less noise to relevant pixels (introduction; Phan et al. 2017). Relevance from private images would be a release of its
-own that nobody has paid for, so no function here may be given any.
+own that nobody has paid for, so private images must never be passed to a function of this file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PASSED = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout)  # relevance goes thr
 
 
 def propagate_relevance(network: nn.Sequential, images: Tensor, labels: Tensor) -> Tensor:
-    r"""Hand the score of each image's own class back to its pixels.
+    r"""Distribute the score of each image's own class over its pixels.
 
     The epsilon rule of `Bach et al. (2015), Eq. (58) <https://doi.org/10.1371/journal.pone.0130140>`_, from the last
     layer to the first: ``R_i = a_i * sum_j w_ij R_j / (z_j + eps sign z_j)``, with z_j the output of neuron j, its
@@ -68,14 +68,7 @@ def _through_linear(layer: nn.Module, activation: Tensor, relevance: Tensor) -> 
 
 
 def mean_relevance(network: nn.Sequential, images: Tensor, labels: Tensor, batch_size: int = 500) -> Tensor:
-    """Average the relevance of each pixel over public images.
-
-    Returns:
-        float64 (C, H, W), either sign.
-
-    Raises:
-        InputError: If there is no image.
-    """
+    """Average the relevance of each pixel over public images, at least one: float64 (C, H, W), either sign."""
     if len(images) == 0:
         raise InputError("relevance needs public images: set data.public_share, or data.public_root.")
     total = torch.zeros(images.shape[1:], dtype=torch.float64, device=images.device)
@@ -111,20 +104,13 @@ def allocate(relevance: Tensor, floor: float) -> tuple[float, ...]:
 
 
 def bin_allocation(beta: Sequence[float], most_bins: int = MOST_BINS) -> tuple[tuple[float, int], ...]:
-    """Group the divisors into a few geometric bins, each stated by its largest member: rounded up.
+    """Group the divisors beta_j > 0 into a few geometric bins, each stated by its largest member: rounded up.
 
     A larger divisor is less noise, so pricing a pixel at its bin's largest divisor never prices it too low. Afterwards
     the sum exceeds n by the rounding.
 
-    Args:
-        beta: Divisors > 0.
-        most_bins: >= 1.
-
     Returns:
         (largest divisor, number of pixels) per bin that is not empty, ascending.
-
-    Raises:
-        InputError: If a divisor is not positive and finite.
     """
     values = sorted(beta)
     if not values or not 0 < values[0] <= values[-1] < math.inf:

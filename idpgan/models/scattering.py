@@ -1,11 +1,11 @@
-r"""Wavelet scattering of images: fixed features that know no data, for private classifiers and for feature sums.
+r"""Wavelet scattering of images: fixed features without any data, for private classifiers and for feature sums.
 
 Order 2, Morlet wavelets in L directions at J scales (Bruna and Mallat 2013, "Invariant scattering convolution
 networks"): ``S0 = x * phi``, ``S1 = |x * psi_a| * phi``, ``S2 = ||x * psi_a| * psi_b| * phi`` with scale(b) > scale(a),
 each sampled every 2^J pixels. That is ``1 + J L + L^2 J (J - 1) / 2`` maps of ``(H / 2^J, W / 2^J)`` per channel.
 Products are taken in the Fourier domain, and every product is sampled as coarsely as its scale allows.
 
-`normalized` is what a classifier or a mean-embedding match takes: it is computed image by image, from that image alone.
+Classifiers and mean-embedding matches take `normalized`, a function of each image alone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ class Scattering(nn.Module):
         image_shape: (C, H, W); H and W at least 2^(J + 1).
         scales: J; None = `scales_of`.
         directions: L.
-
-    Raises:
-        InputError: If the image is too small for J.
     """
 
     def __init__(self, image_shape: tuple[int, int, int], scales: int | None = None, directions: int = 8) -> None:
@@ -87,7 +84,6 @@ class Scattering(nn.Module):
         return torch.cat(parts).unflatten(0, images.shape[:2]).flatten(1, 2)
 
     def _transform(self, images: Tensor) -> Tensor:
-        """Transform single channels (B, H, W): (B, maps, rows, columns)."""
         spectrum = torch.fft.fft2(nn.functional.pad(images[:, None], self.padding, mode="reflect"))  # (B, 1, h, w)
         first, second = [], []
         for scale in range(self.scales):

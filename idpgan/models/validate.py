@@ -55,10 +55,10 @@ def validate_private_critic(
     """Refuse a critic that cannot be trained with a guarantee per record.
 
     Clipping per record bounds the influence of one record only if its score and gradient depend on no other record.
-    Two checks: known layers by type (BatchNorm of any kind, InstanceNorm with running statistics, spectral norm),
-    and any layer by behavior: in training and eval mode, a copy scores random batches in which one record is
-    replaced, and single records. Dropout, GroupNorm, LayerNorm and InstanceNorm without statistics pass.
-    ``module`` itself is not run or changed. The behavior is tried, not proven.
+    There are two checks. Known layers are refused by type: BatchNorm of any kind, InstanceNorm with running statistics,
+    spectral norm. Any layer is tried by behavior, not proven: in training and eval mode, a copy of ``module`` scores
+    random batches in which one record is replaced, and single records. Dropout, GroupNorm, LayerNorm and InstanceNorm
+    without statistics pass.
 
     Args:
         module: The critic; called as ``module(images)``, or ``module(images, labels)`` with classes.
@@ -105,7 +105,7 @@ def _known(module: nn.Module) -> Iterator[Offender]:
 
 
 def _has_spectral_norm(part: nn.Module) -> bool:
-    """Say whether a layer carries torch's spectral norm, as a hook (old) or as a parametrization (new)."""
+    """Tell whether a layer carries torch's spectral norm, as a hook (old) or as a parametrization (new)."""
     if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
         return True
     if not parametrize.is_parametrized(part):
@@ -115,7 +115,7 @@ def _has_spectral_norm(part: nn.Module) -> bool:
 
 
 def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
-    """Find mixing layers one by one: each is replaced by the identity, so that it does not hide the next."""
+    """Find mixing layers one by one; the identity replaces each, so that it does not hide the next."""
     trial = copy.deepcopy(module).cpu()
     if known and not known[0].name:
         return []  # the critic is itself such a layer
@@ -172,7 +172,7 @@ def _culprit(
 
 
 def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
-    """Say whether rows other than ``record`` differ. Exact: equal shapes take equal paths on the CPU."""
+    """Tell whether rows other than ``record`` differ. Exact: equal shapes take equal paths on the CPU."""
     others = [row for row in range(PROBE_RECORDS) if row != record]
     for first, second in zip(before, after, strict=True):
         if first.shape[:1] != (PROBE_RECORDS,) or first.shape != second.shape:
@@ -183,7 +183,7 @@ def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
 
 
 def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool, calls: list[_Call] | None = None) -> Tensor:
-    """Score a batch with a fresh copy and fixed random numbers; add what went through each submodule to ``calls``."""
+    """Score a batch with a fresh copy and fixed random numbers; record every submodule's tensors in ``calls``."""
     copied = copy.deepcopy(trial).train(training)
     if calls is not None:
         for name, part in copied.named_modules():
@@ -203,14 +203,13 @@ def _recorder(name: str, calls: list[_Call]) -> Callable[[nn.Module, Any, Any], 
 
 
 def _flat(value: Any) -> list[Tensor]:
-    """List the tensors in nested tuples and lists."""
     if isinstance(value, Tensor):
         return [value]
     return [tensor for part in value for tensor in _flat(part)] if isinstance(value, tuple | list) else []
 
 
 def _probe(trial: nn.Module, shape: tuple[int, ...], classes: int, replaced: int | None = None) -> tuple[Tensor, ...]:
-    """Draw images, and labels if conditional; at ``replaced`` with another, louder image and another label."""
+    """Draw images, and labels if conditional; record ``replaced`` is another, louder image with another label."""
     rng = torch.Generator().manual_seed(0)
     dtype = next((p.dtype for p in trial.parameters() if p.is_floating_point()), torch.float32)
     images = torch.rand(PROBE_RECORDS, *shape, generator=rng).mul(2).sub(1).to(dtype)  # [-1, 1]
@@ -234,7 +233,7 @@ def _keeping(trial: nn.Module, shape: tuple[int, ...], classes: int) -> Iterator
 
 
 def _depends_on_batch_size(trial: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
-    """Say whether a record alone and in a batch gets different scores. Dropout is off: its masks would differ."""
+    """Tell whether a record alone and in a batch gets different scores. Dropout is off: its masks would differ."""
     inputs = _probe(trial, shape, classes)
     for training in (True, False):
         copied = copy.deepcopy(trial).train(training)

@@ -1,4 +1,4 @@
-"""A generator that carries augmentation in itself: codes, a small decoder, and a random smooth warp of its output.
+"""A generator with augmentation inside: codes, a small decoder, and a random smooth warp of its output.
 
 A public image (or a random point, where nothing is public) becomes a *code* with a spread; an image is one code of its
 class plus spread, decoded by a perceptron, and then moved by a random affine map and a random smooth displacement. So
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.models.augment import MOVES, NODES, move
-from idpgan.models.config import ModelConfig, family_of
+from idpgan.models.config import ModelConfig, pyramid_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 
@@ -35,22 +35,17 @@ class WarpGenerator(Generator):
 
     Args:
         config: The [model] section: ``latent_dim`` numbers in a code, ``codes`` codes per class, ``warp`` strength.
-        image_shape: (C, H, W) in px; (H, W) in `SIZES`, C in {1, 3}.
-        num_classes: Classes of the data; ignored unless ``config.conditional``.
-        seed: Seed of the initial weights and codes, >= 0. The caller's random state is neither read nor changed.
+        image_shape: See `DcganGenerator`, also for ``num_classes``, ``seed`` (of weights and codes) and errors.
 
     Attributes:
         means: Codes, (max(num_classes, 1), codes, config.latent_dim).
         log_spread: Logarithm of the standard deviation around each, same shape.
-
-    Raises:
-        ConfigError: If the shape is not supported, or classes are asked for and there are none.
     """
 
     std: Tensor
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        family_of(image_shape)  # refuses sizes that no critic is built for
+        pyramid_of(image_shape)  # refuses sizes that no critic is built for
         super().__init__(config, image_shape, num_classes, config.latent_dim + MOVES + 1)
         groups, hidden = max(self.num_classes, 1), _HIDDEN * config.width
         inputs = config.latent_dim + self.num_classes
@@ -67,7 +62,7 @@ class WarpGenerator(Generator):
         self.register_buffer("std", std * config.warp)
 
     def set_codes(self, means: Tensor, spread: Tensor, labels: Tensor | None) -> None:
-        """Make codes of the posteriors of images; a class with fewer than ``config.codes`` images repeats them.
+        """Set codes to posteriors of images; a class with fewer than ``config.codes`` images repeats them.
 
         Args:
             means: (N, config.latent_dim).

@@ -13,12 +13,10 @@ def cosines(height: int, width: int, frequencies: Sequence[tuple[int, int]]) -> 
     """Return functions of the orthonormal 2-D DCT-II basis (Ahmed, Natarajan and Rao, 1974), row by row.
 
     Args:
-        height: H in px.
-        width: W in px.
-        frequencies: q pairs (u, v), vertical in 0 .. H - 1 and horizontal in 0 .. W - 1.
+        frequencies: q pairs (u, v), vertical in 0 .. height - 1 and horizontal in 0 .. width - 1.
 
     Returns:
-        (H * W, q) float64, contiguous, with orthonormal columns for different pairs.
+        (height * width, q) float64, contiguous, with orthonormal columns for different pairs.
     """
     rows = _line(height)[:, [u for u, _ in frequencies]]
     columns = _line(width)[:, [v for _, v in frequencies]]

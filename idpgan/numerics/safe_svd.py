@@ -13,11 +13,8 @@ def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     is ill-conditioned or has too many repeated singular values". One such is a release of SRA, whose isotonic step
     repeats values. One failure voids the whole batch, so its matrices are then taken one by one.
 
-    Args:
-        matrices: (..., m, n), floating point, finite.
-
-    Returns:
-        U (..., m, r), S (..., r) non-increasing, Vh (..., r, n), r = min(m, n).
+    ``matrices`` are (..., m, n), floating point, finite. Returns U (..., m, r), S (..., r) non-increasing and
+    Vh (..., r, n), r = min(m, n).
 
     Raises:
         torch.linalg.LinAlgError: If an entry is not finite (on the CPU).
@@ -34,7 +31,6 @@ def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose one matrix (m, n)."""
     try:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     except torch.linalg.LinAlgError:

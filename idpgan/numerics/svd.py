@@ -1,8 +1,8 @@
 r"""Singular value decomposition of a batch of matrices in one call, on the CPU and on CUDA.
 
-``A = U diag(S) V^T`` per matrix. The methods and the accuracy of each are in `idpgan.numerics.svd_methods`; this module
-checks the input, chooses the method by device, dtype, shape and rank (``choose_method``), cuts the batch into chunks by
-memory, and on the CPU spreads the chunks over threads. Nothing here is a release and nothing here adds noise.
+``A = U diag(S) V^T`` per matrix. `idpgan.numerics.svd_methods` has the methods and their accuracy. This module checks
+the input, chooses the method by device, dtype, shape and rank (``choose_method``), cuts the batch into chunks by
+memory, and on the CPU spreads the chunks over threads. Nothing here adds noise, so nothing here is a release.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.numerics import svd_methods
 
-METHODS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
+DECOMPOSITIONS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
     "lapack": svd_methods.lapack,
     "gram": svd_methods.gram,
     "gram-block-jacobi": svd_methods.gram_block_jacobi,
@@ -42,7 +42,7 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
     Singular values are within a few eps of the largest one of the matrix, U and V orthonormal to about 20 eps, also for
     rank-deficient and zero matrices (eps: 1.2e-7 for float32, 2.2e-16 for float64). Signs of the vectors, and the basis
     within equal singular values, are not fixed: they may differ between methods and devices. Gradients do not flow.
-    On the CPU at most ``torch.get_num_threads()`` threads work; the setting of no thread of the caller changes.
+    On the CPU at most ``torch.get_num_threads()`` threads work; the caller's setting stays as it is.
 
     Args:
         matrices: (N, m, n), float32 or float64, finite, N >= 0, m and n >= 1; not modified.
@@ -87,7 +87,7 @@ def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | N
 
 
 def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose with a method of ``METHODS`` or ``SUBSPACE`` whatever the device; `batched_svd` without its checks."""
+    """Decompose with a method of ``DECOMPOSITIONS`` or ``SUBSPACE`` on any device; `batched_svd` without its checks."""
     count, m, n = matrices.shape
     tall = matrices.mT if m < n else matrices
     long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
@@ -123,10 +123,10 @@ def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
         if not bool(holds.all()):
             index = (~holds).nonzero().squeeze(1)
             full = choose_method(A.device.type, A.dtype, *A.shape[1:])
-            for part, better in zip(factors, METHODS[full](A[index]), strict=True):
+            for part, better in zip(factors, DECOMPOSITIONS[full](A[index]), strict=True):
                 part[index] = better[..., :rank]
     else:
-        factors = METHODS[method](A)
+        factors = DECOMPOSITIONS[method](A)
     U, S, V = factors
     return U[..., :rank], torch.ldexp(S[:, :rank], exponent.unsqueeze(1)), V[..., :rank]
 
@@ -134,8 +134,8 @@ def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
 def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
     """Call work for every task on threads of one intra-op thread each; LAPACK runs outside Python's lock.
 
-    ``torch.set_num_threads`` sets the count of the thread that calls it and of all threads to come. A worker asks for
-    the count first, else torch would read the common one at its first operation and forget what was set.
+    ``torch.set_num_threads`` sets the count of the calling thread and of all threads to come. A worker first asks for
+    the count: else torch would read the common one at its first operation and forget the one that was set.
     """
     common: list[int] = []
     ready = threading.Barrier(threads + 1)
@@ -157,14 +157,13 @@ def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int
 
 
 def _set_for_threads_to_come(count: int) -> None:
-    """Put back the common count from a thread of its own, so that the caller's stays as it is."""
+    """Restore the common count from a thread of its own, so that the caller's stays as it is."""
     thread = threading.Thread(target=torch.set_num_threads, args=(count,))
     thread.start()
     thread.join()
 
 
 def _check(matrices: Any, rank: Any) -> None:
-    """Refuse what cannot be decomposed."""
     if not isinstance(matrices, Tensor) or matrices.dtype not in (torch.float32, torch.float64):
         kind = matrices.dtype if isinstance(matrices, Tensor) else type(matrices).__name__
         raise InputError(f"matrices must be a tensor of float32 or float64, got {kind}. Convert with .float().")

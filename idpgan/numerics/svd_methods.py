@@ -1,9 +1,9 @@
 r"""Ways to decompose a batch of matrices ``A = U diag(S) V^T``; `idpgan.numerics.svd` chooses among them.
 
 Every function takes ``A`` of shape (B, m, n), m >= n, scaled so that the largest entry of a matrix is in [0.5, 1) or
-the matrix is 0, and returns U (B, m, n), S (B, n) non-increasing and V (B, n, n), or as many columns
-as asked for. Errors in the docstrings are relative to the largest singular value; eps is that of the dtype of ``A``
-(1.2e-7 or 2.2e-16). U and V have orthonormal columns to about 20 eps whatever the rank, the zero matrix included.
+the matrix is 0. It returns U (B, m, n), S (B, n) non-increasing and V (B, n, n), or as many columns as asked for.
+Errors in the docstrings are relative to the largest singular value; eps is that of the dtype of ``A`` (1.2e-7 or
+2.2e-16). U and V have orthonormal columns to about 20 eps whatever the rank, the zero matrix included.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
     of float32's: singular values within eps / 2 (better than `lapack`; relative to each one 1e-7 down to 1e-4 of the
     largest), reconstruction 2 eps. Matrices of condition above 1e4 get U from `_orthonormal_columns`.
 
-    float64: the Gram matrix loses the half of the digits, so its eigenvectors only start `jacobi`, which takes two or
-    three sweeps from there instead of ten, and whose accuracy results.
+    float64: the Gram matrix loses half of the digits, so its eigenvectors only start `jacobi`, which then takes two or
+    three sweeps instead of ten and gives its own accuracy.
     """
     A64 = A.double()
     squares, V = eigensolver(A64.mT @ A64)
@@ -79,7 +79,7 @@ def gram_block_jacobi(A: Tensor) -> Factors:
 def block_jacobi_eigh(G: Tensor) -> tuple[Tensor, Tensor]:
     """Return ascending eigenvalues and eigenvectors of (B, n, n) float64 by the two-sided block Jacobi method.
 
-    A round of the tournament diagonalises all n / 32 disjoint pairs of 16-wide blocks at once: one batched
+    A round of the tournament diagonalizes all n / 32 disjoint pairs of 16-wide blocks at once: one batched
     eigenproblem of size 32 and two batched products. For GPUs, where the library may loop over larger matrices.
     Eigenvalues to 5e-14 of the largest, eigenvectors orthonormal to 1e-13.
     """
@@ -108,7 +108,7 @@ def block_jacobi_eigh(G: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _block_round(G: Tensor, V: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Diagonalise the diagonal blocks of G, 32 wide, by one orthogonal similarity; V collects it."""
+    """Diagonalize the diagonal blocks of G, 32 wide, by one orthogonal similarity, which is multiplied into V."""
     batch, padded = G.shape[:2]
     width = 2 * _BLOCK
     blocks = G.view(batch, pairs, width, pairs, width).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
@@ -144,11 +144,7 @@ def jacobi(A: Tensor, start: Tensor | None = None) -> Factors:
     """One-sided Jacobi (Hestenes) on all matrices at once, n / 2 rotations a step, elementwise and any dtype.
 
     Singular values within 10 eps, reconstruction within 30 eps (LAPACK's numbers are 10 and 40 at 40 x 37), also for
-    matrices of any condition.
-
-    Args:
-        A: (B, m, n), m >= n.
-        start: (B, n, n) orthogonal, near V; None starts from the identity.
+    matrices of any condition. ``start`` is (B, n, n) orthogonal, near V; None starts from the identity.
     """
     batch, m, n = A.shape
     even = n + n % 2
@@ -193,7 +189,7 @@ def _rotate_pairs(rows: Tensor, m: int, noise: Tensor, tolerance: float) -> tupl
 def block_size(rank: int) -> int:
     """Return how many vectors `subspace` iterates: more than the rank, since the last ones converge slowly.
 
-    A multiple of eight, as the kernels of a matrix product like it: 32 are faster than 30.
+    A multiple of eight, for the kernels of matrix products: 32 vectors are faster than 30.
     """
     return -(-(rank + max(8, rank // 2)) // 8) * 8
 
@@ -204,7 +200,7 @@ def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
     A block of ``block_size(rank)`` vectors from a fixed random start (Halko, Martinsson, Tropp 2011, with more
     power steps), orthonormalized between steps; the last steps are Chebyshev polynomials, which damp what lies below
     the block's smallest value faster than powers. Products are float32, orthonormalization and Ritz values float64.
-    Matrices that have nearly converged get up to two more rounds of the last step.
+    Matrices that nearly converged get up to two more rounds of the last step.
 
     Returns:
         The factors (B, m, r), (B, r), (B, n, r), and a mask (B,) of the matrices where they hold: residual
@@ -260,10 +256,7 @@ def _ritz_round(A: Tensor, X: Tensor, works: Tensor, rank: int) -> tuple[Factors
 def _chebyshev(times: Callable[[Tensor], Tensor], X: Tensor, degree: int) -> Tensor:
     """Return ``T_degree(2 G / a - 1) X``, a the smallest ``||G x||`` of the columns: what lies below a is damped.
 
-    Args:
-        times: Multiplies a block by G.
-        X: (B, n, b).
-        degree: 1 is ``G X``, unshifted.
+    ``times`` multiplies a block, such as X (B, n, b), by G. Degree 1 is ``G X``, unshifted.
     """
     Y = times(X)
     if degree == 1:
@@ -276,9 +269,9 @@ def _chebyshev(times: Callable[[Tensor], Tensor], X: Tensor, degree: int) -> Ten
 
 
 def _orthonormalize(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
-    """Return X's columns made orthonormal in their order, by Cholesky QR, and the mask (B,) where that worked so far.
+    """Return X's columns made orthonormal in their order, by Cholesky QR, and the mask (B,) of success so far; else 0.
 
-    Elsewhere the result is 0. Condition up to 1e7; orthonormal to eps * condition^2 of float64, in the dtype of X.
+    Condition up to 1e7; orthonormal to eps * condition^2 of float64, in the dtype of X.
     """
     X64 = X.double()
     products = X64.mT @ X64
@@ -293,8 +286,8 @@ def _orthonormalize(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
 def _from_products(A: Tensor, B: Tensor, V: Tensor, null: float) -> Factors:
     """Return the factors in float64 from ``B = A V``, whose columns are nearly orthogonal; sorts them.
 
-    Columns of norm up to ``null`` times the largest are replaced in U by an orthonormal complement. What cannot be
-    finished in this way is decomposed by `lapack`.
+    In U an orthonormal complement replaces columns of norm up to ``null`` times the largest. `lapack` decomposes the
+    matrices for which this fails.
     """
     S, order = torch.linalg.vector_norm(B, dim=1).sort(-1, descending=True)
     order = order.unsqueeze(1)

@@ -37,12 +37,8 @@ _MOST_COUNT = 1 << 40
 def compose_epsilon(events: Sequence[Event], delta: float) -> float:
     """Return an epsilon such that running all ``events`` is (epsilon, delta)-differentially private.
 
-    Args:
-        events: What was released, all for one unit and one relation (the ledger sees to it).
-        delta: In [0, 1).
-
-    Returns:
-        Epsilon >= 0; infinite where nothing is proven; 0 for no events.
+    `events` are all of one unit and one relation, `delta` lies in [0, 1). Epsilon is infinite where nothing is proven,
+    and 0 for no events.
 
     Raises:
         InputError: If delta is out of range, or the events mix units or relations.
@@ -64,7 +60,7 @@ def _check_delta(delta: float) -> None:
 
 
 def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
-    """Return the mu of all Gaussian reads, and the others, one entry per distinct event: order does not matter."""
+    """Return the mu of all Gaussian reads, and the other reads, one entry per distinct event."""
     counts: dict[Event, int] = {}
     mu = 0.0
     for event in events:
@@ -189,7 +185,6 @@ def _log_factorials() -> np.ndarray:
 
 
 def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float:
-    """Return epsilon by the composed privacy loss distribution; infinite where it cannot help."""
     if not others or sum(event.count for event in others) * losses.LEAST_ERROR >= delta:
         return math.inf
     if 0 < mu < 1e-100 or mu > 1e100 or any(event.pure < 1e-100 for event in others):  # squares and shares underflow
@@ -219,19 +214,16 @@ def _composed(events: tuple[Event, ...], delta: float) -> losses.Pair | None:
 
 
 def _within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
-    """Return whether ``compose_epsilon(events, delta) <= epsilon``; often without composing distributions."""
+    """Return whether the events cost at most (epsilon, delta), often without composing distributions."""
     if events and all(event.is_private for event in events) and _simple_epsilon(*_merge(events), delta) <= epsilon:
         return True
     return compose_epsilon(events, delta) <= epsilon
 
 
 def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: float) -> int:
-    """Return how often ``event`` can still happen after ``spent`` within (epsilon, delta).
+    """Return how often ``event`` can still happen after ``spent`` within (epsilon, delta), at most 2^40.
 
-    Galloping and bisection over compositions: a second or so, so once per run and not per step.
-
-    Returns:
-        The largest count, capped at 2^40; 0 if not even one is affordable.
+    Galloping and bisection over compositions takes a second or so: call it once per run, not per step.
     """
     if not event.is_private and epsilon < math.inf:
         return 0
@@ -255,15 +247,12 @@ def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: floa
 
 
 def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
-    """Return a noise multiplier, small to 1e-4 relative, whose events stay within (epsilon, delta).
+    """Return the least noise multiplier (to 1e-4 relative) whose events cost at most (epsilon, delta).
+
+    The returned multiplier is rounded up, and its cost is checked before it is returned.
 
     Args:
-        events_of: Maps a noise multiplier to everything that will be released with it; more noise, less epsilon.
-        epsilon: Target, positive and finite.
-        delta: Target in [0, 1).
-
-    Returns:
-        The noise multiplier; composing ``events_of`` it gives at most ``epsilon``, checked before it is returned.
+        events_of: Maps a noise multiplier to everything that is released with it; more noise, less epsilon.
 
     Raises:
         InputError: If the target is out of range or cannot be reached with any noise.

@@ -59,12 +59,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a ledger is made for, and whose it is.
+    """What a ledger is made for: every event has this unit and this relation.
 
     Attributes:
-        unit: The unit that every event must speak of.
-        relation: The relation that every event must speak of.
-        target: What may be spent; None = keep the books only.
+        target: What may be spent; None = no limit.
         owner: Hash of the run's configuration.
     """
 
@@ -79,8 +77,6 @@ class Planned:
     """What a config says of its run's ledger: `Ledger.open` refuses books that say anything else.
 
     Attributes:
-        unit: Of every event.
-        relation: Of every event.
         target: What may be spent; None = no limit.
         events: All that the run charges; None = known only after public images are read, so not compared.
     """
@@ -96,12 +92,11 @@ class Books:
     """What stands on a ledger.
 
     Attributes:
-        terms: What it is made for.
-        entries: Every charge, in order, run-length encoded: neighbors differ.
-        repeated: Charges that a continuation with fresh noise takes again, beyond what the config plans.
+        entries: Every charge, in order, run-length encoded.
+        repeated: Charges of a continuation that repeats steps with fresh noise; the config does not plan them.
         fingerprint: What must be equal in every continuation of the run, by name.
         state: SHA-256 (hex) of the newest saved state; None where there is none to repeat steps from.
-        committed: The one-time release; None before.
+        committed: The one-time release; None before it.
     """
 
     terms: Terms
@@ -123,11 +118,7 @@ class Books:
             )
 
     def after(self, position: int) -> list[Event]:
-        """Return the charges after the first ``position`` of them, in order.
-
-        Raises:
-            BudgetError: If there are not so many.
-        """
+        """Return the charges after the first ``position`` of them; raises `BudgetError` if there are fewer."""
         ahead = count(self.entries) - position
         if position < 0 or ahead < 0:
             raise BudgetError(
@@ -189,12 +180,7 @@ class Books:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`.
-
-        Raises:
-            InputError: On anything foreign or changed: another format or checksum, an unknown key, kind, unit or
-                relation.
-        """
+        """Rebuild from `to_json`; another format or checksum, or an unknown entry, raises `InputError`."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or set(data) != _KEYS:
             found = data.get("format") if isinstance(data, dict) else None
             raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {FORMAT!r}.")
@@ -207,7 +193,7 @@ class Books:
 
     @classmethod
     def _from_checked(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from a dict of the right keys and checksum; raises all sorts of errors on values of other types."""
+        """Rebuild from a dict of the right keys and checksum; a value of another type raises any error."""
         target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
         if target is not None:
             target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
@@ -226,11 +212,7 @@ class Books:
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> Self:
-        """Rebuild from the content of a file.
-
-        Raises:
-            InputError: If it is damaged, foreign or changed.
-        """
+        """Rebuild from the content of a file; raises `InputError` if it is damaged, foreign or changed."""
         try:
             data = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:

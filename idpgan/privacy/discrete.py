@@ -40,15 +40,11 @@ def _bernoulli_exp_fraction(numerator: np.ndarray, denominator: int, noise: Nois
 
 
 def bernoulli_exp(numerator: np.ndarray, denominator: int, noise: Noise) -> np.ndarray:
-    """Draw Bernoulli(exp(-gamma)) for gamma = numerator / denominator >= 0, exactly. Algorithm 1.
+    """Draw Bernoulli(exp(-gamma)), bool (n,), for gamma = numerator / denominator >= 0, exactly. Algorithm 1.
 
     Args:
         numerator: int64 (n,), >= 0.
         denominator: Whole number >= 1; the product with about 40 must stay below 2^62.
-        noise: Source of random integers.
-
-    Returns:
-        bool (n,).
     """
     result = _bernoulli_exp_fraction(numerator % denominator, denominator, noise)
     whole = numerator // denominator  # exp(-gamma) = exp(-1)^whole * exp(-fraction)
@@ -72,18 +68,10 @@ def _geometric(count: int, noise: Noise) -> np.ndarray:
 
 
 def discrete_laplace(scale: int, count: int, noise: Noise) -> torch.Tensor:
-    """Draw from P(x) ~ exp(-|x| / scale) on the integers, exactly. Algorithm 2.
+    """Draw int64 (count,) from P(x) ~ exp(-|x| / scale) on the integers, exactly. Algorithm 2.
 
     Args:
         scale: Whole number of grid steps, 1 .. 2^50.
-        count: Number of independent draws.
-        noise: Source of random integers.
-
-    Returns:
-        int64 (count,) on the CPU.
-
-    Raises:
-        ValueError: If ``scale`` is out of range.
     """
     if not 1 <= scale <= MAX_LAPLACE_SCALE:
         raise ValueError(f"discrete Laplace scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
@@ -105,21 +93,20 @@ def _discrete_laplace(scale: int, count: int, noise: Noise) -> np.ndarray:
 
 
 class _Uniforms:
-    """Independent uniform numbers in [0, 1), exact: each digit is drawn when a comparison asks for it."""
+    """Independent uniform numbers in [0, 1), exact: a digit is drawn when a comparison asks for it."""
 
     def __init__(self, count: int, base: int, noise: Noise) -> None:
         self._count, self._base, self._noise = count, base, noise
         self._digits = [_integers(base, count, noise)]
 
     def digit(self, place: int) -> np.ndarray:
-        """Return the digit behind the point at ``place`` = 0, 1, ... of all of them, (count,)."""
         while len(self._digits) <= place:  # a digit that nobody has looked at is still independent of everything
             self._digits.append(_integers(self._base, self._count, self._noise))
         return self._digits[place]
 
 
 def _less(left: _Uniforms, right: _Uniforms, rows: np.ndarray) -> np.ndarray:
-    """Return ``left < right[rows]``, bool (n,): as many digits as it takes."""
+    """Return ``left < right[rows]``, bool (n,), comparing digits until one pair differs."""
     result = np.zeros(len(rows), dtype=bool)
     tied, place = np.arange(len(rows)), 0
     while len(tied):
@@ -165,7 +152,7 @@ def _whole_bounds(bits: int) -> list[int]:
 def _normal_wholes(count: int, noise: Noise, bits: int = 62) -> np.ndarray:
     """Draw K with P(K = k) ~ exp(-k^2 / 2), k >= 0, int64 (count,): inversion of a uniform number.
 
-    Its first ``bits`` bits decide, unless they lie next to a bound: then it gets more bits until they do.
+    The first ``bits`` bits decide, unless they lie next to a bound: then more bits are drawn until they do.
     """
     values, bounds = _integers(1 << bits, count, noise), np.array(_whole_bounds(bits))
     whole = np.searchsorted(bounds, values - 1)  # bounds below values - 1
@@ -176,7 +163,7 @@ def _normal_wholes(count: int, noise: Noise, bits: int = 62) -> np.ndarray:
 
 
 def _decide(value: int, bits: int, noise: Noise) -> int:
-    """Return K of a uniform number whose first bits are too close to a bound, by as many more as it takes."""
+    """Return K of a uniform number whose first bits ``value`` lie next to a bound; draws more bits."""
     while True:
         value, bits = value << 62 | int(_integers(1 << 62, 1, noise)[0]), bits + 62
         bounds = _whole_bounds(bits)
@@ -195,14 +182,9 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
 
     Args:
         scale: Standard deviation before rounding, a whole number of grid steps, 1 .. 2^50.
-        count: Number of independent draws.
-        noise: Source of random integers.
 
     Returns:
         int64 (count,) on the CPU.
-
-    Raises:
-        ValueError: If ``scale`` is out of range.
     """
     if not 1 <= scale <= MAX_GAUSSIAN_SCALE:
         raise ValueError(f"Gaussian scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")

@@ -1,11 +1,10 @@
 r"""DP-SGD as one frozen plan: who is drawn, what a record may add, the noise, the divisor, and what a step costs.
 
-Abadi et al., "Deep Learning with Differential Privacy" (2016), with Poisson sampling and a public divisor. The plan
-knows no network: a method passes in its loss as a function of (weights, one record).
-
-Gradients are taken record by record with ``vmap(grad)``: no hook is placed on a network and nothing is left on it.
-(Opacus' hooks raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep ``grad_sample`` of
-a generator's step.) Measured: 1.0 to 1.5 times the plain backward pass on a CPU.
+Abadi et al., "Deep Learning with Differential Privacy" (2016), with Poisson sampling and a public divisor. A method
+passes in its loss as a function of (weights, one record). ``vmap(grad)`` differentiates record by record: no hook is
+placed on a network and nothing is left on it. (Opacus' hooks raise ``IndexError: pop from empty list`` where a loss
+differentiates twice, and keep ``grad_sample`` of a generator's step.) Measured: 1.0 to 1.5 times the plain backward
+pass on a CPU.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ClippedSum:
         sums: One float64 tensor per weight, without a batch dimension.
         losses: (B,).
         norms: (B,) before clipping, float64; not finite where the record counted as zero, null records among them.
-        physical_batch: Records whose gradients were in memory at once: what was asked for, or what sufficed.
+        physical_batch: Records whose gradients were in memory at once; less than asked for if memory was short.
     """
 
     sums: dict[str, Tensor]
@@ -61,10 +60,10 @@ class DPSGDPlan:
 
     Formal guarantee: the Poisson-sampled Gaussian mechanism of noise multiplier sigma and sampling rate q, zero-out-one
     (Abadi et al. 2016); `event` is the price of one step. It covers the weights and what is computed from them, not the
-    losses and norms of a `ClippedSum`. A batch of no records is a step like any other: charge, noise, step.
+    losses and norms of a `ClippedSum`. A batch of no records is charged, noised and stepped like any other.
 
-    The caller's part: charge `event` before each step; row i of every tensor is a function of record i, of the weights
-    and of coins that are record i's own; a null record keeps its row, and stands in the mask ``null``.
+    The caller charges `event` before each step. Row i of every tensor must be a function of record i, of the weights
+    and of record i's own coins. A null record keeps its row, and stands in the mask ``null``.
 
     Attributes:
         sample_rate: q in (0, 1].
@@ -72,9 +71,6 @@ class DPSGDPlan:
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
-
-    Raises:
-        InputError: If a number is out of range.
 
     Example: a linear classifier of ``images`` (N, D) with ``labels`` (N,); ``weights`` are its named parameters::
 
@@ -102,7 +98,7 @@ class DPSGDPlan:
 
     @property
     def relation(self) -> Relation:
-        """How neighbors differ: Poisson sampling is accounted under zero-out-one only."""
+        """Zero-out-one, the only relation under which Poisson sampling is accounted."""
         return Relation.ZERO_OUT
 
     @property
@@ -111,12 +107,13 @@ class DPSGDPlan:
         return _step_event(self.noise_multiplier, self.sample_rate, self.unit)
 
     def sample(self, num: int, noise: Noise) -> Tensor:
-        """Draw the records of a step: an independent secret coin each.
+        """Draw the records of a step, each by an independent secret coin of chance q.
+
+        The coins are never released: the accounting of Poisson sampling needs that. A coin compares 52 uniform bits and
+        a half with q, so its chance is q to 2^-53.
 
         Args:
             num: Number of records, null records among them.
-            noise: Where the coins come from. They are never released: the accounting of Poisson sampling needs that.
-                A coin compares 52 uniform bits and a half with q, so its chance is q to 2^-53.
 
         Returns:
             (B,) int64, ascending; B is random, private, and may be 0.
@@ -143,10 +140,9 @@ class DPSGDPlan:
         moves by its own rounding beside the record's term. So norms, factors and sums are float64, and clipped norms
         C (1 - 1e-5): the slack is far more than float64 rounds in a sum of 10^9 records.
 
+        ``loss``, ``weights`` and ``records`` are those of `per_example_gradients`.
+
         Args:
-            loss: See `per_example_gradients`.
-            weights: See there.
-            records: See there.
             physical_batch: Records whose gradients are in memory at once. Where that is too many the whole sum is taken
                 again with half of it: nothing has been accumulated outside, and no coin is thrown again.
             null: bool (B,), which records are null; None = none.
@@ -202,10 +198,9 @@ class DPSGDPlan:
         and added in float64: low-order bits are not covered by the proof (docs/pitfalls.md).
 
         Args:
-            optimizer: Holds exactly these weights; its gradients are cleared afterwards, so that none stays behind.
+            optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.
             weights: Leaf tensors by name, in the order in which the noise is drawn.
-            sums: As `clipped_sum` returned them: of L2 sensitivity `clip_norm` all together.
-            noise: Source.
+            sums: As `clipped_sum` returned them: together of L2 sensitivity `clip_norm`.
         """
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
@@ -222,15 +217,12 @@ class DPSGDPlan:
 def per_example_gradients(
     loss: RecordLoss, weights: Weights, records: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Differentiate a loss for every record on its own.
+    """Differentiate a loss for every record on its own: gradients, (B, *shape) each, and losses, (B,).
 
     Args:
         loss: Called as ``loss(weights, *record)``; may itself differentiate with `torch.func.grad`.
         weights: What is differentiated for; not changed.
         records: Tensors of B rows each, B >= 0.
-
-    Returns:
-        Gradients, (B, *shape) each, and losses, (B,).
     """
     weights = {name: weight.detach() for name, weight in weights.items()}
     if not len(records[0]):
@@ -252,11 +244,7 @@ def least_noise(
 ) -> float:
     """Return the least noise multiplier with which ``steps`` steps after ``spent`` stay within the target.
 
-    Returns:
-        To 1e-4 relative, rounded up: composing it gives at most ``epsilon``, which `calibrate` checks at the end.
-
-    Raises:
-        InputError: If ``spent`` leaves nothing.
+    See `calibrate`. Raises `InputError` if ``spent`` leaves nothing.
     """
     return calibrate(lambda sigma: [*spent, _step_event(sigma, sample_rate, unit).repeated(steps)], epsilon, delta)
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit, parse_relation, parse_unit
 
-# Per kind, the fields that it must have beside unit, relation and count. Anything else is unknown and refused.
+# The fields that a kind must have beside unit, relation and count. Any other field is unknown and refused.
 _REQUIRED: dict[str, frozenset[str]] = {
     "laplace": frozenset({"noise_multiplier"}),
     "gaussian": frozenset({"noise_multiplier"}),
@@ -35,13 +35,11 @@ def _is_number(value: object) -> bool:
 class Event:
     """``count`` equal, independent noisy reads of private data.
 
-    Frozen and comparable, so that a ledger can run-length encode a million steps. An event knows nothing of the
-    data; its sensitivity is a declared constant, already divided out of the noise multiplier.
+    An event knows nothing of the data: its sensitivity is a declared constant, already divided out of the noise
+    multiplier.
 
     Attributes:
         kind: One of `KINDS`.
-        unit: The unit whose change the sensitivity bounds.
-        relation: The relation under which it does.
         noise_multiplier: Noise scale / sensitivity (no unit), > 0. The scale is the parameter b of Laplace noise
             (L1 sensitivity) or the standard deviation of Gaussian noise (L2 sensitivity).
         count: Number of such reads, >= 1.
@@ -95,12 +93,12 @@ class Event:
 
     @classmethod
     def non_private(cls, reason: str, unit: Unit = Unit.IMAGE, relation: Relation = Relation.REPLACE_ONE) -> Event:
-        """Return the event of an unprotected read: its epsilon is infinite, for the stated reason."""
+        """Return an unprotected read, whose epsilon is infinite for the stated reason."""
         return cls("non-private", unit, relation, reason=reason)
 
     @property
     def is_private(self) -> bool:
-        """False for reads without a proof."""
+        """Whether anything is proven about the read."""
         return self.kind != "non-private"
 
     @property
@@ -122,16 +120,12 @@ class Event:
         return math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict of the fields that are set."""
+        """Return the fields that are set, JSON-able."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`.
-
-        Raises:
-            InputError: On an unknown key, kind, unit or relation: a foreign ledger is refused, never guessed.
-        """
+        """Rebuild from `to_json`; an unknown key, kind, unit or relation raises `InputError` and is never guessed."""
         unknown = set(data) - {f.name for f in dataclasses.fields(cls)}
         if unknown or not {"kind", "unit", "relation"} <= set(data):
             raise InputError(f"not an event of this package: keys {sorted(data)}.")

@@ -17,10 +17,10 @@ _MAX_STEPS = 1 << 53  # beyond this float64 skips integers
 class Grid:
     """Multiples of a public ``step``, a power of two, so that scaling to and from steps is exact in float64.
 
-    Rounding a real query moves each of its d coordinates by at most half a step, so the difference of two neighbors
-    moves by at most one step per coordinate: the rounded query's sensitivity is ``sensitivity / step + d`` steps in
-    L1 and ``sensitivity / step + sqrt(d)`` in L2 (triangle inequality). Sums of records that were rounded *before*
-    summation are whole already: there pass the norm bound of one rounded record and d = 0.
+    Rounding a real query moves each of its d coordinates by at most half a step. The difference of two neighbors moves
+    by at most one step per coordinate, so the rounded query's sensitivity is ``sensitivity / step + d`` steps in L1 and
+    ``sensitivity / step + sqrt(d)`` in L2 (triangle inequality). A sum of records that were rounded *before* summation
+    is whole already: pass the norm bound of one rounded record and d = 0.
     """
 
     step: float
@@ -38,9 +38,6 @@ class Grid:
             dimensions: Number d of coordinates that one neighbor can change, >= 1.
             norm: 1 or 2.
             resolution: 1000 means that rounding costs 0.1 to 0.2 % of epsilon.
-
-        Raises:
-            InputError: If an argument is out of range.
         """
         if not 0 < sensitivity < math.inf or dimensions < 1 or norm not in (1, 2):
             raise InputError(f"no grid for sensitivity {sensitivity}, {dimensions} dimensions, norm L{norm}.")
@@ -56,11 +53,7 @@ class Grid:
         return sensitivity / self.step + math.sqrt(dimensions)
 
     def round(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the nearest number of steps, int64, same shape.
-
-        Raises:
-            ValueError: If a value is not finite or lies beyond 2^53 steps.
-        """
+        """Return the nearest number of steps, int64; raises `ValueError` if it is not finite or beyond 2^53."""
         steps = values.double() / self.step
         if not bool((steps.abs() < _MAX_STEPS).all()):  # NaN and infinity fail the comparison too
             raise ValueError(f"values must be finite and below 2^53 grid steps of {self.step:g}.")

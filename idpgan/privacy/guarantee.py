@@ -14,7 +14,7 @@ FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding
 
 
 class Unit(StrEnum):
-    """What one neighbor may change: the thing whose presence or content is protected."""
+    """What is protected: neighbors differ in one of these."""
 
     IMAGE = "image"
     COLUMN = "column"
@@ -26,19 +26,19 @@ class Unit(StrEnum):
 
 
 class Relation(StrEnum):
-    """How two neighboring data sets differ in one unit."""
+    """How two neighboring data sets differ in that one unit."""
 
     REPLACE_ONE = "replace-one"
     ZERO_OUT = "zero-out-one"
 
 
 def number_to_json(value: float) -> float | str:
-    """Infinity is the string "inf" in our JSON, which has no number for it."""
+    """Write infinity as the string "inf": JSON has no number for it."""
     return "inf" if value == math.inf else value
 
 
 def number_from_json(value: float | str) -> float:
-    """Inverse of `number_to_json`; anything else than a number or "inf" is an error."""
+    """Inverse of `number_to_json`; raises on anything but a number or "inf"."""
     if value == "inf":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -47,11 +47,7 @@ def number_from_json(value: float | str) -> float:
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    """Refuse an (epsilon, delta) that is no differential privacy guarantee.
-
-    Raises:
-        InputError: If epsilon is not in (0, inf] or delta is not in [0, 1).
-    """
+    """Raise `InputError` unless epsilon is in (0, inf] and delta in [0, 1)."""
     if not epsilon > 0:
         raise InputError(f"epsilon = {epsilon} must be above 0; small is strict, 1 is usual, infinity is no privacy.")
     if not 0 <= delta < 1:
@@ -59,16 +55,12 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 
 def default_delta(num_images: int) -> float:
-    """Return ``min(1e-5, 1 / (10 N))`` for ``N = num_images``, which is public."""
+    """Return ``min(1e-5, 1 / (10 N))``; N is public."""
     return min(1e-5, 1 / (10 * num_images))
 
 
 def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> None:
-    """Refuse a delta of 1/N or more.
-
-    Raises:
-        InputError: Because with delta >= 1/N publishing one random image as it is would satisfy the guarantee.
-    """
+    """Raise `InputError` for a delta >= 1/N: publishing one random image as it is would satisfy such a guarantee."""
     if not 0 <= delta < 1 / num_images:
         raise InputError(
             f"{where} = {delta:g} must be at least 0 and below 1/N = {1 / num_images:g} for {num_images} images, "
@@ -82,10 +74,8 @@ class Guarantee:
     """An (epsilon, delta) statement for one unit and one neighboring relation.
 
     Attributes:
-        epsilon: Privacy parameter in [0, inf]; infinite means that nothing can be promised, 0 that nothing was read.
-        delta: Failure mass in [0, 1); 0 is pure differential privacy.
-        unit: What one neighbor may change.
-        relation: Replace one unit, or zero one out.
+        epsilon: In [0, inf]; infinite means that nothing can be promised, 0 that nothing was read.
+        delta: In [0, 1); 0 is pure differential privacy.
         basis: One phrase that says where the number comes from ("PLD of 1 Laplace release", "paper, eq. 12").
     """
 
@@ -101,23 +91,18 @@ class Guarantee:
 
     @property
     def finite(self) -> bool:
-        """Whether anything is promised at all."""
+        """Whether anything is promised."""
         return math.isfinite(self.epsilon)
 
     def for_group(self, size: int, unit: Unit = Unit.PERSON) -> Guarantee:
         """Return the guarantee for up to ``size`` units at once, say one person's images.
 
-        Group privacy: ``(k eps, delta (e^(k eps) - 1) / (e^eps - 1))`` (Vadhan 2017, Lemma 2.2).
+        Group privacy: ``(k eps, delta (e^(k eps) - 1) / (e^eps - 1))`` (Vadhan 2017, Lemma 2.2). Epsilon is infinite
+        where the group's delta reaches 1.
 
         Args:
             size: Public cap k on the units of one group, >= 1. The data must obey it.
             unit: The unit that the result speaks of.
-
-        Returns:
-            The weaker guarantee; epsilon is infinite where the group's delta reaches 1.
-
-        Raises:
-            InputError: If ``size`` is below 1.
         """
         if size < 1:
             raise InputError(f"a group has at least 1 member, got {size}.")
@@ -134,7 +119,7 @@ class Guarantee:
         return Guarantee(epsilon, delta, unit, self.relation, f"{self.basis}; group privacy for {size} x {self.unit}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; infinity becomes "inf"."""
+        """Return a JSON-able dict."""
         return {
             "epsilon": number_to_json(self.epsilon),
             "delta": self.delta,
@@ -145,7 +130,7 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`; a missing, unknown or malformed entry raises `InputError`."""
+        """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
         known = {"epsilon", "delta", "unit", "relation", "basis"}
         if set(data) != known:
             raise InputError(f"a guarantee has the keys {sorted(known)}, got {sorted(data)}.")
@@ -164,14 +149,14 @@ class Guarantee:
 
 
 def parse_unit(text: str) -> Unit:
-    """Return the `Unit` named ``text`` or raise `InputError` with the known ones."""
+    """Return the `Unit` of that name; raises `InputError` with the known names."""
     if text not in list(Unit):
         raise InputError(f"unknown unit {text!r}; known: {', '.join(Unit)}.")
     return Unit(text)
 
 
 def parse_relation(text: str) -> Relation:
-    """Return the `Relation` named ``text`` or raise `InputError` with the known ones."""
+    """Return the `Relation` of that name; raises `InputError` with the known names."""
     if text not in list(Relation):
         raise InputError(f"unknown relation {text!r}; known: {', '.join(Relation)}.")
     return Relation(text)
@@ -179,16 +164,16 @@ def parse_relation(text: str) -> Relation:
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """The three numbers of a release, and what they rest on.
+    """What is claimed, proven and audited of a release, and what the numbers rest on.
 
     Attributes:
         claimed: What the method's paper states for the noise that was added; None where no paper claims anything.
-        proven: What our accountant proves for what was really released. Never None; infinite where nothing is proven.
+        proven: What our accountant proves for what was really released; infinite where nothing is proven.
         audited: Empirical lower bound found by attack; None where none was measured.
         reason: One sentence: why ``proven`` is what it is, above all why it is infinite or differs from ``claimed``.
+            Where the noise is continuous it contains `FLOATING_POINT`.
         private: Whether the release may be called private: ``proven`` is finite and the noise was drawn from the
-            operating system's entropy, not from a fixed seed. Where the noise is continuous, ``reason`` contains
-            `FLOATING_POINT`.
+            operating system's entropy, not from a fixed seed.
         public_assumptions: What the guarantee takes as public, one phrase each.
     """
 
@@ -218,7 +203,7 @@ class PrivacyReport:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`; a missing, unknown or malformed entry raises `InputError`."""
+        """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
         known = {"claimed", "proven", "audited", "reason", "private", "public_assumptions"}
         if set(data) != known:
             raise InputError(f"a privacy report has the keys {sorted(known)}, got {sorted(data)}.")

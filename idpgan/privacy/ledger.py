@@ -1,7 +1,7 @@
 """The one place where privacy is spent: charged durably before the read, refused beyond the target.
 
-A ledger on the disk is replaced whole at every charge, under the lock of a file beside it. Every charge first looks at
-what really stands there, so no handle and no process loses the charge of another.
+A ledger on the disk is replaced whole at every charge, under the lock of a file beside it. A charge first reads the
+file again, so no handle and no process loses the charge of another.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Ledger:
     """All private reads of one data set, for one unit and one relation, in order, run-length encoded.
 
     `charge` comes before the read that it pays for. With a ``path`` the charge is on the disk (written, synced,
-    renamed) when `charge` returns: whatever fails afterwards, a charge may stand for a read that never happened, but
-    no read goes unpaid. `release` is for a one-time read whose result is kept: charge and result stand or fall
-    together. Reads without a proof (`Event.non_private`) make epsilon infinite once and for all, so only the first of
-    a row is synced; `flush` writes their count.
+    renamed) when `charge` returns. A failure afterwards may leave a charge for a read that never happened, but no read
+    goes unpaid. `release` is for a one-time read whose result is kept: charge and result stand or fall together. A read
+    without a proof (`Event.non_private`) makes epsilon infinite once and for all, so only the first of a row is synced;
+    `flush` writes their count.
 
-    The ledger also names the newest saved state of its run (`record_state`): only from that one may steps be repeated
-    without a charge (`rewind`); from any other they are charged again (`repeat`).
+    The ledger also names the newest saved state of its run (`record_state`). Steps after that state may be repeated
+    without a charge (`rewind`); steps after any other state are charged again (`repeat`).
     """
 
     def __init__(
@@ -50,14 +50,12 @@ class Ledger:
         path: Path | None = None,
         owner: str = "",
     ) -> None:
-        """Open an empty ledger.
+        """Open an empty ledger. Every event must be of its unit and relation.
 
         Args:
-            unit: The unit that every event must speak of.
-            relation: The relation that every event must speak of.
-            target: Budget that `charge` refuses to exceed; None = keep the books only.
-            path: Where the ledger is kept on disk; None = in memory. Where a ledger of the same terms lies already,
-                its charges count.
+            target: Budget that `charge` refuses to exceed; None = no limit.
+            path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
+                there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
         """
         self.path = path
@@ -74,12 +72,12 @@ class Ledger:
 
     @property
     def unit(self) -> Unit:
-        """The unit that every event speaks of."""
+        """Unit of every event."""
         return self._books.terms.unit
 
     @property
     def relation(self) -> Relation:
-        """The relation that every event speaks of."""
+        """Relation of every event."""
         return self._books.terms.relation
 
     @property
@@ -94,12 +92,12 @@ class Ledger:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Every charge that stands, in order; neighbors that are equal are one event with a count."""
+        """Every charge, in order; equal ones in a row are one event with a count."""
         return tuple(self._books.entries)
 
     @property
     def position(self) -> int:
-        """Number of charges met so far: those that stand, less those that a resumed run has yet to meet again."""
+        """Number of charges met so far; a resumed run meets the charges of repeated steps again."""
         return count(self._books.entries) - count(self._replay)
 
     @property
@@ -109,7 +107,7 @@ class Ledger:
 
     @property
     def released_digest(self) -> str | None:
-        """SHA-256 (hex) of what `release` has released; None before."""
+        """SHA-256 (hex) of what `release` returned; None before."""
         return None if self._books.committed is None else self._books.committed.digest
 
     @property
@@ -123,14 +121,14 @@ class Ledger:
         return bool(self._books.repeated)
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon at ``delta`` of every charge that stands; infinite where nothing is proven.
+        """Return the epsilon of all charges at ``delta``; infinite where nothing is proven.
 
         Takes up to a second for tens of thousands of steps: call it at ticks, not per step.
         """
         return compose_epsilon(self._books.entries, delta)
 
     def proven(self, delta: float) -> Guarantee:
-        """Return the proven guarantee at ``delta``; where it is infinite, delta is 0: no delta makes it finite."""
+        """Return the proven guarantee at ``delta``; an infinite epsilon has delta 0, since no delta makes it finite."""
         epsilon = self.epsilon(delta)
         reads = count(self._books.entries)
         kinds = ", ".join(sorted({event.kind for event in self._books.entries})) or "nothing"
@@ -138,7 +136,7 @@ class Ledger:
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, self.unit, self.relation, basis)
 
     def affordable(self, event: Event) -> int:
-        """Return how often ``event`` can still be charged. Without a target: 2^40. Bisection once, then O(1)."""
+        """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1)."""
         self._books.check(event)
         if self.target is None:
             return 1 << 40
@@ -180,22 +178,22 @@ class Ledger:
     ) -> dict[str, Tensor]:
         """Read private data once, keep the noisy result, and charge it: all of it or nothing, whenever it is stopped.
 
-        What was released once is returned ever after, read from the disk, and neither computed nor charged again.
-        While ``compute`` runs nothing leaves the process, so a run that is stopped there has released nothing. Then
-        the result is written beside the ledger under a second name, the ledger that names its hash takes the place of
-        the old one (from here on it is released and paid), and the result gets its name. A result that no ledger
-        names is deleted, never used.
+        A later call returns the same result from the disk; nothing is computed or charged again. While ``compute`` runs
+        nothing leaves the process, so a run that is stopped there has released nothing. Then (1) the result is written
+        beside the ledger under a second name; (2) the ledger that names its hash replaces the old one, and from here on
+        the result is released and paid; (3) the result gets its name. A result that no ledger names is deleted, never
+        used.
 
         Args:
             events: What the read costs.
             compute: Reads, adds noise, and returns named tensors; called at most once, and only if it can be paid.
-            noise: What it draws from; a result of a fixed seed is never taken for a private one.
+            noise: What ``compute`` draws from; a result of a fixed seed is never taken for a private one.
 
         Returns:
             The released tensors, on the CPU. Not to be modified in place.
 
         Raises:
-            BudgetError: If the target would be exceeded. Nothing was read then, or nothing of it is kept.
+            BudgetError: If the target would be exceeded. Then nothing was read, or nothing of it is kept.
             InputError: If what was released is missing, damaged, or was drawn from a fixed seed.
         """
         released, committed = self.released(), self._books.committed
@@ -220,10 +218,10 @@ class Ledger:
         return tensors
 
     def released(self) -> dict[str, Tensor] | None:
-        """Return what `release` has released; None if that has not happened, and then no trace of it is left.
+        """Return what `release` returned; None if it was never finished, and then no trace of it is left.
 
         Raises:
-            InputError: If it is missing, or not what the ledger names.
+            InputError: If the result is missing, or not what the ledger names.
         """
         with self._locked():
             self._look()
@@ -234,7 +232,7 @@ class Ledger:
             return self._prepared.recover(self._books.committed)
 
     def flush(self) -> None:
-        """Write the ledger to its path, durably; no-op in memory."""
+        """Write the ledger to its path, durably."""
         with self._locked():
             self._look()
             self._write()
@@ -258,26 +256,28 @@ class Ledger:
             self._write()
 
     def rewind(self, position: int) -> None:
-        """Go back to an earlier `position` of the same run: its later charges stand, and are met again unpaid.
+        """Go back to an earlier `position` of the same run, to repeat the steps after it with the same noise.
 
-        For the resumed run that repeats, bit for bit, the steps after its newest saved state: the same read with the
-        same noise is one release. The caller vouches for that by comparing state, config, data, code and machine.
+        The charges after ``position`` stay on the ledger. `charge` meets them again in order and adds nothing to them:
+        the same read with the same noise is one release. The caller vouches that the repeated steps are bit for bit the
+        same, by comparing state, config, data, code and machine.
 
         Raises:
-            BudgetError: If the position lies beyond the ledger: the state is not of this ledger.
+            BudgetError: If the position lies beyond the ledger: the state is of another ledger.
         """
         self._replay = self._books.after(position)[::-1]
         self._allowance = None
 
     def repeat(self, position: int, paid_ahead: Sequence[Event] = ()) -> None:
-        """Go back to an earlier `position` with fresh noise: its later charges stand, and steps are charged again.
+        """Go back to an earlier `position`, to repeat the steps after it with fresh noise.
 
-        No step can be repeated without a charge before the next state is saved: a later continuation of the old state
-        would meet charges that paid for other noise.
+        The charges after ``position`` stay on the ledger, and repeated steps are charged again. The newest saved state
+        is forgotten: the charges that follow it paid for other noise, so no step may be repeated without a charge
+        before the next state is saved.
 
         Args:
             position: Where the state was saved; `released_position` where there is none.
-            paid_ahead: What was charged before the first step for the steps that are repeated; charged again here.
+            paid_ahead: Charges made in advance for the repeated steps; charged again here.
 
         Raises:
             BudgetError: If the position lies beyond the ledger, or the target does not cover ``paid_ahead``.
@@ -327,13 +327,13 @@ class Ledger:
     # Keeping the books -----------------------------------------------------------------------------------------
 
     def _locked(self) -> contextlib.AbstractContextManager[None]:
-        """Keep all other handles from reading and writing; nothing to do in memory."""
+        """Keep all other handles from reading and writing."""
         if self.path is None:
             return contextlib.nullcontext()
         return file_lock(self.path.with_name(f".{self.path.name}.lock"))
 
     def _look(self) -> None:
-        """Take over what stands on the disk, if it is not what this handle saw last. Under the lock.
+        """Read the books again if the file changed. Under the lock.
 
         The content is compared, not its time: two charges of another process may lie within one tick of the clock.
         """
@@ -368,7 +368,7 @@ class Ledger:
         self._seen, self._stale = content, False
 
     def _write(self) -> None:
-        """Replace the file, under the lock. After an error the next look takes what really stands."""
+        """Replace the file, under the lock. After an error `_look` reads what really stands."""
         if self.path is not None:
             text = json.dumps(self.to_json(), indent=1) + "\n"
             self._stale = True
@@ -381,12 +381,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`, in memory.
-
-        Raises:
-            InputError: On anything foreign or changed: another format or checksum, an unknown key, kind, unit or
-                relation.
-        """
+        """Rebuild from `to_json`, in memory; raises `InputError` on anything foreign or changed."""
         return cls._of(Books.from_json(data))
 
     @classmethod
@@ -399,15 +394,15 @@ class Ledger:
     def open(cls, path: Path, owner: str, planned: Planned | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
-        Checked are the checksum, the owner, that what was spent keeps to the target, and against ``planned`` all that
-        the config says: unit, relation, target, and that no event is charged that it does not plan, or more often
-        than it plans and repeats with fresh noise add. The checksum finds damage and careless edits; whoever can
-        write the file can make another one, and that is what ``planned`` and the saved state are compared for.
+        Checked are the checksum, the owner, that the charges keep to the target, and what ``planned`` says: unit,
+        relation, target, and that no event is charged that the config does not plan, or more often than planned and
+        repeated. The checksum finds damage and careless edits. Whoever can write the file can forge it: against that
+        stand ``planned`` and the hash of the saved state.
 
         Args:
-            path: The file.
             owner: Hash of the run's configuration.
             planned: What the config says; None = it is not at hand.
+
 
         Raises:
             InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.

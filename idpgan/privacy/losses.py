@@ -87,14 +87,14 @@ class Losses:
         return self.error + wrong
 
     def delta(self, epsilon: float) -> float:
-        """Return a delta such that the pair is (epsilon, delta)-indistinguishable in this direction; epsilon >= 0."""
+        """Return a delta such that the pair is (epsilon, delta)-indistinguishable in this direction."""
         start = max(math.floor(epsilon / self.interval) + 1 - self.first, 0)
         above = self.interval * np.arange(self.first + start, self.first + len(self.masses))
         visible = float(np.sum(self.masses[start:] * -np.expm1(epsilon - above)))
         return min(visible + self.beyond + self.error_at(epsilon), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Return the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite where the error leaves nothing."""
+        """Return the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite where the error is larger."""
         low, high = 0, max(self.first + len(self.masses), 1)
         if self.delta(high * self.interval) > delta:
             return math.inf
@@ -112,7 +112,7 @@ class Losses:
         return self.interval * low + math.log1p(math.expm1(self.interval) * (left - delta) / (left - right))
 
     def _first_below(self, delta: float) -> int:
-        """Return about where the curve falls to ``delta``, in intervals: all grid points at once, less exactly."""
+        """Return about where the curve falls to ``delta``, in intervals: vectorized over the grid, less exact."""
         place = self.interval * np.arange(len(self.masses))
         above = np.cumsum(self.masses[::-1])[::-1]
         lower = np.cumsum((self.masses * np.exp(-place))[::-1])[::-1]
@@ -127,9 +127,7 @@ _Masses = tuple[int, np.ndarray, int]  # first loss in intervals, masses, count
 def compose(parts: Sequence[tuple[Pair, int]], delta: float) -> Pair | None:
     """Compose independent reads, each pair so many times; None where the result needs more than `MOST_POINTS`.
 
-    Args:
-        parts: Pairs on one grid, with their counts.
-        delta: At which epsilon will be asked for: there the result is most exact. In (0, 1).
+    All pairs share one grid. The result is most exact at the epsilon of this ``delta``, which lies in (0, 1).
     """
     forward = _compose([(pair[0], count) for pair, count in parts], delta)
     if all(pair[0] is pair[1] for pair, _ in parts):
@@ -243,7 +241,7 @@ def _chernoff(parts: list[_Masses], sign: int, chance: float) -> tuple[int, floa
 
 @functools.lru_cache(maxsize=256)
 def deviation(event: Event) -> float:
-    """Return the standard deviation of one read's loss, about: it only chooses the grid."""
+    """Return about the standard deviation of one read's loss, to choose the grid by."""
     if event.noise_multiplier is None or event.pure < math.inf:
         return event.pure
     mu = 1 / event.noise_multiplier
@@ -268,9 +266,9 @@ def span(event: Event) -> tuple[float, float]:
 
 
 def interval(events: Sequence[Event]) -> float:
-    """Return the grid: at most a twentieth of the reads' standard deviation and 1e-4, coarser only to bound memory.
+    """Return the grid: at most a twentieth of the reads' standard deviation, and 1e-4; coarser only to bound memory.
 
-    Where the standard deviation is above 1, so is epsilon, and 1e-4 of it does.
+    Where the standard deviation is above 1 so is epsilon, of which 1e-4 is a small share.
     """
     variance = sum(event.count * deviation(event) ** 2 for event in events)
     typical = _typical(events)
@@ -282,7 +280,7 @@ def interval(events: Sequence[Event]) -> float:
 
 
 def coarsest(events: Sequence[Event]) -> float:
-    """Return the grid beyond which rounding up adds more than it is worth."""
+    """Return the grid beyond which rounding up costs more than this bound gains."""
     return max(8 * _typical(events), 2 * _FINEST_INTERVAL)
 
 
@@ -294,11 +292,9 @@ def _typical(events: Sequence[Event]) -> float:
 
 @functools.lru_cache(maxsize=8)
 def event_losses(event: Event, interval: float) -> Pair:
-    """Return the dominating pair of one read, both directions.
+    """Return the dominating pair of one read, both directions; the event's count is ignored.
 
-    Args:
-        event: A private event with losses of at most `LARGEST_LOSS`; its count is ignored.
-        interval: A power of two.
+    The event is private, with losses of at most `LARGEST_LOSS`. The interval is a power of two.
     """
     low, high = span(event)
     first, last = math.floor(low / interval), math.ceil(high / interval)
@@ -316,14 +312,10 @@ def event_losses(event: Event, interval: float) -> Pair:
 def _connect(
     interval: float, first: int, upper: np.ndarray, lower: np.ndarray, outside: tuple[float, float, float, float]
 ) -> Pair:
-    """Move the mass of each bucket to its ends, keeping its P- and its Q-mass.
+    """Move the mass of each bucket to its ends, keeping its P-mass ``upper`` and its Q-mass ``lower``, (n,) each.
 
-    Args:
-        interval: Width of a bucket.
-        first: Left end of the first one, in intervals.
-        upper: P-masses, (n,).
-        lower: Q-masses, (n,).
-        outside: P-mass below and above all buckets, Q-mass below and above.
+    ``first`` is the left end of the first bucket in intervals; ``outside`` holds the P-mass below and above all
+    buckets, and the Q-mass below and above.
     """
     left = interval * np.arange(first, first + len(upper))
     right = np.clip((upper - lower * np.exp(left)) / -math.expm1(-interval), 0.0, upper)

@@ -4,7 +4,7 @@ A workload ``W = B M`` is answered through a strategy ``M``, noise ``Z`` goes on
 them into answers of the workload (Li et al. 2015). The mechanism is private if ``B`` and ``M`` are public.
 
 The published image publishers (`idpgan.publish.matrix`) have the same form, ``B (L + Z)``, with both factors computed
-from the private image and the noise sized by its own ``L``. They use `noisy_product` directly, and it promises nothing.
+from the private image and the noise sized by its own ``L``. They use `noisy_product` alone, which promises nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from idpgan.privacy.noise import Noise
 
 
 def column_norm(matrices: torch.Tensor) -> torch.Tensor:
-    """Return the largest column L1 norm ``max_j sum_i |M_ij|`` of each matrix (..., k, n): (...).
-
-    It is the operator norm from L1 to L1, and the papers' "Delta_1".
-    """
+    """Return the largest column L1 norm ``max_j sum_i |M_ij|``, the papers' "Delta_1", of matrices (..., k, n)."""
     return matrices.abs().sum(-2).amax(-1)
 
 
@@ -34,10 +31,6 @@ def add_laplace(answer: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torc
     Args:
         answer: Floating point, any shape.
         scale: >= 0, broadcast against ``answer``, on its device; may depend on the data.
-        noise: Source of the noise.
-
-    Returns:
-        Same shape, dtype and device.
 
     Raises:
         ValueError: If answer, scale or result is not finite, or a scale is negative.
@@ -53,16 +46,12 @@ def add_laplace(answer: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torc
 
 
 def noisy_product(B: torch.Tensor | None, L: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torch.Tensor:
-    """Return ``B (L + scale * Lap(1))`` for a batch of factors.
+    """Return ``B (L + scale * Lap(1))``, (..., m, n), for a batch of factors.
 
     Args:
         B: (..., m, k); None is the identity.
         L: (..., k, n).
         scale: Noise scale of each matrix, (...).
-        noise: Source of the noise.
-
-    Returns:
-        (..., m, n), dtype and device of ``L``.
 
     Raises:
         ValueError: If an input or the result is not finite.
@@ -88,8 +77,6 @@ class MatrixMechanism:
         M: Public strategy, (k, p), not zero.
         noise_multiplier: Noise scale / (||M||_1 d).
         distance: d: largest entrywise L1 distance of X between neighbors, a declared constant.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     B: torch.Tensor
@@ -112,7 +99,7 @@ class MatrixMechanism:
 
     @property
     def mechanism(self) -> Laplace:
-        """The noise on the strategy's answers."""
+        """The noise on ``M X``."""
         return Laplace(self.sensitivity, self.noise_multiplier, self.unit, self.relation)
 
     @property
@@ -123,21 +110,16 @@ class MatrixMechanism:
     def expected_error(self, columns: int = 1) -> float:
         """Return the expected squared error, summed over all answers of ``columns`` columns.
 
-        ``2 tr(B^T B) scale^2`` per column (Li et al. 2015). Zhang, Fu and Meng (2020), eq. 7, state that of one column
-        for all n.
+        ``2 tr(B^T B) scale^2`` per column (Li et al. 2015). Zhang, Fu and Meng (2020), eq. 7, state the error of one
+        column for all n.
         """
         scale = self.noise_multiplier * self.sensitivity
         return columns * 2 * scale**2 * float(self.B.double().square().sum())
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release ``B (M X + Z)``.
+        """Release ``B (M X + Z)``, (..., m, q), for X = ``answer``, (..., p, q) floating point.
 
-        Args:
-            answer: X, (..., p, q) floating point; a vector has q = 1. Leading dimensions are records of their own.
-            noise: Source of the noise.
-
-        Returns:
-            (..., m, q), dtype and device of X.
+        A vector has q = 1. Leading dimensions are records of their own.
 
         Raises:
             ValueError: If X is not finite or does not fit M.

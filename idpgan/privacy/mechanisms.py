@@ -1,11 +1,12 @@
 r"""Mechanisms: frozen objects whose price, ``.event``, is known before ``mechanism(answer, noise)`` reads anything.
 
 Every mechanism fails closed: an answer that is not finite raises, nothing is returned without noise, and no noise
-code stands inside a ``try``. One call is one release of *all* entries of its argument; independent rows that belong
-to disjoint records may be released in one batched call, which then costs one event under parallel composition: where a
-record's row is a function of that record alone and the pair is zero-out-one, or of its position alone.
+code stands inside a ``try``. One call is one release of *all* entries of its argument. Independent rows of disjoint
+records may be released in one batched call, which costs one event by parallel composition: for zero-out-one if the
+choice of a record's row depends on that record alone, for any relation if it depends on the record's position alone.
 
-Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbors for its unit and relation.
+Each mechanism's proof is in its docstring, with ``D ~ D'`` neighbors for its `unit` and `relation`. A `sensitivity` is
+a declared constant in the unit of the answer, or in grid steps (`Grid`) with rounding included.
 """
 
 from __future__ import annotations
@@ -85,13 +86,11 @@ class Laplace:
     distance spreads over coordinates. Moving one coordinate after the other is a chain of one-dimensional
     location families; the noise is log-concave, so the chain's trade-off function equals that of the whole distance
     in one coordinate (group privacy, Dong, Roth, Su 2022, Theorem 2.14, tight under monotone likelihood ratio).
-    Floating point leaks through low-order bits (Mironov 2012): releases use `DiscreteLaplace`.
+    Floating point leaks through low-order bits (Mironov 2012), so releases use `DiscreteLaplace`.
 
     Attributes:
-        sensitivity: Bound on ``||f(D) - f(D')||_1``, a declared constant, in the unit of the answer.
+        sensitivity: Bound on ``||f(D) - f(D')||_1``.
         noise_multiplier: Noise scale b / sensitivity.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: float
@@ -109,7 +108,7 @@ class Laplace:
         return Event("laplace", self.unit, self.relation, self.noise_multiplier)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release a finite floating-point tensor of any shape; same shape, dtype and device, not clamped."""
+        """Release a finite floating-point tensor of any shape; it is not clamped."""
         _check_finite(answer)
         first, second = noise.uniform((2, *answer.shape))
         laplace = second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
@@ -124,10 +123,8 @@ class Gaussian:
     makes it one coordinate, so the pair N(0, 1), N(1 / noise_multiplier, 1) dominates (Balle and Wang 2018).
 
     Attributes:
-        sensitivity: Bound on ``||f(D) - f(D')||_2``, a declared constant, in the unit of the answer.
+        sensitivity: Bound on ``||f(D) - f(D')||_2``.
         noise_multiplier: Noise standard deviation / sensitivity.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: float
@@ -145,7 +142,7 @@ class Gaussian:
         return Event("gaussian", self.unit, self.relation, self.noise_multiplier)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release a finite floating-point tensor of any shape; same shape, dtype and device, not clamped."""
+        """Release a finite floating-point tensor of any shape; it is not clamped."""
         _check_finite(answer)
         return _add(answer, noise.normal(answer.shape) * (self.noise_multiplier * self.sensitivity))
 
@@ -170,10 +167,8 @@ class DiscreteLaplace:
     ``sensitivity`` dominates, by the argument of `Laplace`, since the discrete distribution is log-concave too.
 
     Attributes:
-        sensitivity: Bound on ``||f(D) - f(D')||_1`` in whole grid steps (`Grid.l1`), rounding included.
+        sensitivity: Bound on ``||f(D) - f(D')||_1`` in grid steps (`Grid.l1`).
         scale: Noise scale in whole grid steps, 1 .. 2^50.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: int
@@ -192,7 +187,7 @@ class DiscreteLaplace:
         return Event("discrete-laplace", self.unit, self.relation, multiplier, sensitivity=self.sensitivity)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release whole grid steps, int64, any shape; same shape and device."""
+        """Release whole grid steps, int64, any shape."""
         _check_steps(answer)
         return _add_steps(answer, discrete_laplace(self.scale, answer.numel(), noise))
 
@@ -207,10 +202,8 @@ class RoundedGaussian:
     so nothing is added to delta for it.
 
     Attributes:
-        sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`), rounding included.
+        sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`).
         scale: Standard deviation of Z in whole grid steps, 1 .. 2^50.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: float
@@ -229,7 +222,7 @@ class RoundedGaussian:
         return Event("gaussian", self.unit, self.relation, self.scale / self.sensitivity)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release whole grid steps, int64, any shape; same shape and device."""
+        """Release whole grid steps, int64, any shape."""
         _check_steps(answer)
         return _add_steps(answer, rounded_gaussian(self.scale, answer.numel(), noise))
 
@@ -241,10 +234,8 @@ class Exponential:
     Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled in log space with Gumbel noise.
 
     Attributes:
-        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
+        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one draw.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: float
@@ -276,10 +267,8 @@ class NoisyMax:
     need not move in one direction). The noisy maximum itself is not released.
 
     Attributes:
-        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``, a declared constant.
+        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one answer.
-        unit: What one neighbor changes.
-        relation: How.
     """
 
     sensitivity: float
@@ -306,13 +295,12 @@ class NoisyMax:
 class RandomizedResponse:
     """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
 
-    Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014).
+    Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014). The
+    event refuses any other relation.
 
     Attributes:
         categories: Number of labels k >= 2; labels are 0 .. k - 1.
         epsilon: Price of one label.
-        unit: What one neighbor changes.
-        relation: Replace-one; anything else is refused by the event.
     """
 
     categories: int

@@ -3,10 +3,10 @@
 torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
 
-Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so that a saved
-state cannot give back the noise of steps before it; `Noise.erase` drops the key when the run has ended; a forked
-process draws under a key of its own. A fixed seed is ratcheted alike, which is deterministic, but keeps its stream in
-a forked process: whoever knows the seed knows all of it anyway, and tests rely on it.
+Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so a saved state
+cannot give back the noise of earlier steps. `Noise.erase` drops the key when the run has ended. A forked process draws
+under a key of its own. A fixed seed is ratcheted too, which is deterministic, but a forked process keeps its stream:
+whoever knows the seed knows all of it anyway, and tests rely on it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ class Noise(ABC):
     """A source of noise.
 
     Attributes:
-        name: What it is, in words that may stand in a report.
+        name: What stands in a report.
         private: False for a fixed seed: whoever knows it can subtract the noise.
         cryptographic: Whether the stream is computationally indistinguishable from random bits.
-        device: Where samples lie.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Noise(ABC):
 
     @property
     def source(self) -> Source:
-        """What a report says of it."""
+        """What a report says of this source."""
         return Source(self.name, self.private)
 
     @staticmethod
@@ -74,7 +73,7 @@ class Noise(ABC):
 
     @staticmethod
     def fixed(seed: int) -> CipherNoise:
-        """Return a reproducible stream for tests and audits; whatever it perturbs is marked not private."""
+        """Return a reproducible stream for tests and audits; a release with it is marked not private."""
         key = hashlib.sha256(f"idpgan fixed noise {seed}".encode()).digest()
         return CipherNoise(key, private=False)
 
@@ -105,18 +104,18 @@ class Noise(ABC):
 
     @abstractmethod
     def rekey(self) -> None:
-        """Go on under fresh randomness from the operating system; a fixed seed stays as it is."""
+        """Continue under fresh randomness from the operating system; a fixed seed stays as it is."""
 
     def ratchet(self) -> None:  # noqa: B027  # nothing to do for a source that saves no key
-        """Replace the key by its hash: what was drawn before cannot be computed from what is left. Deterministic."""
+        """Replace the key by its hash, deterministically: earlier numbers cannot be computed from what is left."""
 
     @property
     def erased(self) -> bool:
-        """Whether the key is gone, so that nothing can be drawn any more."""
+        """Whether the key is erased, so that nothing can be drawn any more."""
         return False
 
     def erase(self) -> None:  # noqa: B027  # as above
-        """Let go of the key for good."""
+        """Drop the key for good."""
 
 
 _ALIVE: weakref.WeakSet[Noise] = weakref.WeakSet()
@@ -133,7 +132,7 @@ os.register_at_fork(after_in_child=_rekey_all)
 
 
 class CipherNoise(Noise):
-    """AES-256 in counter mode on the CPU; copied over where a GPU needs it."""
+    """AES-256 in counter mode on the CPU; its numbers are copied to a GPU that needs them."""
 
     def __init__(self, key: bytes, *, private: bool) -> None:
         """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
@@ -205,7 +204,7 @@ class CipherNoise(Noise):
             self._start(secrets.token_bytes(32), 0)
 
     def ratchet(self) -> None:
-        """See `Noise.ratchet`: key := SHA-256(tag, key), counter 0, however much was drawn."""
+        """See `Noise.ratchet`: key := SHA-256(tag, key), counter 0, whatever was drawn."""
         if self._key is not None:
             self._start(hashlib.sha256(_RATCHET + self._key).digest(), 0)
 
@@ -222,7 +221,7 @@ class CipherNoise(Noise):
 class PhiloxNoise(Noise):
     """The GPU's counter-based generator: not cryptographic, floating point, and reports say so.
 
-    Its state is not saved: a run that is continued on a GPU draws fresh noise and pays for repeated steps again.
+    Its state is not saved: a run that continues on a GPU draws fresh noise and pays for repeated steps again.
     """
 
     def __init__(self, device: torch.device | str) -> None:

@@ -1,4 +1,4 @@
-"""What a one-time release left: named tensors beside the ledger that names their hash, used only where it does."""
+"""The file of a one-time release, beside the ledger that names its hash; it is used only if the hashes agree."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ class Committed:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`.
-
-        Raises:
-            InputError: On anything else.
-        """
+        """Rebuild from `to_json`; raises `InputError` on anything else."""
         kinds = {"sha256": str, "position": int, "private": bool}
         if set(data) != set(kinds) or any(type(data[name]) is not kind for name, kind in kinds.items()):
             raise InputError(f"not what a ledger says of a release: {data!r}.")
@@ -49,8 +45,8 @@ class Committed:
 class PreparedFile:
     """The file of released tensors, and its second name before the ledger names it; in memory without a path.
 
-    The caller holds the ledger's lock. After a kill at any moment `recover` leaves either what is committed, under its
-    name, or nothing.
+    The caller holds the ledger's lock. After a kill at any moment `recover` leaves the committed file under its name,
+    or nothing.
 
     Attributes:
         path: ``prepared.safetensors``; None = in memory.
@@ -66,22 +62,18 @@ class PreparedFile:
         return None if self.path is None else self.path.with_name(f"{self.path.stem}.new{self.path.suffix}")
 
     def write_pending(self, content: bytes) -> None:
-        """Write the content durably under the second name."""
+        """Write the content durably under the second name, before the ledger names it."""
         if self._pending is not None:
             write_bytes_atomic(self._pending, content, mode=PRIVATE_FILE)
 
     def finish(self, tensors: dict[str, Tensor]) -> None:
-        """Give the content its name, now that the ledger names it."""
+        """Rename the file, after the ledger names it."""
         if self.path is not None and self._pending is not None:
             move_durably(self._pending, self.path)
         self.tensors = tensors
 
     def recover(self, committed: Committed | None) -> dict[str, Tensor] | None:
-        """Return what is committed; delete what is not.
-
-        Raises:
-            InputError: If what is committed is missing or changed.
-        """
+        """Return what is committed and delete what is not; raises `InputError` if the file is missing or changed."""
         if self.path is None or self._pending is None:
             return None if committed is None else self.tensors
         for part in self.path.parent.glob(f".{self._pending.name}.*.part"):

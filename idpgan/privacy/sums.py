@@ -46,9 +46,7 @@ class CellSums:
         num_cells: Cells of the fixed public list, empty ones included.
         dimensions: Length of a vector.
         law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
-        noise_multiplier: Least noise scale / sensitivity; the real one is `event`'s, rounded up to the grid.
-        unit: Image or person.
-        relation: How neighbors differ.
+        noise_multiplier: Least noise scale / sensitivity; that of `event` is rounded up to the grid.
         nonnegative: Whether no vector has a negative coordinate; checked.
         most_per_unit: Public cap on the images of one person; 1 for unit image.
     """
@@ -122,7 +120,7 @@ class CellSums:
         return self.noise_for(self.distance)
 
     def noise_for(self, distance: float) -> RoundedGaussian | DiscreteLaplace:
-        """Return the noise of this multiplier for answers that neighbors move by at most ``distance`` grid steps."""
+        """Return noise of this multiplier for answers that neighbors move by at most ``distance`` grid steps."""
         if self.law == "laplace":
             steps = math.ceil(distance)
             return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
@@ -130,7 +128,7 @@ class CellSums:
 
     @property
     def event(self) -> Event:
-        """What the release costs, whatever is computed from it afterwards."""
+        """Price of the release."""
         return self.mechanism.event
 
     @property
@@ -141,7 +139,7 @@ class CellSums:
 
     @property
     def noise_length(self) -> float:
-        """Expected length of the noise on the sum of one cell, in records: in the norm that bounds a record."""
+        """Expected length of the noise on one cell's sum, in the norm that bounds a record by 1."""
         if self.law == "laplace":
             return self.dimensions * self.noise_std / math.sqrt(2)  # L1
         return math.sqrt(self.dimensions) * self.noise_std
@@ -149,15 +147,11 @@ class CellSums:
     def __call__(
         self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], noise: Noise
     ) -> torch.Tensor:
-        """Release the noisy sums.
+        """Release the noisy sums, float64 (num_cells, dimensions) on the CPU.
 
         Args:
-            batches: (vectors (B, dimensions) floating point, cells (B,) int64, weights (B,) or None), all records once.
-                A vector of norm above 1 is scaled down to 1.
-            noise: Source of the noise.
-
-        Returns:
-            float64 (num_cells, dimensions) on the CPU.
+            batches: (vectors (B, dimensions) floating point, cells (B,) int64, weights (B,) or None), every record
+                once. A vector of norm above 1 is scaled down to 1.
 
         Raises:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
@@ -166,10 +160,7 @@ class CellSums:
         return self.grid.value(self.mechanism(self.exact(batches), noise))
 
     def exact(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
-        """Return the sums without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret.
-
-        Args and errors are those of a call.
-        """
+        """Return the sums of a call without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret."""
         total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
         for vectors, cells, weights in batches:
             total += self._exact_sum(vectors, cells, weights).cpu()

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from idpgan.config import Section, digest
 from idpgan.data.config import DataConfig
-from idpgan.models.config import ModelConfig, classes_of, family_of
+from idpgan.models.config import ModelConfig, classes_of, pyramid_of
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
@@ -82,7 +82,7 @@ class TrainingConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and says what the run will charge."""
+    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and plans the run's charges."""
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -98,32 +98,27 @@ class RunConfig(Section):
         )
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """Return what the run's ledger is made for: unit, relation, and the target that it refuses to exceed."""
+        """Return unit, relation and target of the run's ledger."""
         raise NotImplementedError
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the very events that the run charges if it does all its steps, known without reading an image.
-
-        Args:
-            shape: What is public about the data.
-        """
+        """Return the very events that the run charges if it does all its steps, known without reading an image."""
         raise NotImplementedError
 
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
-        """Return what is said of a run's privacy: the method says it of itself, and verify re-derives it.
+        """Return the privacy report of a run; `verify` derives it again.
 
         Args:
-            shape: What is public about the data.
             events: All charges of the run.
-            proven: What they prove.
+            proven: The guarantee that they prove.
             noise: Sources of the noise, in the order of the method's parts.
         """
         raise NotImplementedError
 
     def stated_delta(self, num_private: int) -> float:
-        """Return where epsilon is stated: the configured delta, or the default one for N private images.
+        """Return the delta at which epsilon is stated: the configured one, or the default for N private images.
 
         Raises:
             InputError: If the configured one is not below 1/N.
@@ -137,7 +132,7 @@ class RunConfig(Section):
         return delta
 
     def check(self, shape: DataShape) -> None:
-        """Refuse what the data cannot give and the machine cannot hold, by what is public about the data.
+        """Refuse a config that the data's public shape or the machine's memory cannot serve.
 
         A dry run calls it, and the constructor of every method before anything else, so that both refuse the same.
 
@@ -150,7 +145,7 @@ class RunConfig(Section):
         from idpgan.training.method import resolve_device
 
         classes = classes_of(self.model, len(shape.classes))
-        family_of(shape.image_shape)
+        pyramid_of(shape.image_shape)
         needed = generator_bytes(self.model, shape.image_shape, classes)
         batch = batch_bytes(self.model, shape.image_shape, self.training.batch_size)
         check_memory(
@@ -161,7 +156,7 @@ class RunConfig(Section):
         )
 
     def signal_to_noise(self, shape: DataShape) -> Signal | None:
-        """Return what the run can learn at most of a class against its noise; None where nothing is known of it.
+        """Return the largest signal of a class against the noise; None if it is unknown.
 
         It follows from config and declared sizes alone, and `check` has passed.
         """

@@ -1,6 +1,6 @@
 """The one supervised loop: classifiers, recognizers, feature networks and attack models are all fitted here.
 
-Nothing in it is private. What it is given must be synthetic or public, or its result stays with the curator.
+Nothing in it is private: all inputs must be synthetic or public, or the result stays with the curator.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FitConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to."""
+    """The record of one epoch."""
 
     number: int  # the first is 1
     train_loss: float  # mean cross-entropy over the epoch, in nats
@@ -95,10 +95,8 @@ def fit_classifier(
         images: (N, ...): uint8, scaled to [-1, 1] batch by batch, or floating point, used as it is. On the device of
             the model, or on the CPU if it is too large for that.
         labels: (N,) int64 in [0, K).
-        config: None = ``FitConfig()``.
         held_back: Images and labels of a separate validation part; None takes ``config.held_back_share`` of `images`.
         augment: Changes a float batch of the training part, with its own generator on the device of the model.
-        on_epoch: Called after every epoch.
 
     Raises:
         InputError: If images and labels do not fit together or the model, are not finite, or are fewer than two.
@@ -149,16 +147,10 @@ def fit_classifier(
 def predict(
     model: nn.Module, images: Tensor, *, output: Callable[[Tensor], Tensor] | None = None, batch_size: int = 1000
 ) -> Tensor:
-    """Run a model over many images, in eval mode and without gradients.
+    """Run a model over many images, N >= 1, in eval mode without gradients: (N, ...), on the device of the model.
 
-    Args:
-        model: Gets float batches on its device. Its mode is restored.
-        images: (N, ...), N >= 1: uint8, scaled to [-1, 1] batch by batch, or floating point, used as it is.
-        output: What to call on each batch, for example a method of the model; None calls the model itself.
-        batch_size: Images per call.
-
-    Returns:
-        (N, ...), on the device of the model.
+    The images are those of `fit_classifier`. The model's mode is restored. ``output`` is called on each float batch,
+    for example a method of the model; None calls the model itself.
     """
     was_training = model.training
     model.eval()
@@ -185,7 +177,6 @@ def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[T
 
 
 def _optimizer(model: nn.Module, config: FitConfig, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
-    """Return AdamW and its schedule over all steps."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
@@ -202,12 +193,10 @@ def _network_input(batch: Tensor, model: nn.Module) -> Tensor:
 
 
 def _device(model: nn.Module) -> torch.device:
-    """Return where the parameters of a model are."""
     return next(model.parameters()).device
 
 
 def _check(model: nn.Module, images: Tensor, labels: Tensor, what: str) -> None:
-    """Raise an `InputError` unless images and labels fit together and the model."""
     if len(images) == 0:
         raise InputError(f"There are no {what}. Give at least one.")
     if labels.dtype != torch.int64 or labels.shape != (len(images),):

@@ -20,7 +20,7 @@ from idpgan.training.stats import Recorder
 
 
 class DivergedError(InputError):
-    """The networks ran away; the last good state is kept."""
+    """A statistic or a weight is too large or not finite; the last good state is kept."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,12 @@ def train(
     """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
 
     Args:
-        method: A new method; its state is restored here where there is one.
-        config: The [training] section.
+        method: A new method; a saved state is restored into it.
         ledger: The run's durable ledger, the same object that `method` holds; on resume the one read from the run.
-        run: The run folder.
         fingerprint: What must be equal for a resume; see `run_fingerprint`.
         delta: Where epsilon is evaluated for the record, in [0, 1).
         on_tick: Called after each tick's state is saved.
         progress: Told of every step; its note at each tick is the epsilon charged so far.
-
-    Returns:
-        How and where it ended.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.
@@ -116,7 +111,7 @@ def train(
 
 @dataclass
 class _Upkeep:
-    """What happens around the steps: resume, tick, save, and the keys of the noise."""
+    """The work around the steps: resume, tick, save, and the keys of the noise."""
 
     method: Method
     config: TrainingConfig
@@ -154,12 +149,11 @@ class _Upkeep:
         return saved.step
 
     def ratchet(self) -> None:
-        """Replace the keys of all noise by their hashes."""
         for noise in self.method.noises:
             noise.ratchet()
 
     def finish(self, step: int) -> None:
-        """Erase the keys when the run has ended: its noise can never be drawn again, not even from its state."""
+        """Erase the keys after the last step: the run's noise can never be drawn again, not even from its state."""
         if not self._keys_erased:
             for noise in self.method.noises:
                 noise.erase()
@@ -192,7 +186,7 @@ class _Upkeep:
         self._write(step, self._good_state(step))
 
     def _good_state(self, step: int) -> dict[str, Any]:
-        """Return the method's state if all of it is finite."""
+        """Return the method's state, all of it finite."""
         state = self.method.state()
         checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
         bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
@@ -206,7 +200,7 @@ class _Upkeep:
         self.saved_step = step
 
     def _diverged(self, what: str) -> DivergedError:
-        """Say what ran away and what is left."""
+        """Return the error that names the diverged value and the kept state."""
         return DivergedError(
             f"Training diverged: {what}. The last good state, step {self.saved_step}, is kept in "
             f"{self.store.run.state}. Resuming it takes the same steps again, so start a new run with a lower learning "
@@ -215,7 +209,7 @@ class _Upkeep:
 
 
 def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
-    """Whether one more such step after `step` stays within the target.
+    """Return whether one more such step after `step` stays within the target.
 
     Raises:
         BudgetError: If it does not and no step has been done: such a run is a mistake, not an end. (A continuation
@@ -242,12 +236,10 @@ def _charged(epsilon: float) -> str:
 
 
 def _target(target: Budget | None) -> str:
-    """Write a target, if there is one."""
     return f"target epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
 
 
 def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
-    """Say how to go on after a signal."""
     return (
         f"Stopped by {signal_name} after critic step {step:,} of {steps:,}; everything is saved. "
         f"Continue with: idpgan train --resume {run.path}"
@@ -255,7 +247,6 @@ def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str
 
 
 def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
-    """Say how to go on after a signal before the first step."""
     return (
         f"Stopped by {signal_name or 'Ctrl-C'} before the first step; what was released until then is kept and paid "
         f"once. Continue with: idpgan train --resume {run.path}"
@@ -263,7 +254,6 @@ def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
 
 
 def _spent(step: int, steps: int, ledger: Ledger) -> str:
-    """Say that the budget ended the run."""
     return (
         f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
         "The run is complete; a larger budget or more noise per step allows more steps, in a new run."

@@ -1,4 +1,4 @@
-"""What the loop asks of a method, and what the callbacks get."""
+"""What the loop asks of a method, and what its callbacks get."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Method(Protocol):
     """A private (or not) GAN as the loop sees it. Steps are counted from 1.
 
     The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
-    noise source and the ledger that `prepare` charges. It uses no global random numbers. Names of statistics that are
-    taken from private images without noise stand in a class attribute UNNOISED, if there are any: these are written
-    down for the curator, finite, and never end a run.
+    noise source and the ledger that `prepare` charges. It uses no global random numbers. A class attribute UNNOISED, if
+    there is one, names the statistics that are taken from private images without noise: they are recorded for the
+    curator, where finite, and never end a run.
     """
 
     @property
     def product(self) -> nn.Module:
-        """What is trained to be given away, for example the average of a generator; its weights are kept finite."""
+        """The network that is trained to be given away, such as a generator's average; its weights are kept finite."""
 
     @property
     def noises(self) -> tuple[Noise, ...]:
-        """Every source of noise that steps draw from: ratcheted after each, re-keyed, erased when the run ends."""
+        """All noise sources of the steps: ratcheted after each step, re-keyed on resume, erased when the run ends."""
 
     def prepare(self) -> None:
         """Do the one-time private reads by `Ledger.release`, and set up the training that follows from them.
 
-        Called where there is no saved state: on a new run, and again on one that was stopped before its first state;
-        then the ledger gives what was released before, and nothing is read or charged a second time.
+        Called if there is no saved state: on a new run, and again on one that was stopped before its first state. Then
+        the ledger returns the earlier release, and nothing is read or charged a second time.
         """
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Return the price of what the steps after `step` read at most, if `prepare` has paid for it in advance.
+        """Return the price of all that the steps after `step` may read, if `prepare` has paid for it in advance.
 
-        Charged again where those steps are repeated with fresh noise. () where `step_event` pays, or nothing is read.
+        It is charged again if those steps are repeated with fresh noise. () if `step_event` pays, or nothing is read.
         """
 
     def step_event(self) -> Event | None:
@@ -68,28 +68,27 @@ class Method(Protocol):
     def state(self) -> dict[str, Any]:
         """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
 
-        The key "prepared", if there is one, holds the dict of tensors that `Ledger.release` returned. The ledger keeps
-        them in a file of their own, and they are back in place when `load_state` is called.
+        The key "prepared", if there is one, holds the tensors that `Ledger.release` returned. The ledger keeps them in
+        a file of their own, and they are back in place when `load_state` is called.
         """
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; all tensors are on the CPU."""
+        """Restore the result of `state`; all tensors are on the CPU."""
 
 
 class NoCriticError(InputError):
-    """There is no critic that scores single images; the message is a clause that says why."""
+    """No critic scores single images; the message is a clause that says why."""
 
 
 @runtime_checkable
 class HasCritic(Protocol):
-    """The optional part of `Method`: a critic that an attacker inside the curator's walls can ask about an image."""
+    """The optional part of `Method`: a critic that an attacker with the curator's access can ask about an image."""
 
     @property
     def critic_scores(self) -> CriticScores:
         """How real the trained critic finds images: a plain method, or a function that a property makes.
 
-        The images go in as they are, without the noise that the method adds in training: the least that an attacker
-        would do.
+        The critic gets the images without the noise of training: the least that an attacker would do.
 
         Raises:
             NoCriticError: If the critic, as it is set up, does not see single images.
@@ -98,15 +97,13 @@ class HasCritic(Protocol):
 
 @dataclass(frozen=True)
 class Tick:
-    """What a callback gets at each tick, after the state is saved.
+    """The argument of the callbacks, at each tick after the state is saved.
 
     Attributes:
         step: Critic steps done.
-        epsilon: What the ledger has charged so far, at `delta`.
-        delta: The delta that `epsilon` is stated at.
+        epsilon: Charged so far, at `delta`.
         seconds: Training time so far, over all resumed parts.
-        steps_per_second: Critic steps per second since the last tick.
-        images_per_second: Real images per second since the last tick.
+        steps_per_second: Critic steps per second since the last tick, as `images_per_second` for real images.
         stats: Mean of each statistic over the steps since the last tick. Not covered by epsilon.
         generator: The method's product.
     """
@@ -137,11 +134,7 @@ TickCallback = Callable[[Tick], None]
 
 
 def resolve_device(name: str, key: str = "training.device") -> torch.device:
-    """Return the device that a key or an option names.
-
-    Raises:
-        ConfigError: If a GPU is asked for and there is none.
-    """
+    """Return the device that a key or an option names; raises `ConfigError` if it is a GPU that is not there."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise ConfigError(f"{key} is cuda, but torch sees no GPU here. Take auto or cpu.")

@@ -18,11 +18,7 @@ GAP_PX = 2
 
 
 def make_grid(images: Tensor, columns: int) -> Tensor:
-    """Lay images out row by row, with a white gap between them and nothing in unfilled places but white.
-
-    Args:
-        images: uint8 (N, C, H, W), N >= 1.
-        columns: Images per row, >= 1.
+    """Lay uint8 images (N, C, H, W), N >= 1, out row by row, with white gaps and white in unfilled places.
 
     Returns:
         uint8 (C, rows * (H + 2) - 2, columns * (W + 2) - 2).
@@ -44,10 +40,9 @@ def png_bytes(image: Tensor) -> bytes:
 
 
 def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0, mode: int = 0o666) -> None:
-    """Write a grid of generated images: one column per class (at most 16), or eight columns.
+    """Write a PNG grid of generated images: one column per class (at most 16), or eight columns.
 
     Args:
-        path: The PNG file.
         generator: Labels, if it takes them, cycle through the classes.
         num: Number of images, rounded up to full rows.
         seed: Of the latent vectors: the same seed shows the same vectors at every call.
@@ -57,7 +52,7 @@ def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int 
 
 
 def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
-    """Return what `write_samples` writes, uint8 (C, H, W)."""
+    """Return the grid of `write_samples`, uint8 (C, H, W)."""
     columns = _columns(generator)
     images = generator.sample(-(-num // columns) * columns, seed=seed)
     return make_grid(to_uint8(images), columns)
@@ -74,13 +69,7 @@ def _columns(generator: Generator) -> int:
 
 
 class SampleGrid:
-    """Tick callback that writes ``step_000500.png``: generated images on fixed latent vectors and labels.
-
-    Args:
-        folder: The run's samples/ folder.
-        num: Number of images, rounded up to full rows.
-        seed: Of the latent vectors.
-    """
+    """Tick callback that writes ``step_000500.png`` into the run's samples/ folder; see `write_samples`."""
 
     def __init__(self, folder: Path, *, num: int = 64, seed: int = 0) -> None:
         self.folder = folder

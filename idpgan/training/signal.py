@@ -1,4 +1,4 @@
-"""What a release can say at most against its noise, known from the config and the declared N alone."""
+"""The largest possible signal of a release against its noise, known from the config and the declared N alone."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Signal:
 
     @property
     def figure(self) -> float:
-        """Signal over noise."""
+        """Signal / noise."""
         return self.records / self.noise if self.noise > 0 else math.inf
 
     @property
     def warning(self) -> str | None:
-        """Say that the result must be noise, and what to change; None where it need not be."""
+        """Say that the result must be noise, and what to change; None if the figure is high enough."""
         if self.figure >= LEAST:
             return None
         few = math.floor(self.classes * self.figure)

@@ -1,9 +1,9 @@
 """The saved state of a run: written whole or not at all, loaded without unpickling code, refused where it is foreign.
 
-state.pt holds weights, optimizers, random states and the state of the noise source: it is secret. A run goes on only
-with the same config, data and code. Steps after the state are repeated with the same noise, and without a charge, only
-where they are the very computation that they were: from the newest state, which the ledger names by its hash, on the
-CPU of an equal machine. Everywhere else noise is drawn afresh and the repeated steps are charged again.
+state.pt holds weights, optimizers, random states and the state of the noise source: it is secret. A run continues only
+with the same config, data and code. Steps after the state are repeated with the same noise and without a charge only if
+the computation is the same: from the newest state, which the ledger names by its hash, on the CPU of an equal machine.
+Otherwise noise is drawn afresh and the repeated steps are charged again.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class SavedState:
-    """What a run continues from.
+    """The state that a run continues from.
 
     Attributes:
         step: Critic steps done.
         method: What `Method.state` returned, "prepared" put back in.
         ledger_position: Number of charges on the ledger when the state was saved.
         recorder: What `Recorder.state` returned.
-        exact: Whether the steps after it, taken again here, are bit for bit what they were.
+        exact: Whether the steps after it, if repeated here, are bit for bit the same.
     """
 
     step: int
@@ -63,9 +63,8 @@ class StateStore:
     """Saves and loads the state of one run.
 
     Args:
-        run: The run folder.
         fingerprint: What must be equal for a resume, by name; see `run_fingerprint`.
-        ledger: The run's; it names the newest state, and what `prepare` released is kept by it.
+        ledger: The run's; it names the newest state, and keeps the release of `prepare`.
     """
 
     def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger) -> None:
@@ -131,7 +130,7 @@ class StateStore:
         return SavedState(content["step"], method, content["ledger_position"], content["recorder"], exact)
 
     def _recover(self) -> bool:
-        """Finish or undo what a kill cut off; return whether the state is the one that the ledger names."""
+        """Finish or undo a save that was killed; return whether the ledger names the state."""
         newest = self.ledger.state_digest
         if self._pending.exists():
             if _sha256(self._pending) == newest:
@@ -159,7 +158,7 @@ def run_fingerprint(*, config: str, private_data: str, public_data: str, device:
     Args:
         config: Digest of the resolved config.
         private_data: Digest of the private images and labels.
-        public_data: Digest of the public ones: what is learned from them decides over the sums that get the noise.
+        public_data: Digest of the public ones: the noisy sums depend on what is learned from them.
         device: Where the run computes; random states do not carry over between kinds of device.
     """
     return {
@@ -195,7 +194,7 @@ def machine_fingerprint() -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's model and a hash of its features; what the system tells elsewhere than on Linux."""
+    """Return the processor's model and a hash of its features; outside Linux the system's own name of it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -228,7 +227,7 @@ def nonfinite(values: dict[str, Any]) -> list[str]:
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and value of everything inside nested dicts, lists and tuples."""
+    """Yield the dotted name and value of every leaf of nested dicts, lists and tuples."""
     if type(value) in (dict, OrderedDict) and all(type(key) in (str, int) for key in value):
         pairs = [(str(key), item) for key, item in value.items()]
     elif type(value) in (list, tuple):
@@ -266,7 +265,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str:
-    """Return the hash of a file of the state."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -275,10 +273,8 @@ def _sha256(path: Path) -> str:
 
 
 def _damaged(path: Path, reason: str) -> str:
-    """Say that a file of the state cannot be used, and what to do."""
     return f"Cannot resume from {path}: {reason}. Restore the file from a copy, or start a new run."
 
 
 def _short(value: str | None) -> str:
-    """Shorten a hash for a message."""
     return "nothing" if value is None else value[:12]

@@ -45,11 +45,7 @@ class Recorder:
         return self._seconds_before + time.monotonic() - self._started
 
     def add(self, stats: Stats) -> None:
-        """Add the statistics of one step; nothing waits for the device.
-
-        Raises:
-            TypeError: If a value is not a 0-d tensor (a defect of the method).
-        """
+        """Add the statistics of one step, 0-d tensors; nothing waits for the device."""
         for name, value in stats.items():
             if not isinstance(value, Tensor) or value.dim() != 0:
                 raise TypeError(f"statistic '{name}' must be a 0-d tensor, got {value!r}.")
@@ -85,7 +81,7 @@ class Recorder:
         append_line(self.path, json.dumps(tick.to_json(), allow_nan=False))
 
     def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs, the unfinished averages included: a run may stop between two ticks."""
+        """Return the record for `load_state`, the unfinished averages included: a run may stop between two ticks."""
         return {
             "tick_step": self.tick_step,
             "tick_seconds": self._tick_seconds,
@@ -95,7 +91,7 @@ class Recorder:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue a saved record: take back its averages and clock, and cut off the lines written after it."""
+        """Continue a saved record: restore averages and clock, and cut off the lines written after it."""
         self.tick_step = state["tick_step"]
         self._tick_seconds = state["tick_seconds"]
         self._seconds_before, self._started = state["seconds"], time.monotonic()
@@ -103,21 +99,16 @@ class Recorder:
         self.truncate(self.tick_step)
 
     def truncate(self, step: int) -> None:
-        """Drop the lines of ticks after `step`, which are run again.
-
-        Raises:
-            InputError: If a line before is damaged.
-        """
+        """Drop the lines of ticks after `step`, which are run again; a damaged line before raises `InputError`."""
         if self.path.exists():
             kept = [line for line in read_stats(self.path) if line["step"] <= step]
             write_text_atomic(self.path, "".join(json.dumps(line) + "\n" for line in kept), mode=PRIVATE_FILE)
 
 
 def read_stats(path: Path) -> list[dict[str, Any]]:
-    """Read stats.jsonl; a last line without its line break was cut off by a kill and is left out.
+    """Read stats.jsonl, one dict per tick; an infinite epsilon is the string "inf".
 
-    Returns:
-        One dict per tick, in the order of the file. An infinite epsilon is the string "inf".
+    A kill may cut off the last line, which then has no line break and is left out.
 
     Raises:
         InputError: If another line is no JSON object with a step.
@@ -142,10 +133,7 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
 class TensorBoardScalars:
     """Tick callback that writes every number of a tick to TensorBoard. Curator only, like stats.jsonl.
 
-    The first tick after a resume purges what an earlier part wrote for that step or later, so curves join.
-
-    Args:
-        folder: The run's tensorboard/ folder.
+    The first tick after a resume purges the numbers that an earlier part wrote for that step or later, so curves join.
     """
 
     def __init__(self, folder: Path) -> None:

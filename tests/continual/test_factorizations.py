@@ -17,7 +17,7 @@ from idpgan.continual.factorizations import (
     smooth_height,
     square_root_coefficients,
 )
-from idpgan.continual.fenwick import PAIR, fast_diagonal
+from idpgan.continual.fenwick import ADJACENCY, fast_diagonal
 from idpgan.errors import InputError
 from idpgan.privacy import Ledger, Noise
 
@@ -135,7 +135,7 @@ def test_the_table_is_exact_and_sorted():
 
 
 def test_a_release_is_charged_once_and_first():
-    ledger = Ledger(*PAIR)
+    ledger = Ledger(*ADJACENCY)
     factorization("fda", 3).release(torch.tensor([[1.0, 2.0, 3.0]]), 2.0, Noise.fixed(0), ledger)
     assert ledger.epsilon(0.0) == pytest.approx(0.5)
     with pytest.raises(ValueError, match="finite"):

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from idpgan.audit import audit
 from idpgan.audit.statistics import Nearness, Statistic
 from idpgan.continual import ContinualCounter, isotonic
-from idpgan.continual.fenwick import PAIR, chain, fast_diagonal, matrices, node_sums, parents
+from idpgan.continual.fenwick import ADJACENCY, chain, fast_diagonal, matrices, node_sums, parents
 from idpgan.continual.node_noise import NodeNoise
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Unit
@@ -157,7 +157,7 @@ def test_the_state_in_memory_is_logarithmic():
 
 
 def test_one_charge_before_the_first_value():
-    ledger = Ledger(*PAIR)
+    ledger = Ledger(*ADJACENCY)
     counter = ContinualCounter(0.3, 10, ledger=ledger)
     assert ledger.events == ()
     for value in (-1, 0.5, float("nan")):
@@ -175,8 +175,8 @@ def test_one_charge_before_the_first_value():
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 1 / 3, 1.1, 49.0])
 def test_a_target_of_just_epsilon_is_enough_and_less_refuses_everything(epsilon):
-    ContinualCounter(epsilon, 9, ledger=Ledger(*PAIR, Budget(epsilon, 0.0))).push(1)
-    counter = ContinualCounter(epsilon, 9, ledger=Ledger(*PAIR, Budget(0.99 * epsilon, 0.0)))
+    ContinualCounter(epsilon, 9, ledger=Ledger(*ADJACENCY, Budget(epsilon, 0.0))).push(1)
+    counter = ContinualCounter(epsilon, 9, ledger=Ledger(*ADJACENCY, Budget(0.99 * epsilon, 0.0)))
     with pytest.raises(BudgetError):
         counter.push(1)
     with pytest.raises(BudgetError):
@@ -263,8 +263,8 @@ def test_a_state_of_another_stream_is_refused():
         with pytest.raises(InputError, match=f"{named} = "):
             ContinualCounter.from_state(state, epsilon, horizon, integer)
     with pytest.raises(InputError, match="does not hold"):
-        ContinualCounter.from_state(state, 1.0, 100, ledger=Ledger(*PAIR))
-    ledger = Ledger(*PAIR)
+        ContinualCounter.from_state(state, 1.0, 100, ledger=Ledger(*ADJACENCY))
+    ledger = Ledger(*ADJACENCY)
     ledger.charge(ContinualCounter(1.0, 100).event)
     ContinualCounter.from_state(state, 1.0, 100, ledger=ledger).push(1)
     assert ledger.epsilon(0.0) == 1.0  # not charged again
@@ -325,7 +325,7 @@ def test_more_values_than_the_horizon_release_nothing():
     with pytest.raises(InputError, match="horizon = 5"):
         counter.push(1)
     assert counter.count == 5
-    fresh = Ledger(*PAIR)
+    fresh = Ledger(*ADJACENCY)
     with pytest.raises(InputError, match="horizon = 2"):
         ContinualCounter(1.0, 2, ledger=fresh).release([1, 1, 1])
     assert fresh.events == ()

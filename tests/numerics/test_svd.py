@@ -9,7 +9,7 @@ import torch
 
 from idpgan.errors import InputError
 from idpgan.numerics import svd, svd_methods
-from idpgan.numerics.svd import METHODS, SUBSPACE, batched_svd, choose_method, decompose
+from idpgan.numerics.svd import DECOMPOSITIONS, SUBSPACE, batched_svd, choose_method, decompose
 
 LIMITS = {"values": 20, "left": 30, "right": 30, "product": 60}  # in eps; LAPACK itself reaches 13, 20, 15, 45 here
 
@@ -72,7 +72,7 @@ def assert_within(found, limits=LIMITS):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", DECOMPOSITIONS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_method_agrees_with_float64(case, method, dtype):
     matrices = CASES[case].to(dtype)
@@ -213,7 +213,7 @@ def test_thread_settings_stay(monkeypatch):
         inside.append((threading.get_ident(), torch.get_num_threads()))
         return svd_methods.lapack(A)
 
-    monkeypatch.setitem(METHODS, "lapack", spy)
+    monkeypatch.setitem(DECOMPOSITIONS, "lapack", spy)
     assert_within(errors(CASES["gaussian"], *batched_svd(CASES["gaussian"])))
     assert {count for _, count in inside} == {1}  # else LAPACK's own threads would compete
     assert threading.get_ident() not in {thread for thread, _ in inside}
@@ -225,7 +225,7 @@ def test_thread_settings_stay_after_an_error(monkeypatch):
     def fail(A):
         raise RuntimeError("no convergence")
 
-    monkeypatch.setitem(METHODS, "lapack", fail)
+    monkeypatch.setitem(DECOMPOSITIONS, "lapack", fail)
     with pytest.raises(RuntimeError, match="no convergence"):
         batched_svd(CASES["gaussian"])
     assert (torch.get_num_threads(), seen_by_a_new_thread()) == (3, 3)
