@@ -121,6 +121,13 @@ def test_what_is_not_bounded_is_not_released(vector, cell):
         release()([(torch.tensor([vector]), torch.tensor([cell]), None)], Noise.fixed(1))
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -0.5, 1.5])
+def test_a_share_of_a_person_that_is_none_is_refused(weight):
+    sums = release(unit=Unit.PERSON, most_per_unit=2)
+    with pytest.raises(ValueError, match="weights"):
+        sums([(torch.ones(1, 4), torch.zeros(1).long(), torch.tensor([weight]))], Noise.fixed(1))
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="negative"):
         steps(release(nonnegative=True), [-0.1, 0, 0, 0], [0])

@@ -193,6 +193,11 @@ FORGED_IMAGES = {
     "unknown method": (setting_of(method="lep"), "is no publisher"),
     "unsound method": (setting_of(method="mm", options={}), "not those of the settings"),
     "another shape": (setting_of(shape=[5, 6]), "are not 9 grey ones of 5 x 6"),
+    "a shape that no memory holds": (
+        setting_of(method="lap-wiener", shape=[10**6, 10**6]),
+        "are not 9 grey ones of 1000000 x 1000000",
+    ),
+    "a shape beyond 64 bits": (setting_of(method="lap-wiener", shape=[2**70, 1]), "are not 9 grey ones"),
     "data of two lines": (setting_of(data="a\nb"), "one printable line"),
     "more settings": (setting_of(note=1), "note"),
     "kind generator": (config(lambda c: c.update(kind="generator")), "does not describe a generator"),
