@@ -21,6 +21,7 @@ from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
 NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # that bounds a record
+_MOST = 2.0**53  # beyond, float64 skips whole numbers
 _NORM_SLACK = 1e-12  # of a float64 normalization
 
 
@@ -171,7 +172,7 @@ class CellSums:
 
         Raises:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
-                are given for unit image or are no shares. Nothing is released then.
+                are given for unit image or are no shares, or there are too many records. Nothing is released then.
         """
         return self.grid.value(self.mechanism(self.exact(batches), noise))
 
@@ -180,8 +181,13 @@ class CellSums:
 
         Args and errors are those of a call.
         """
-        total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
+        total, rows = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64), 0
         for vectors, cells, weights in batches:
+            rows += len(vectors)
+            if rows * (1 / self.grid.step + 1) >= _MOST:  # no sum of so many can reach it otherwise
+                raise ValueError(
+                    f"{rows:,} records in steps of {self.grid.step:g} do not add up exactly; lower the images per unit."
+                )
             total += self._exact_sum(vectors, cells, weights).cpu()
         return total.long()
 
