@@ -121,7 +121,8 @@ def release(
 
     Raises:
         InputError: If an argument is wrong, with the limit and the way out. Nothing is released or charged then.
-        BudgetError: If the ledger is of another unit or relation, or its target would be exceeded.
+        BudgetError: If the ledger is of another unit or relation, or its target would be exceeded. Nothing
+            is released or charged then.
 
     Example:
         >>> released = release(torch.full((1, 4, 3), 0.5), "lap", epsilon=1.0, unit="column")
@@ -148,8 +149,7 @@ def release(
         raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
     privacy = report(method, plan, proven, epsilon, delta, source.private)
     books = Ledger(chosen, Relation.REPLACE_ONE) if ledger is None else ledger
-    for event in plan.events:
-        books.charge(event)
+    books.charge_together(plan.events)
     released = plan.release(values, source).to(values.dtype)
     return Release(released, privacy, method, plan.events, settings.model_dump(), plan.notes(values))
 
