@@ -235,7 +235,9 @@ def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
                 raise InputError(f"{path} is not a plain file. Only plain files are read.")
             if status.st_size > most_bytes:
                 raise InputError(f"{path} has {status.st_size:,} bytes, but at most {most_bytes:,} are expected.")
-            return file.read(most_bytes + 1)[:most_bytes]
+            return file.read(min(most_bytes, status.st_size) + 1)[
+                :most_bytes
+            ]  # it takes as much memory as is asked for
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
 

@@ -208,7 +208,9 @@ class SumsStream:
         parts, noisy = (stream._saved(state.get(name)) for name in ("parts", "noisy"))
         if len(parts) != len(noisy) or len(noisy) > mechanism.parts:
             raise InputError(_DAMAGED)
-        if state.get("paid") and mechanism.event not in ledger.events:
+        if len(noisy) and not state.get("paid"):
+            raise InputError(_DAMAGED)
+        if state.get("paid") and mechanism.event not in [event.single for event in ledger.events]:
             raise InputError("the ledger was not charged for this stream. Name the stream's own ledger.")
         stream._parts, stream._noisy = parts, noisy
         stream._private = stream._private and bool(state.get("private"))
@@ -226,5 +228,5 @@ class SumsStream:
         return {
             "parts": self.mechanism.parts, "cells": cells.num_cells, "dimensions": cells.dimensions, "law": cells.law,
             "noise_multiplier": cells.noise_multiplier, "unit": str(cells.unit), "relation": str(cells.relation),
-            "most_per_unit": cells.most_per_unit,
+            "most_per_unit": cells.most_per_unit, "nonnegative": cells.nonnegative,
         }  # fmt: skip

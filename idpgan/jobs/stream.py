@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.continual.settings import StreamSettings
 from idpgan.continual.stream import ContinualCounter
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -99,13 +100,15 @@ def stream(
     Raises:
         InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off). What
             was emitted before stands; nothing of the block is released. Also for a state that is foreign, damaged, of
-            other terms or in use, for a ``first`` that leaves a gap, and for an ``out`` that exists.
+            other terms or in use, for a ``first`` that leaves a gap, for an ``out`` that exists, and for a
+            ``data`` that no card can show.
     """
     if out is not None:
         if os.path.lexists(out):
             raise InputError(f"--out {out} exists already, and a release is not written over. Choose another name.")
         refuse_closed(out, f"--out {out}")
         check_writable(out)
+        StreamSettings(data, terms.epsilon, terms.horizon, terms.integer, 1)  # refuses a name that no card can show
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
     with _book(state, terms) as book:

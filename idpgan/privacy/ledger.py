@@ -173,6 +173,16 @@ class Ledger:
                 self._allowance = (single, most - event.count) if single == event.single else None
             self._write()
 
+    def charge_together(self, events: Sequence[Event]) -> None:
+        """Charge the events of one read before it: all of them, or none if the target does not cover them together.
+
+        Raises:
+            BudgetError: See `charge`.
+        """
+        self._refuse_beyond(events)
+        for event in events:
+            self.charge(event)
+
     def release(
         self, events: Sequence[Event], compute: Callable[[], Mapping[str, Tensor]], *, noise: Noise
     ) -> dict[str, Tensor]:

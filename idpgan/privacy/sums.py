@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
 NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # that bounds a record
+_MOST = 2.0**53  # beyond, float64 skips whole numbers
 _NORM_SLACK = 1e-12  # of a float64 normalization
 
 
@@ -120,11 +122,20 @@ class CellSums:
         return self.noise_for(self.distance)
 
     def noise_for(self, distance: float) -> RoundedGaussian | DiscreteLaplace:
-        """Return noise of this multiplier for answers that neighbors move by at most ``distance`` grid steps."""
+        """Return the noise for answers that neighbors move by at most ``distance`` grid steps, at this release's price.
+
+        In whole steps the release has more noise than `noise_multiplier` says, and was priced with it: another distance
+        gets as much more, or it would cost more than what the release was calibrated to.
+        """
+        own = self.distance
+        scale = math.ceil(self.noise_multiplier * own)
         if self.law == "laplace":
-            steps = math.ceil(distance)
-            return DiscreteLaplace(steps, math.ceil(self.noise_multiplier * steps), self.unit, self.relation)
-        return RoundedGaussian(distance, math.ceil(self.noise_multiplier * distance), self.unit, self.relation)
+            steps, own = math.ceil(distance), math.ceil(own)
+            scale = math.ceil(Fraction(scale * steps, own))
+            return DiscreteLaplace(steps, scale, self.unit, self.relation)
+        if distance != own:
+            scale = math.ceil(scale * (distance / own) * (1 + _NORM_SLACK))
+        return RoundedGaussian(distance, scale, self.unit, self.relation)
 
     @property
     def event(self) -> Event:
@@ -155,14 +166,19 @@ class CellSums:
 
         Raises:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
-                are given for unit image. Nothing is released then.
+                are given for unit image or are no shares, or there are too many records. Nothing is released then.
         """
         return self.grid.value(self.mechanism(self.exact(batches), noise))
 
     def exact(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
         """Return the sums of a call without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret."""
-        total = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64)
+        total, rows = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64), 0
         for vectors, cells, weights in batches:
+            rows += len(vectors)
+            if rows * (1 / self.grid.step + 1) >= _MOST:  # no sum of so many can reach it otherwise
+                raise ValueError(
+                    f"{rows:,} records in steps of {self.grid.step:g} do not add up exactly; lower the images per unit."
+                )
             total += self._exact_sum(vectors, cells, weights).cpu()
         return total.long()
 
@@ -172,6 +188,8 @@ class CellSums:
             raise ValueError(f"vectors must be (B, {self.dimensions}) and cells (B,), got {tuple(vectors.shape)}.")
         if (weights is None) != (self.unit is Unit.IMAGE):
             raise ValueError("weights belong to unit person, and unit person needs them.")
+        if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):  # NaN fails it too
+            raise ValueError("weights are shares of a person, in 0 .. 1.")
         inside = vectors.isfinite().all() & (cells >= 0).all() & (cells < self.num_cells).all()
         if self.nonnegative:
             inside &= (vectors >= 0).all()

@@ -189,7 +189,8 @@ def release(
 
     Raises:
         InputError: If an argument is wrong, with the limit and the way out. Nothing is released or charged then.
-        BudgetError: If the ledger is of another unit or relation, or its target would be exceeded.
+        BudgetError: If the ledger is of another unit or relation, or its target would be exceeded. Nothing
+            is released or charged then.
 
     Example:
         >>> released = release(torch.full((1, 4, 3), 0.5), "lap", epsilon=1.0, unit="column")
@@ -207,8 +208,7 @@ def release(
     source = Noise.system() if noise is None else noise
     privacy, plan = made.report(source.private), made.plan
     books = Ledger(privacy.proven.unit, Relation.REPLACE_ONE) if ledger is None else ledger
-    for event in plan.events:
-        books.charge(event)
+    books.charge_together(plan.events)
     released = plan.release(values, source).to(values.dtype)
     return Release(released, privacy, method, plan.events, made.options.model_dump(), plan.notes(values))
 

@@ -10,6 +10,7 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.data.labels import LONGEST_CLASS_NAME
+from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
@@ -62,7 +63,10 @@ class Publication(Section):
     @classmethod
     def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
         """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
-        return build(cls, table, "config.json")
+        said = build(cls, table, "config.json")
+        for problem in said.problems(described):  # before a plan is made for a shape that nothing here has
+            raise InputError(problem)
+        return said
 
     @property
     def num_private(self) -> int:

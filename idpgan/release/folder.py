@@ -6,6 +6,7 @@ program in between.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib.metadata
 import json
@@ -130,6 +131,6 @@ def privacy_text(document: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
 def remove_leftovers(target: Path) -> None:
     """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
     for suffix in ("part", "old"):
-        for item in target.parent.glob(f".{target.name}.*.{suffix}"):
+        for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item)

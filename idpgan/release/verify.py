@@ -188,10 +188,11 @@ def _check_charges(settings: Settings, stated: Stated) -> list[str]:
         return [f"the events are not all of unit {stated.unit}, {stated.relation}, or there is none."]
     if (unit, relation) != (stated.unit, stated.relation):
         return [f"the events are not those of the settings, which speak of unit {unit}, {relation}."]
-    most = settings.num_pixels + settings.num_classes + 1  # where every pixel has a price of its own
+    planned = settings.planned_events()
+    most = max(settings.num_pixels + settings.num_classes + 1, len(planned))  # a pixel may have a price of its own
     if len(stated.events) > most:
         return [f"{len(stated.events):,} charges are listed, and no run of these settings has more than {most:,}."]
-    return _check_events(stated.events, settings.planned_events(), settings)
+    return _check_events(stated.events, planned, settings)
 
 
 def _check_events(listed: tuple[Event, ...], planned: tuple[Event, ...], settings: Settings) -> list[str]:

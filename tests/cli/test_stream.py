@@ -146,6 +146,8 @@ def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
         stream(iter(lambda: pytest.fail("read"), None), TERMS, print, out=tmp_path / "release")
     with pytest.raises(InputError, match="nothing to give away"):
         answered([], out=tmp_path / "other")
+    with pytest.raises(InputError, match="printable"):  # else a stream without a state would be released again
+        stream(iter(lambda: pytest.fail("read"), None), TERMS, print, out=tmp_path / "third", data="a\nb")
     assert not (tmp_path / "other").exists()
 
 

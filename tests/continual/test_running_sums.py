@@ -8,6 +8,7 @@ import torch
 from idpgan.continual import RunningSums, SumsStream
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.sums import CellSums
 
 CELLS, DIMENSIONS, PARTS = 2, 3, 10
@@ -116,6 +117,19 @@ def test_an_audit_by_the_likelihood_ratio_finds_no_more_than_is_proven(fair):
     assert separation > 0.95
 
 
+@pytest.mark.parametrize(("law", "delta"), [("gaussian", 1e-5), ("laplace", 0.0), ("laplace", 1e-5)])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_a_stream_of_calibrated_sums_keeps_to_their_epsilon_whatever_its_noise_is_rounded_to(law, delta, epsilon):
+    terms = {"epsilon": epsilon, "delta": delta, "unit": Unit.IMAGE, "relation": Relation.ZERO_OUT}
+    for dimensions in (1, 3, 10):
+        cells = CellSums.calibrated(CELLS, dimensions, law, **terms)
+        for parts in (1, 5, 12):
+            event = RunningSums(cells, parts).event
+            assert event.noise_multiplier >= cells.event.noise_multiplier * (1 - 1e-12)
+            assert 0.99 * epsilon <= compose_epsilon([event], delta) <= epsilon
+            Ledger(Unit.IMAGE, Relation.ZERO_OUT, Budget(epsilon, delta)).charge(event)
+
+
 def test_the_stream_is_charged_once_and_first():
     running = mechanism(multiplier=1.0)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
@@ -176,6 +190,29 @@ def test_a_damaged_or_foreign_state_is_refused(change):
         SumsStream.from_state(running, stream.state(), ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT))
     with pytest.raises(InputError, match="another stream"):
         SumsStream.from_state(mechanism(multiplier=2.0), stream.state(), ledger=ledger)
+
+
+def test_two_like_streams_on_one_ledger_are_continued_and_what_was_never_paid_is_not():
+    running, ledger = mechanism(), Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+    streams = [SumsStream(running, ledger=ledger, noise=Noise.fixed(seed)) for seed in (1, 2)]
+    for stream in streams:
+        stream.push(part([[1.0, 0, 0]]))
+    for stream in streams:
+        assert SumsStream.from_state(running, stream.state(), ledger=ledger).count == 1
+    with pytest.raises(InputError, match="damaged"):
+        SumsStream.from_state(running, {**streams[0].state(), "paid": False}, ledger=ledger)
+
+
+def test_a_stream_is_not_continued_under_another_bound():
+    """Vectors of the parts so far may be negative: with the bound of nonnegative ones the noise would be too small."""
+    cells = CellSums(CELLS, DIMENSIONS, "gaussian", 1.0, Unit.IMAGE, Relation.REPLACE_ONE)
+    ledger = Ledger(Unit.IMAGE, Relation.REPLACE_ONE)
+    stream = SumsStream(RunningSums(cells, PARTS), ledger=ledger, noise=Noise.fixed(1))
+    stream.push(part([[-1.0, 0, 0]]))
+    other = RunningSums(dataclasses.replace(cells, nonnegative=True), PARTS)
+    ledger.charge(other.event)  # by another stream
+    with pytest.raises(InputError, match="another stream"):
+        SumsStream.from_state(other, stream.state(), ledger=ledger)
 
 
 @pytest.mark.parametrize("parts", [0, -1, 1025, True, 1.5])

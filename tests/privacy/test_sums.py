@@ -121,6 +121,21 @@ def test_what_is_not_bounded_is_not_released(vector, cell):
         release()([(torch.tensor([vector]), torch.tensor([cell]), None)], Noise.fixed(1))
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -0.5, 1.5])
+def test_a_share_of_a_person_that_is_none_is_refused(weight):
+    sums = release(unit=Unit.PERSON, most_per_unit=2)
+    with pytest.raises(ValueError, match="weights"):
+        sums([(torch.ones(1, 4), torch.zeros(1).long(), torch.tensor([weight]))], Noise.fixed(1))
+
+
+def test_more_records_than_add_up_exactly_are_refused_by_their_number_alone():
+    sums = release(unit=Unit.PERSON, most_per_unit=1_000_000)
+    rows = math.ceil(2**53 * sums.grid.step)
+    many = torch.zeros(1, 4).expand(rows, 4), torch.zeros(1).long().expand(rows), torch.zeros(1).expand(rows)
+    with pytest.raises(ValueError, match="do not add up exactly"):
+        sums([many], Noise.fixed(1))
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="negative"):
         steps(release(nonnegative=True), [-0.1, 0, 0, 0], [0])

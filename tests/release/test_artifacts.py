@@ -193,6 +193,11 @@ FORGED_IMAGES = {
     "unknown method": (setting_of(method="lep"), "is no publisher"),
     "unsound method": (setting_of(method="mm", options={}), "not those of the settings"),
     "another shape": (setting_of(shape=[5, 6]), "are not 9 grey ones of 5 x 6"),
+    "a shape that no memory holds": (
+        setting_of(method="lap-wiener", shape=[10**6, 10**6]),
+        "are not 9 grey ones of 1000000 x 1000000",
+    ),
+    "a shape beyond 64 bits": (setting_of(method="lap-wiener", shape=[2**70, 1]), "are not 9 grey ones"),
     "data of two lines": (setting_of(data="a\nb"), "one printable line"),
     "more settings": (setting_of(note=1), "note"),
     "kind generator": (config(lambda c: c.update(kind="generator")), "does not describe a generator"),
@@ -252,6 +257,25 @@ def test_publications_are_charged_before_any_noise_and_add_up(tmp_path):
     assert ledger.epsilon(0.0) < 2.5
     first.write(tmp_path / "release")  # its own charge, not the other's
     assert verify(tmp_path).problems == ()
+
+
+def test_a_release_of_several_charges_that_the_ledger_cannot_pay_together_charges_none():
+    ledger = Ledger(Unit.PIXEL, Relation.REPLACE_ONE, Budget(0.7, 0.0))  # enough for the first of two
+    with pytest.raises(BudgetError, match="Nothing was read"):
+        release(IMAGES, "swp-sound", epsilon=1.0, ledger=ledger)
+    assert ledger.events == ()
+
+
+def test_a_release_of_one_pixel_with_three_charges_verifies(tmp_path):
+    release(torch.zeros(2, 1, 1), "sort-swp-sound", epsilon=1.0).write(tmp_path / "release")
+    assert verdict(tmp_path / "release") == ""
+
+
+def test_a_name_with_brackets_removes_nobody_elses_leftovers(tmp_path):
+    other = tmp_path / ".other.0.part"
+    other.mkdir()
+    release(IMAGES, "lap", epsilon=1.0).write(tmp_path / "[o]ther")
+    assert other.is_dir()
 
 
 def test_a_ledger_of_another_unit_is_refused(tmp_path):

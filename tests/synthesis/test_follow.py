@@ -7,6 +7,7 @@ from idpgan.errors import ConfigError
 from idpgan.privacy import Noise
 from idpgan.synthesis import build_config
 from idpgan.synthesis.aggregate.follow import Follower
+from idpgan.synthesis.aggregate.method import IdpAggregate
 from tests.training.toy import digits
 
 
@@ -49,6 +50,22 @@ def test_a_part_may_lack_classes_and_a_seed_changes_the_generator_only():
     again = follower.train()
     assert torch.equal(first.sample(5, seed=1), again.sample(5, seed=1))
     assert not torch.equal(first.sample(5, seed=1), second.sample(5, seed=1))
+
+
+def test_another_seed_learns_in_the_features_whose_sums_were_released(monkeypatch):
+    split, used = digits(), []
+    follower = Follower(config(), split, 2, noise=Noise.fixed(1))
+    follower.add(split.private)
+
+    def look(method, step):
+        used.append({name: tensor.clone() for name, tensor in method.features.state_dict().items()})
+        return {}
+
+    monkeypatch.setattr(IdpAggregate, "step", look)
+    follower.train()
+    follower.train(seed=7)
+    first, last = used[0], used[-1]
+    assert all(torch.equal(first[name], last[name]) for name in first)
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,9 @@ def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options:
 def plan_wiener(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
     """Return the plan of ``lap-wiener``: ``lap``, then the estimate under the model of faces, as post-processing."""
     noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    prior = face_prior(shape)
     identities = [torch.eye(size, dtype=torch.float64) for size in shape]
-    estimate = face_prior(shape).estimate(identities[0], identities[1], noisy.variance)
+    estimate = prior.estimate(identities[0], identities[1], noisy.variance)
     return Plan((noisy.event,), lambda images, noise: estimate(noisy(images, noise)))
 
 

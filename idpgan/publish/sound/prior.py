@@ -16,9 +16,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from idpgan.memory import check_memory
+
 FILE = Path(__file__).with_name("face_prior.safetensors")
 SHAPE = (48, 40)  # at which the model is kept
 DIRECTIONS = 12
+_MATRICES = 6  # of (m, m) and (n, n) numbers, at least, that an estimate is made of
 _FINEST = 1e-3  # variance of a single pixel's own, along rows and along columns, as a part of the whole
 
 
@@ -119,9 +122,23 @@ class Prior:
         return Estimate(self.mean, A @ self.mean @ B.mT, gain, (U, V), (left, right), float(error))
 
 
+def _check_memory(shape: tuple[int, int]) -> None:
+    """Refuse images for which the model is too large, as a release of others may claim to have."""
+    check_memory(
+        8 * (_MATRICES * (shape[0] ** 2 + shape[1] ** 2) + 2 * DIRECTIONS * shape[0] * shape[1]),
+        f"the model of faces of {shape[0]} x {shape[1]} pixels",
+        "Publish smaller images.",
+    )
+
+
 @functools.lru_cache(maxsize=16)
 def face_prior(shape: tuple[int, int]) -> Prior:
-    """Return the model of faces of (m, n) pixels, with a little variance of each pixel's own."""
+    """Return the model of faces of (m, n) pixels, with a little variance of each pixel's own.
+
+    Raises:
+        InputError: If the memory does not hold it.
+    """
+    _check_memory(shape)
     model = _model()
     down, across = (_resampling(size, kept) for size, kept in zip(shape, SHAPE, strict=True))
 
@@ -135,6 +152,11 @@ def face_prior(shape: tuple[int, int]) -> Prior:
 
 @functools.lru_cache(maxsize=16)
 def face_directions(shape: tuple[int, int]) -> Tensor:
-    """Return what faces of (m, n) pixels vary by, (12, m, n): an image is the mean plus normal multiples of them."""
+    """Return what faces of (m, n) pixels vary by, (12, m, n): an image is the mean plus normal multiples of them.
+
+    Raises:
+        InputError: If the memory does not hold them.
+    """
+    _check_memory(shape)
     down, across = (_resampling(size, kept) for size, kept in zip(shape, SHAPE, strict=True))
     return down @ _model()["directions"] @ across.mT

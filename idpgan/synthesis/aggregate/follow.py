@@ -93,7 +93,8 @@ class Follower:
         if seed is not None:
             config = config.model_copy(update={"training": training.model_copy(update={"seed": seed})})
         method = self._method(config)
-        method.start_from(self.stream.answer(part), self.stream.mechanism.noise_std(part))
+        features = self._method(self.config).features  # those whose sums were released, whatever the seed
+        method.start_from(self.stream.answer(part), self.stream.mechanism.noise_std(part), features)
         for step in range(1, training.steps + 1):
             method.step(step)
             if progress is not None:

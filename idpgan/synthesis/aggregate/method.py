@@ -186,14 +186,17 @@ class IdpAggregate(GivesGenerator):
 
     # What follows is post-processing of the released sums ------------------------------------------------------
 
-    def start_from(self, sums: Tensor, noise_std: float) -> None:
+    def start_from(self, sums: Tensor, noise_std: float, features: FeatureMap) -> None:
         """Set up the training on sums that something else has released (`aggregate.follow`), instead of `prepare`.
 
-        The noisy sums are (cells, dimensions) float64, with noise of standard deviation ``noise_std`` on each number.
+        Args:
+            sums: Noisy sums of features, (cells, dimensions), float64.
+            noise_std: Standard deviation of the noise on each number.
+            features: Whose sums they are.
         """
-        self.noise_std = noise_std
-        features = {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
-        self._take_released({"sums": sums, **features})
+        self.noise_std, self.features = noise_std, features
+        fixed = {f"{_FEATURES}{name}": tensor for name, tensor in features.state_dict().items()}
+        self._take_released({"sums": sums, **fixed})
         self._pretrain()
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
