@@ -126,7 +126,7 @@ def per_part(config: Config, split: Split, seed: int, arguments: argparse.Namesp
     for part, so_far in enumerate(sums, start=1):
         if judged("per-part", part, seed, arguments):
             started, method = time.perf_counter(), _method(cheap, split, seed)
-            method.start_from(so_far, method.sums.noise_std * part**0.5)
+            method.start_from(so_far, method.sums.noise_std * part**0.5, method.features)
             judge(_trained(method), split, "per-part", part, seed, arguments,
                   noise=method.noise_std / config.cell_sums(split.shape).noise_std,
                   seconds=round(time.perf_counter() - started, 1))  # fmt: skip
