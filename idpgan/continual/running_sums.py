@@ -139,7 +139,8 @@ class SumsStream:
 
         Args:
             batches: The part's vectors, cells and weights; see `CellSums`. For unit person every weight is at most
-                1 / cap.
+                1 / cap, and a person has at most cap images in all parts together: who is on which is not known here,
+                and the proof rests on it.
 
         Raises:
             InputError: If all parts are there already. Nothing is read then.
