@@ -135,7 +135,8 @@ class SumsStream:
     def push(self, batches: Batches) -> Tensor:
         """Add the next part and return the noisy sums of all parts so far, float64 (num_cells, dimensions).
 
-        For unit person every weight in ``batches`` (see `CellSums`) is at most 1 / cap.
+        For unit person every weight in ``batches`` (see `CellSums`) is at most 1 / cap, and a person has at most cap
+        images in all parts together: who is on which is not known here, and the proof rests on it.
 
         Raises:
             InputError: If all parts are there already. Nothing is read then.

@@ -170,7 +170,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
     if None in bits(values):
         found = class_values(values)
-        why = "keep those that you want, in your order; images of others stand as null records"
+        why = "keep those that you want; their names are released; images of others are null records"
         settings["classes"] = Setting(found, why)
     return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
@@ -14,6 +15,7 @@ from torch import Tensor
 from idpgan.config import Section, build
 from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
+from idpgan.memory import check_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.release.card import CardFacts, Subject
 from idpgan.release.generator import SAMPLES, shown_shape
@@ -121,6 +123,9 @@ class ImagesArtifact:
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
         """See `Artifact`: every file holds the pixels of one image and nothing else, and the picture shows them."""
+        check_memory(
+            self.num * math.prod(self.image_shape), "the images that config.json describes", "It may be forged."
+        )
         images = torch.empty(self.num, *self.image_shape, dtype=torch.uint8)
         for index in range(self.num):
             try:

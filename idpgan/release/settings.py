@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from idpgan.data.load import DataShape
+from idpgan.data.public import count_public
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -145,4 +146,11 @@ class RunSettings:
             problems.append(f"{described['samples']} samples are shown, not release.samples.")
         if (config.data.public_share or config.data.public) and not self.num_public:
             problems.append("num_public = 0, but the settings have public images.")
+        elif config.data.public and self.num_public != count_public(config.data):
+            problems.append(
+                f"num_public = {self.num_public:,}, but {count_public(config.data):,} public ones are drawn."
+            )
+        taken = self.num_private + (self.num_public if config.data.public_share else 0)
+        if config.data.num_images is not None and taken > config.data.num_images:
+            problems.append(f"{taken:,} images are of the run, but data.num_images = {config.data.num_images:,}.")
         return problems

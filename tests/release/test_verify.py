@@ -10,9 +10,13 @@ import stat
 import pytest
 from PIL import Image
 
+from idpgan.data.load import DataShape
+from idpgan.data.split import Sizes
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
+from idpgan.release.settings import RunSettings
+from idpgan.synthesis import build_config
 from tests.release.conftest import BUDGET, train
 from tests.release.forging import (
     WORDS,
@@ -370,3 +374,27 @@ def test_pixels_of_different_prices_have_a_least_price_together(tmp_path):
     assert "cost less than the settings can" in verdict(folder)
     charged(pixels[0], label)(folder)
     assert "not as many" in verdict(folder)
+
+
+@pytest.mark.parametrize(
+    ("data", "private", "public", "problem"),
+    [
+        ({}, 700, 0, None),
+        ({}, 1001, 0, "1,001 images"),
+        ({"public_share": 0.5, "confirm_public": True}, 600, 600, "1,200 images"),
+        ({"public": "faces", "public_images": 50}, 700, 50, None),
+        ({"public": "faces", "public_images": 50}, 700, 5, "num_public = 5"),
+    ],
+)
+def test_numbers_of_images_follow_from_what_is_declared(data, private, public, problem):
+    built = build_config(
+        {
+            "data": {"name": "folder", "num_images": 1000, "classes": [], **data},
+            "method": {"name": "gaussian"},
+            "privacy": {"epsilon": 1.0, "delta": 1e-5},
+        },
+        "a test",
+    )
+    settings = RunSettings(built, DataShape(Sizes(public, private, 0, 0), (1, 32, 32), ()))
+    found = settings.problems({"model": built.model.model_dump(mode="json"), "samples": built.release.samples})
+    assert found == [] if problem is None else problem in found[0]
