@@ -5,6 +5,7 @@ The latter are read as plain files of a bounded size, and as JSON without tricks
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -119,6 +120,14 @@ def whole_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
 
 
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
+    for suffix in ("part", "old"):
+        for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)
+
+
 @contextmanager
 def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
     """Hold the exclusive lock of a file (made if it is missing) or of a folder; it goes with the process.
@@ -159,12 +168,15 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
     folder = Path(path).absolute().parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
-        pass
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+            pass
+    except OSError as error:  # under the name that was asked for, not the one that was tried
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise InputError(
-            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.2f} MB, and {free / 1e6:,.2f} MB are free on that disk. "
             "Make room there, or write to another disk."
         )
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan import publish, synthesis
-from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
+from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
+from idpgan.files import PRIVATE_FILE, read_plain, remove_leftovers, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
-from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
+from idpgan.release.folder import CARD, PRIVACY, seal
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
@@ -122,7 +122,7 @@ def check_release(run: Path) -> Verification:
 
 
 def write_into_release(run: Path, audited: Audited) -> None:
-    """Put the audited value into a run's privacy.json and model card.
+    """Put the audited value into a run's privacy.json and card.
 
     The release is written anew from the very files that were verified, and replaced as a whole.
 
@@ -130,7 +130,10 @@ def write_into_release(run: Path, audited: Audited) -> None:
         InputError: If the release does not verify, or the audit refutes what it says.
     """
     if audited.violation:
-        raise InputError("The audit refutes the proven epsilon, so nothing was written into the release. Withdraw it.")
+        raise InputError(
+            "The audit exceeds the proven epsilon, so nothing was written into the release. "
+            f"{doubt(audited.result.confidence)} If it stays, withdraw the release."
+        )
     folder = RunFolder.open(run)
     with folder.locked():
         remove_leftovers(folder.release)

@@ -18,7 +18,7 @@ from idpgan.data.metadata import METADATA, PERSON
 from idpgan.data.photos import Crop, is_grey, large_photos, photo_pixels
 from idpgan.data.prepare import Folders, Photo, Planned, metadata_csv, plan
 from idpgan.errors import DataError, InputError
-from idpgan.files import check_writable, whole_folder
+from idpgan.files import check_writable, remove_leftovers, whole_folder
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import Progress, silent
 
@@ -107,6 +107,7 @@ def prepare(
     planned = plan(source, folders, labels)
     shape = (1 if grey else 3, *size)
     check_writable(out, len(planned.photos) * shape[0] * size[0] * size[1])
+    remove_leftovers(out)  # photos that a kill left in a hidden folder
     with whole_folder(out) as part, large_photos():
         made = _make_all(planned, part, shape, crop, progress)
         if all(photo.refused for photo in made):
