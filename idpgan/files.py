@@ -5,7 +5,6 @@ The latter are read as plain files of a bounded size, and as JSON without tricks
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -118,14 +117,6 @@ def whole_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
         if target.exists():
             shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
-
-
-def remove_leftovers(target: Path) -> None:
-    """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
-    for suffix in ("part", "old"):
-        for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
-            if item.is_dir() and not item.is_symlink():
-                shutil.rmtree(item)
 
 
 @contextmanager

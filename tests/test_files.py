@@ -101,8 +101,8 @@ def test_an_appended_line_is_whole_and_the_curators_alone(tmp_path):
 
 
 def test_a_place_that_refuses_files_is_named_as_it_was_asked_for(tmp_path, monkeypatch):
-    def refuse(dir):
-        raise OSError(errno.EROFS, "Read-only file system", f"{dir}/tmp1234")
+    def refuse(**where):
+        raise OSError(errno.EROFS, "Read-only file system", f"{where['dir']}/tmp1234")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(OSError, match="Read-only") as refused:

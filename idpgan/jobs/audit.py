@@ -17,11 +17,11 @@ from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, read_plain, remove_leftovers, whole_folder, write_bytes_atomic, write_text_atomic
+from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
-from idpgan.release.folder import CARD, PRIVACY, seal
+from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder

@@ -18,9 +18,10 @@ from idpgan.data.metadata import METADATA, PERSON
 from idpgan.data.photos import Crop, is_grey, large_photos, photo_pixels
 from idpgan.data.prepare import Folders, Photo, Planned, metadata_csv, plan
 from idpgan.errors import DataError, InputError
-from idpgan.files import check_writable, remove_leftovers, whole_folder
+from idpgan.files import check_writable, whole_folder
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import Progress, silent
+from idpgan.release.folder import remove_leftovers
 
 REPORT = "prepared.json"
 _CHUNK = 16  # photos a task of a thread

@@ -6,16 +6,18 @@ program in between.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import importlib.metadata
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import remove_leftovers, whole_folder, write_text_atomic
+from idpgan.files import whole_folder, write_text_atomic
 from idpgan.models.checkpoint import CONFIG
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
@@ -130,3 +132,11 @@ def seal(folder: Path, document: Mapping[str, Any], artifact: Artifact, settings
 def privacy_text(document: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
     """Return privacy.json as it is written."""
     return json.dumps({**document, "files": dict(hashes)}, indent=2, allow_nan=False) + "\n"
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
+    for suffix in ("part", "old"):
+        for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)

@@ -137,7 +137,7 @@ def test_a_refuted_proof_enters_no_release(ready):
     run, write = ready
     write()
     before = (run.release / PRIVACY).read_bytes()
-    with pytest.raises(InputError, match="exceeds the proven epsilon.*--confidence 0.9999.*withdraw"):
+    with pytest.raises(InputError, match=r"exceeds the proven epsilon.*--confidence 0.9999.*withdraw"):
         write_into_release(run.path, audit_of(violation=True))
     assert (run.release / PRIVACY).read_bytes() == before
 
