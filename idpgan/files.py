@@ -195,12 +195,15 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
     folder = Path(path).absolute().parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
-        pass
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+            pass
+    except OSError as error:  # under the name that was asked for, not the one that was tried
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise InputError(
-            f"{os.fspath(path)} needs {num_bytes / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free on that disk. "
+            f"{os.fspath(path)} needs {num_bytes / 1e6:,.2f} MB, and {free / 1e6:,.2f} MB are free on that disk. "
             "Make room there, or write to another disk."
         )
 

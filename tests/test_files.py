@@ -1,15 +1,17 @@
 """Files that are written whole or not at all, and their hashes."""
 
+import errno
 import hashlib
 import os
 import stat
+import tempfile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from idpgan.errors import InputError
-from idpgan.files import append_line, open_atomic, sha256_file, write_bytes_atomic, write_text_atomic
+from idpgan.files import append_line, check_writable, open_atomic, sha256_file, write_bytes_atomic, write_text_atomic
 
 
 def mode(path) -> int:
@@ -96,3 +98,13 @@ def test_an_appended_line_is_whole_and_the_curators_alone(tmp_path):
         append_line(tmp_path / "log.txt", line)
     assert (tmp_path / "log.txt").read_text() == "one\ntwo\n"
     assert mode(tmp_path / "log.txt") == 0o600
+
+
+def test_a_place_that_refuses_files_is_named_as_it_was_asked_for(tmp_path, monkeypatch):
+    def refuse(**where):
+        raise OSError(errno.EROFS, "Read-only file system", f"{where['dir']}/tmp1234")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(OSError, match="Read-only") as refused:
+        check_writable(tmp_path / "out")
+    assert (refused.value.errno, refused.value.filename) == (errno.EROFS, str(tmp_path / "out"))

@@ -222,7 +222,7 @@ class Audited:
         """One sentence."""
         if self.violation:
             what = "epsilon" if self.result.epsilon_lower > self.case.proven.epsilon else "separation"
-            return f"VIOLATION: the audited {what} exceeds the proven one, so proof or code is wrong."
+            return f"VIOLATION: the audited {what} exceeds the proven one. {doubt(self.result.confidence)}"
         if self.exceeds_claim:
             return "The audited epsilon exceeds the claimed one: the claim is false. Nothing proven is refuted."
         return "Nothing is refuted. This proves nothing: epsilon may lie anywhere between audited and proven."
@@ -247,6 +247,14 @@ class Audited:
             "notes": list(case.notes),
             "result": result.to_json(),
         }
+
+
+def doubt(confidence: float) -> str:
+    """Say what a bound above the proven epsilon can mean: a bound may be too high by chance."""
+    return (
+        f"Proof or code is wrong, or chance: a bound of confidence {confidence:g} is too high in up to "
+        f"{100 * (1 - confidence):.3g} of 100 audits. Repeat it with --confidence 0.9999: a defect stays."
+    )
 
 
 _BASIS = re.compile(

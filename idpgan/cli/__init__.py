@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with sigterm_raises():
             code = app(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
-        code = report(f"{error.format_message().rstrip('.')}. See --help.", BAD)
+        what = error.format_message().rstrip(".") or "A command is missing"  # after the help, where nothing was given
+        code = report(f"{what}. See --help.", BAD)
     except InputError as error:
         code = report(str(error), BAD)
     except MachineError as fault:

@@ -174,7 +174,10 @@ def _print_one_run(found: OneRun) -> None:
     if not found.data_free:
         console.print("Private images were read: this result is for the curator.", soft_wrap=True)
     if found.violation:
-        console.print("VIOLATION: a bound exceeds the proven epsilon, so proof or code is wrong.", soft_wrap=True)
+        from idpgan.audit.cases import doubt
+
+        confidence = min(result.confidence for result in found.results.values())
+        console.print(f"VIOLATION: a bound exceeds the proven epsilon. {doubt(confidence)}", soft_wrap=True)
 
 
 def _device(name: str) -> torch.device:

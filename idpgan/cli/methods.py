@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from typing import Any
+
 from idpgan.cli.output import AsJson, print_json
+
+_WIDEST = 100  # columns; longer lines are hard to read
 
 
 def methods(as_json: AsJson = False) -> None:
     """List every method with what its paper claims and what is proven.
 
-    Sound: proven never exceeds what is claimed or asked for; "-" where nothing is promised.
+    Sound: proven never exceeds what is claimed or asked for. No promise: nothing is claimed, and nothing proven.
 
     Example: idpgan methods --json
     """
@@ -19,15 +25,20 @@ def methods(as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    from rich.console import Console
-    from rich.table import Table
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    print("\n\n".join(_block(row, width) for row in rows))
 
-    table = Table(title="Methods")
-    for heading in ("name", "family", "units", "relation", "sound", "claimed", "proven", "why"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        sound = {True: "yes", False: "no", None: "-"}[row["sound"]]
-        claimed, units = row["claimed"] or "nothing", ", ".join(row["units"])
-        why = row["reason"]
-        table.add_row(row["name"], row["family"], units, row["relation"], sound, claimed, row["proven"], why)
-    Console().print(table)
+
+def _block(row: dict[str, Any], width: int) -> str:
+    """Return what is said of one method, readable on a terminal of any width."""
+    sound = {True: "sound", False: "not sound", None: "no promise"}[row["sound"]]
+    facts = {
+        "unit": f"{', '.join(row['units'])}; {row['relation']}",
+        "claimed": row["claimed"] or "nothing",
+        "proven": row["proven"],
+        "why": row["reason"],
+    }
+    lines = [f"{row['name']} ({row['family']}, {sound})"]
+    for word, text in facts.items():
+        lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
+    return "\n".join(lines)

@@ -76,9 +76,9 @@ def _tell(done: Prepared, crop: str) -> None:
     if done.all_grey:
         print("None has a color: --grey makes the images a third of the size.")
     if done.left_out:
-        print(f"{len(done.left_out):,} files are no photos by their names and were left out: {_some(done.left_out)}.")
+        print(f"Left out, no photos by their names: {_some(done.left_out)} ({len(done.left_out):,} in all).")
     if done.refused:
-        print(f"{len(done.refused):,} photos were refused. Each keeps its row, and stands as a null record:")
+        print(f"Refused: {len(done.refused):,}. Each keeps its row, and stands as a null record:")
         for name, reason in done.refused[:_SHOWN]:
             print(f"  {name} {reason}")
     if done.duplicates:

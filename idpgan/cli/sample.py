@@ -27,19 +27,22 @@ def sample(
     """
     chosen = None if labels is None else _parse(labels)
 
-    from idpgan.jobs.sample import draw
+    from idpgan.jobs.sample import card_of, draw
 
     with shown(quiet or as_json) as progress:
         manifest = draw(source, num, out, labels=chosen, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
     else:
-        print(f"{num:,} images in {out}")
+        print(f"{num:,} images in {out}, with a card to give away: {card_of(out)}")
 
 
 def _parse(labels: str) -> list[int]:
     parts = [part.strip() for part in labels.split(",")]
     wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]
     if wrong:
-        raise InputError(f"--labels {labels!r}: {wrong[0]!r} is no class number. Write them as 3,5,8.")
+        raise InputError(
+            f"--labels {labels!r}: {wrong[0]!r} is no class number. Classes count from 0, in the order of the "
+            "release's README.md; write them as 3,5,8."
+        )
     return [int(part) for part in parts]

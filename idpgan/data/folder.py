@@ -416,6 +416,11 @@ def header(path: Path, channels: int | None) -> Shape:
     return 1 if grey else 3, image.height, image.width
 
 
+def _reason(error: BaseException) -> str:
+    """Return what the system says of a file, without the file's name, which stands before it."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def open_image(
     path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
 ) -> tuple[Image.Image, str]:
@@ -432,7 +437,7 @@ def open_image(
     except DataError:
         raise
     except DAMAGE as error:
-        raise DataError(f"Cannot read the image {path}: {error}. Replace it.") from error
+        raise DataError(f"Cannot read the image {path}: {_reason(error)}. Replace it.") from error
     if size not in (None, (image.height, image.width)):
         raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
     if frames > 1:

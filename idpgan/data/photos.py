@@ -74,7 +74,8 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except DAMAGE as error:
-        raise DataError(f"cannot be decoded: {' '.join(str(error).split())[:200]}") from error
+        reason = getattr(error, "strerror", None) or str(error)  # of the system, without the name that stands before
+        raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
     box = _middle(image.size, size) if crop == "center" else (0.0, 0.0, float(image.width), float(image.height))
     wanted = image.convert("L" if channels == 1 else "RGB")
     resized = wanted.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan import publish, synthesis
-from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
+from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
@@ -114,7 +114,7 @@ def check_release(run: Path) -> Verification:
 
 
 def write_into_release(run: Path, audited: Audited) -> None:
-    """Put the audited value into a run's privacy.json and model card.
+    """Put the audited value into a run's privacy.json and card.
 
     The release is written anew from the very files that were verified, and replaced as a whole.
 
@@ -122,7 +122,10 @@ def write_into_release(run: Path, audited: Audited) -> None:
         InputError: If the release does not verify, or the audit refutes what it says.
     """
     if audited.violation:
-        raise InputError("The audit refutes the proven epsilon, so nothing was written into the release. Withdraw it.")
+        raise InputError(
+            "The audit exceeds the proven epsilon, so nothing was written into the release. "
+            f"{doubt(audited.result.confidence)} If it stays, withdraw the release."
+        )
     folder = RunFolder.open(run)
     with folder.locked():
         remove_leftovers(folder.release)

@@ -21,6 +21,7 @@ from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import Progress, silent
+from idpgan.release.folder import remove_leftovers
 
 REPORT = "prepared.json"
 _CHUNK = 16  # photos a task of a thread
@@ -104,6 +105,7 @@ def prepare(
     planned = plan(source, folders, labels)
     shape = (1 if grey else 3, *size)
     check_writable(out, len(planned.photos) * shape[0] * size[0] * size[1])
+    remove_leftovers(out)  # photos that a kill left in a hidden folder
     with whole_folder(out) as part, large_photos():
         made = _make_all(planned, part, shape, crop, progress)
         if all(photo.refused for photo in made):

@@ -9,7 +9,9 @@ from typing import Any
 from idpgan.files import check_writable
 from idpgan.jobs.verify import KINDS
 from idpgan.progress import Progress, silent
-from idpgan.release.export import export_samples
+from idpgan.release.export import card_of, export_samples
+
+__all__ = ["card_of", "draw"]
 
 
 def draw(

@@ -117,6 +117,11 @@ def _refuse_place(out: Path) -> None:
         )
 
 
+def card_of(out: Path) -> Path:
+    """Return where the card of exported images lies."""
+    return _beside(out)[1] if out.suffix.lower() == ".npz" else out / CARD
+
+
 def _beside(out: Path) -> tuple[Path, Path]:
     """Return where manifest and card of an npz file lie."""
     return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")

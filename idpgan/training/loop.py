@@ -77,7 +77,8 @@ def train(
     except KeyboardInterrupt:
         return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
 
-    progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
+    if config.steps:  # a method that is whole once it is prepared has nothing to show
+        progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
     with StopSignals() as signals:
         while step < config.steps and signals.received is None:
             # The only lines that may read private images.

@@ -48,10 +48,11 @@ class Signal:
         if self.record == "people":
             ways.append('privacy.unit = "image", if a person needs no more')
         ways += ["a larger epsilon", "public images (data.public, data.public_root)"]
+        where = f" in each of {self.classes} classes" if self.classes > 1 else ""
         return (
-            f"the result will be noise: {self.records:.3g} {self.record} in each of {self.classes} "
-            f"class{'es' if self.classes > 1 else ''} against the noise of {self.source}, which is as long as "
-            f"{self.noise:.3g} of them (signal to noise {self.figure:.2g}, least {LEAST:g}). What helps: "
+            f"the result will be noise: {self.records:.3g} {self.record}{where} against the noise of {self.source}, "
+            f"which is as long as {self.noise:.3g} of them (signal to noise {self.figure:.2g}, least {LEAST:g}). "
+            "What helps: "
             f"{'; '.join(ways)}."
         )
 

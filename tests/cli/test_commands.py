@@ -160,12 +160,24 @@ def test_methods_lists_every_method_with_its_three_words(run):
     assert {row["sound"] for row in rows if row["proven"] != "inf" and row["name"] != "idp-gan-published"} == {True}
 
 
-def test_the_table_of_methods_claims_no_soundness_where_nothing_is_promised(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
+@pytest.mark.parametrize("columns", [40, 80, 300])
+def test_methods_are_readable_on_a_terminal_of_any_width(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
     code, out, _ = run("methods")
-    (row,) = [line for line in out.splitlines() if "wgan-gp " in line]
+    blocks = dict(block.split("\n", 1) for block in out.rstrip().split("\n\n"))
     assert code == 0
-    assert [cell.strip() for cell in row.split("│")][5:7] == ["-", "nothing"]
+    assert max(map(len, out.splitlines())) <= min(columns, 100)
+    assert "idp-gan-aggregate (gan, sound)" in blocks  # a name in eight columns was broken into three lines
+    assert "  claimed  nothing" in blocks["wgan-gp (gan, no promise)"]
+    assert "  proven   inf" in blocks["wgan-gp (gan, no promise)"]
+    for row in json.loads(run("methods", "--json")[1]):
+        (block,) = [text for head, text in blocks.items() if head.startswith(f"{row['name']} (")]
+        assert row["reason"] in " ".join(block.split())
+
+
+def test_no_command_at_all_is_said_in_words(run):
+    code, _, err = run()
+    assert (code, err) == (2, "idpgan: A command is missing. See --help.\n")
 
 
 def test_verify_accepts_an_untouched_release(run, finished_run):

@@ -75,8 +75,9 @@ def test_three_commands(run, tmp_path, monkeypatch):
     code, dry, _ = run("train", "config.toml", "--dry-run")
     assert code == 0
     assert "# Cost: epsilon = 3 at delta = 1e-05 (unit person" in dry
-    code, out, _ = run("train", "config.toml", "--out", "run", "--no-progress")
+    code, out, err = run("train", "config.toml", "--out", "run")
     assert code == 0
+    assert "0 of 0" not in err  # nothing is trained
     assert (tmp_path / "run" / "release" / "samples.png").exists()
 
 
@@ -213,6 +214,13 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(run, tmp_path, mon
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_file_is_named_once_in_a_line(run, tmp_path):
+    source = write(tmp_path / "photos", people=1)
+    (source / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    out = run("prepare", source, tmp_path / "out", "--size", "28", "--folders", "none")[1]
+    assert "gone.png cannot be decoded: No such file or directory\n" in out
+
+
 def test_places_that_are_refused(run, tmp_path):
     source = write(tmp_path / "photos", people=1)
     keys = ("--size", "28", "--folders", "none")
@@ -260,3 +268,13 @@ def test_progress_reaches_the_end(tmp_path):
         write(tmp_path / "photos"), tmp_path / "out", (28, 28), folders="none", progress=lambda *at: seen.append(at)
     )
     assert seen == [("photos", 16, 48), ("photos", 32, 48), ("photos", 48, 48)]
+
+
+def test_photos_that_a_kill_left_behind_go_with_the_next_try(run, tmp_path):
+    left = tmp_path / ".out.0123456789abcdef.part"
+    other = tmp_path / ".other.0123456789abcdef.part"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "private.png").write_bytes(b"a face")
+    assert run("prepare", write(tmp_path / "photos"), tmp_path / "out", "--size", "28", "--folders", "person")[0] == 0
+    assert (left.exists(), other.exists()) == (False, True)

@@ -100,3 +100,10 @@ def test_the_privacy_of_a_damaged_release_is_not_copied(run, finished_run, tmp_p
     (release / "privacy.json").write_text('{"format": "idpgan release 1"}')
     assert refused(run("sample", release, "--num", 3, "--out", tmp_path / "out"), "train and release again")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "card"), [("out", "out/README.md"), ("out.npz", "out.README.md")])
+def test_it_is_said_where_the_card_lies(run, finished_run, tmp_path, name, card):
+    _, out, _ = run("sample", finished_run, "--num", 3, "--out", tmp_path / name)
+    assert str(tmp_path / card) in out
+    assert (tmp_path / card).is_file()

@@ -72,7 +72,7 @@ def audit_of(right=3358, violation=False):
         "wrong 20 times of 50000, exact log-likelihood ratio, one record absent against present"
     )
     guarantee = Guarantee(bound(right), 1e-5, Unit.IMAGE, Relation.ZERO_OUT, basis)
-    return SimpleNamespace(guarantee=guarantee, violation=violation)
+    return SimpleNamespace(guarantee=guarantee, violation=violation, result=SimpleNamespace(confidence=0.95))
 
 
 def leftovers(run):
@@ -137,7 +137,7 @@ def test_a_refuted_proof_enters_no_release(ready):
     run, write = ready
     write()
     before = (run.release / PRIVACY).read_bytes()
-    with pytest.raises(InputError, match="refutes"):
+    with pytest.raises(InputError, match=r"exceeds the proven epsilon.*--confidence 0.9999.*withdraw"):
         write_into_release(run.path, audit_of(violation=True))
     assert (run.release / PRIVACY).read_bytes() == before
 

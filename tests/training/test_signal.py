@@ -96,3 +96,8 @@ def test_the_dry_run_shows_it_and_train_warns(capsys, caplog, tmp_path):
     code, _, _ = run(capsys, "train", gaussian, "privacy.epsilon=0.05", "--out", tmp_path / "run")
     assert code == 0
     assert "the result will be noise" in caplog.text  # the command line shows it on standard error
+
+
+def test_images_without_classes_are_not_counted_by_class():
+    noise = Signal(29.0, 1, 40.8, "the release", "people")
+    assert "29 people against the noise of the release" in noise.warning
