@@ -11,8 +11,8 @@ class MethodInfo:
     """One row of ``idpgan methods``.
 
     Attributes:
-        name: As written in ``method.name`` (a GAN) or passed to `idpgan.publish.release` (a publisher).
-        family: "gan" or "publisher".
+        name: As written in ``method.name`` (a GAN or a classifier) or passed to `idpgan.publish.release` (a publisher).
+        family: "gan", "classifier" or "publisher".
         units: What the guarantee can speak of, the default first; names of `idpgan.privacy.Unit`.
         relation: How neighbors differ.
         sound: Whether proven <= claimed (or what was asked for) for every setting; None where nothing is promised, so

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idpgan import publish, synthesis
+from idpgan import publish
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
@@ -19,6 +19,7 @@ from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
+from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
@@ -35,7 +36,7 @@ FORMAT = "idpgan audit 2"
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
     name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
-    return synthesis.METHODS[name].nothing_to_audit if name in synthesis.METHODS else None
+    return REGISTRY.infos[name].nothing_to_audit if name in REGISTRY.infos else None
 
 
 def audit_entry(name: str) -> Entry:
@@ -44,13 +45,13 @@ def audit_entry(name: str) -> Entry:
     Raises:
         InputError: If there is none of that name, or it has no guarantee.
     """
-    if name in synthesis.METHODS:
-        return synthesis.audit_entry(name)
+    if name in REGISTRY.infos:
+        return REGISTRY.audit_entry(name)
     if name in publish.METHODS:
         return publish.audit_entry(name)
     if name in CASES:
         return CASES[name]
-    known = {**CASES, **synthesis.METHODS, **publish.METHODS}
+    known = {**CASES, **REGISTRY.infos, **publish.METHODS}
     raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, known)}")
 
 
@@ -71,7 +72,7 @@ def run_case(path: Path) -> AuditCase:
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
-    make = synthesis.audit_entry(config.method.name).of_run
+    make = REGISTRY.audit_entry(config.method.name).of_run
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
     return make(config, _facts(run, config))
