@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from idpgan.classify.config import ClassifierRun
-from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import ReleaseConfig
@@ -83,17 +82,9 @@ class TrainsClassifier:
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """See `idpgan.training.method.HasCritic`: the log-odds of an image's class, or of the likeliest one."""
-        with torch.no_grad():
-            logits = self.product(to_float(images) if images.dtype == torch.uint8 else images)
+        logits = self.product.logits(images)
         chosen = logits.argmax(1) if labels is None else labels
         return log_odds(logits, chosen)
-
-
-def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log(p / (1 - p)) of each row's class: (B, K) and int64 (B,) -> (B,)."""
-    chosen = labels[:, None]
-    rest = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
-    return logits.gather(1, chosen)[:, 0] - rest
 
 
 def step_statistics(losses: Tensor, norms: Tensor, clip_norm: float) -> Stats:

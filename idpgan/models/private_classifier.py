@@ -98,6 +98,13 @@ class PrivateClassifier(nn.Module):
         return self.logits(images).argmax(1)
 
 
+def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log(p / (1 - p)) of each row's class: (B, K) and int64 (B,) -> (B,); it orders as p does, unrounded."""
+    chosen = labels.to(logits.device)[:, None]
+    rest = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
+    return logits.gather(1, chosen)[:, 0] - rest
+
+
 class _ScatteringOptions(Section):
     scales: int = Field(ge=1, le=6)
     directions: int = Field(ge=1, le=16)
