@@ -20,10 +20,10 @@ from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
 from idpgan.jobs.methods import REGISTRY
-from idpgan.jobs.verify import verify
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
+from idpgan.jobs.verify import KINDS, verify
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
-from idpgan.release.received import read_privacy
+from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
 
@@ -85,11 +85,12 @@ def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
         delta = config.stated_delta(shape.num_private)
         return RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
     stated = read_privacy(run.release / PRIVACY)
-    content = read_plain(run.release / CONFIG, MOST_TEXT_BYTES)
-    generator = describe_generator(content, run.release / CONFIG)
+    artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)
+    described = artifact.describe()
     num_private, delta = stated.document["num_private"], stated.document["delta"]
-    classes, claimed = len(generator.classes), stated.report.claimed
-    return RunFacts(generator.image_shape, classes, num_private, delta, claimed, run.prepared)
+    classes, claimed = len(described["classes"]), stated.report.claimed
+    channels, height, width = described["image_shape"]
+    return RunFacts((channels, height, width), classes, num_private, delta, claimed, run.prepared)
 
 
 def audit_document(audited: Audited) -> dict[str, Any]:

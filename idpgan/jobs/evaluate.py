@@ -182,7 +182,9 @@ def _evaluate_classifier(source: Path, options: Options, device: torch.device, p
     unfit["--classifier-run"] = options.classifier_run
     given = [name for name, value in unfit.items() if value is not None]
     if given:
-        raise InputError(f"{source} has released a classifier, which is measured by its accuracy: leave {given[0]} out.")
+        raise InputError(
+            f"{source} has released a classifier, which is measured by its accuracy: leave {given[0]} out."
+        )
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
     images = getattr(load(config, progress), options.part)
