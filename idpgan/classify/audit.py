@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ class WatchedClassifier(TrainsClassifier):
     """
 
     weight: nn.Parameter
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.SGD
     gradient: Tensor
 
     def watch(self, plan: DPSGDPlan) -> None:
@@ -46,10 +45,6 @@ class WatchedClassifier(TrainsClassifier):
         if self.weight.grad is None:
             raise RuntimeError("a step without a gradient.")
         self.gradient = self.weight.grad.detach().clone()
-
-    def step(self, step: int) -> Any:
-        """See `idpgan.training.method.Method`."""
-        raise NotImplementedError
 
     def seen(self) -> Tensor:
         """Return what the last gradient tells of each canary, (positions,): the clipped sum in units of C."""

@@ -64,6 +64,10 @@ class TrainsClassifier:
         """The source of coins and noise."""
         return (self.noise,)
 
+    def step(self, step: int) -> Stats:
+        """See `Method`."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
         """Nothing is read once for all."""
 

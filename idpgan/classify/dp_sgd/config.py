@@ -9,7 +9,7 @@ from pydantic import Field
 
 from idpgan.classify.config import ClassifierRun
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.training.config import MethodConfig, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 
 _BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
 
@@ -35,11 +35,19 @@ class DpSgdConfig(MethodConfig):
     max_physical_batch: int = Field(64, ge=1)
 
 
+class DpSgdTraining(TrainingConfig):
+    """[training] of dp-sgd: large batches, as the noise of a step is that of its sum."""
+
+    steps: int = Field(1000, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(512, ge=1, le=1_000_000)
+    tick_steps: int = Field(100, ge=1, le=MOST_STEPS)
+
+
 class Config(ClassifierRun):
     """A whole config file of dp-sgd."""
 
     method: DpSgdConfig = DpSgdConfig()
-    training: TrainingConfig = TrainingConfig(steps=1000, batch_size=512, tick_steps=100)
+    training: DpSgdTraining = DpSgdTraining()
 
     @property
     def clip_norm(self) -> float:

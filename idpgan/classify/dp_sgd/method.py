@@ -10,7 +10,7 @@ weights is post-processing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,13 +60,9 @@ class DpSgd(TrainsClassifier):
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
         batch = self._images.select(self.plan.sample(len(self._images), self.noise)).to(self.device)
         weights = dict(self.newest.named_parameters())
-        records = (to_float(batch.images), batch.labels)
+        records = (to_float(batch.images), cast(Tensor, batch.labels))
         result = self.plan.clipped_sum(
-            self._loss,
-            weights,
-            records,
-            physical_batch=self._physical_batch,
-            null=batch.null,  # type: ignore[arg-type]
+            self._loss, weights, records, physical_batch=self._physical_batch, null=batch.null
         )
         self._physical_batch = result.physical_batch
         self.plan.noisy_step(self.optimizer, weights, result.sums, self.noise)

@@ -15,14 +15,14 @@ from idpgan.audit.gradient_canaries import SLOPE, STILL
 from idpgan.classify.audit import WatchedClassifier, entry_of, ledger_of_nobody
 from idpgan.classify.config import ClassifierPrivacy
 from idpgan.classify.scattering_linear import INFO
-from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig
+from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig, ScatteringLinearTraining
 from idpgan.classify.scattering_linear.method import ScatteringLinear
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Noise
 from idpgan.training.config import TrainingConfig
 
-_STEPS, _CLIP_NORM = 80, 0.2  # of a plan that stands for all
+_STEPS, _CLIP_NORM = 80, 0.1  # of a plan that stands for all
 
 
 class _Watched(WatchedClassifier, ScatteringLinear):
@@ -35,9 +35,6 @@ class _Watched(WatchedClassifier, ScatteringLinear):
     def _features(self) -> Tensor:
         return SLOPE * self.plan.clip_norm * torch.eye(len(self._images), device=self.device)
 
-    def step(self, step: int) -> object:
-        return ScatteringLinear.step(self, step)
-
     def seen(self) -> Tensor:
         return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)
 
@@ -46,7 +43,7 @@ def _make(
     split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
 ) -> _Watched:
     section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
-    config = Config(method=section, privacy=privacy, training=training)
+    config = Config(method=section, privacy=privacy, training=ScatteringLinearTraining(**training.model_dump()))
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from idpgan.classify.config import ClassifierRun
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.training.config import MethodConfig, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 
-MOST_RATE = 80.0
-_LOGIT_NOISE = 1.2  # standard deviation that the noise of all steps may add up to in one logit
+_MOST_RATE = 1000.0
+_LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
 
 
@@ -24,8 +24,8 @@ class ScatteringLinearConfig(MethodConfig):
         scales: J of the scattering; None = 2 up to 39 pixels, 3 up to 79, then 4.
         directions: L of the scattering.
         clip_norm: C, bound on one record's gradient, which is at most sqrt(2) by itself.
-        learning_rate: Of gradient descent on the mean loss; None = 80, or less where the noise of all steps together
-            would move a logit by more than about 1: the rate follows from N, sigma and the number of steps.
+        learning_rate: Of gradient descent on the mean loss; None = that at which the noise of all steps adds up to
+            2 in a logit (1000 at most): it follows from N, sigma and the number of steps.
         momentum: Weight of the past in a step.
         average_from: Share of the steps after which the average of the iterates begins, which is released.
     """
@@ -33,17 +33,25 @@ class ScatteringLinearConfig(MethodConfig):
     name: Literal["scattering-linear"] = "scattering-linear"
     scales: int | None = Field(None, ge=1, le=6)
     directions: int = Field(8, ge=1, le=16)
-    clip_norm: float = Field(0.2, gt=0)
+    clip_norm: float = Field(0.1, gt=0)
     learning_rate: float | None = Field(None, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     average_from: float = Field(0.5, ge=0, lt=1)
+
+
+class ScatteringLinearTraining(TrainingConfig):
+    """[training] of scattering-linear: few steps, each on all images up to a million."""
+
+    steps: int = Field(80, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(1_000_000, ge=1, le=1_000_000)
+    tick_steps: int = Field(20, ge=1, le=MOST_STEPS)
 
 
 class Config(ClassifierRun):
     """A whole config file of scattering-linear."""
 
     method: ScatteringLinearConfig = ScatteringLinearConfig()
-    training: TrainingConfig = TrainingConfig(steps=80, batch_size=1_000_000, tick_steps=20)
+    training: ScatteringLinearTraining = ScatteringLinearTraining()
 
     @property
     def clip_norm(self) -> float:
@@ -73,4 +81,4 @@ class Config(ClassifierRun):
             return self.method.learning_rate
         plan = self.plan(num_private)
         walk = plan.noise_multiplier * plan.clip_norm * math.sqrt(self.training.steps) / plan.divisor
-        return min(MOST_RATE, _LOGIT_NOISE * (1 - self.method.momentum) / walk)
+        return min(_MOST_RATE, _LOGIT_NOISE * (1 - self.method.momentum) / walk)
