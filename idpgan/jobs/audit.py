@@ -46,7 +46,8 @@ def audit_entry(name: str) -> Entry:
         InputError: If there is none of that name, or it has no guarantee.
     """
     if name in REGISTRY.infos:
-        return REGISTRY.audit_entry(name)
+        trained: Entry = REGISTRY.audit_entry(name)
+        return trained
     if name in publish.METHODS:
         return publish.audit_entry(name)
     if name in CASES:
@@ -72,7 +73,7 @@ def run_case(path: Path) -> AuditCase:
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
-    make = REGISTRY.audit_entry(config.method.name).of_run
+    make = audit_entry(config.method.name).of_run
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
     return make(config, _facts(run, config))

@@ -12,7 +12,6 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
-    from idpgan.audit.cases import Entry
     from idpgan.training.config import RunConfig
 
 
@@ -59,8 +58,8 @@ class Registry:
             raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, self.infos)}")
         return self.modules[name]
 
-    def audit_entry(self, name: str) -> Entry:
-        """Return how a method is audited.
+    def audit_entry(self, name: str) -> Any:
+        """Return how a method is audited, an `idpgan.audit.cases.Entry`.
 
         Raises:
             InputError: If it has no guarantee to audit, or there is none of that name.
@@ -69,8 +68,7 @@ class Registry:
         nothing = self.infos[name].nothing_to_audit
         if nothing:
             raise InputError(nothing)
-        entry: Entry = module.AUDIT
-        return entry
+        return module.AUDIT
 
     def build_config(self, table: Mapping[str, Any], where: str) -> RunConfig:
         """Build the config class of the method that the table names.

@@ -172,7 +172,7 @@ def test_a_release_says_what_is_public_about_its_data(run, finished_run, npz, tm
         assert told["data"]["name"] == "digits"
         assert told["fidelity"]["fid"] > 0
     config = json.loads((release / "config.json").read_text())
-    config["run"]["data"] |= {"holdout_share": 0.3, "root": "/etc"}
+    config["settings"]["data"] |= {"holdout_share": 0.3, "root": "/etc"}
     (release / "config.json").write_text(json.dumps(config))
     told = json.loads(run(release, "--num", 20, "--only", "fidelity", "--json"))
     assert (told["data"]["holdout_share"], told["data"]["root"]) == (0.3, None)  # a path of somebody else's is dropped

@@ -29,7 +29,7 @@ class DpSgdConfig(MethodConfig):
     name: Literal["dp-sgd"] = "dp-sgd"
     width: int = Field(16, ge=1, le=1024)
     clip_norm: float = Field(1.0, gt=0)
-    learning_rate: float = Field(0.5, gt=0)
+    learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     ema_decay: float = Field(0.99, ge=0, lt=1)
     max_physical_batch: int = Field(64, ge=1)
