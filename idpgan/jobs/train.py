@@ -30,7 +30,7 @@ from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, TickCallback, resolve_device
+from idpgan.training.method import Method, Tick, resolve_device
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
@@ -221,8 +221,12 @@ def _train(
     progress: Progress,
 ) -> Finished:
     device = resolve_device(config.training.device)
-    draws = isinstance(method.product, Generator)  # a classifier has nothing to show
-    grids: list[TickCallback] = [SampleGrid(run.samples, num=config.release.samples)] if draws else []
+    grid = SampleGrid(run.samples, num=config.release.samples)
+
+    def show(tick: Tick) -> None:
+        if isinstance(tick.generator, Generator):  # a classifier draws nothing
+            grid(tick)
+
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
         outcome = train(
             method,
@@ -231,7 +235,7 @@ def _train(
             run=run,
             fingerprint=_fingerprint(config, split, device),
             delta=delta,
-            on_tick=[*grids, tensorboard],
+            on_tick=[show, tensorboard],
             progress=progress,
         )
         released = outcome.ended != "interrupted"
