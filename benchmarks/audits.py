@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import idpgan
-from idpgan import publish
+from idpgan import classify, publish
 from idpgan.audit import Request
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.jobs.audit import audit_entry, method_case
@@ -39,6 +39,7 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 SCALARS = [name for name in CASES if name not in ("lap", "randomized-response")]
 RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
+RUNS |= dict.fromkeys(classify.METHODS, 5000)
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
 USUAL_RUNS = 60_000
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -123,6 +124,8 @@ def cells() -> Iterator[Cell]:
             yield Cell("dp-gan", Request(epsilon), (rate, count, tuple(variant.items())))
         for law in ("gaussian", "laplace"):
             yield Cell("hybrid", Request(epsilon, law=law), (0.3, 20, ()))
+        for name in classify.METHODS:
+            yield Cell(name, Request(epsilon))
     for epsilon in (1.0, 10.0):
         for name in ("dp-gan", "hybrid"):  # at that confidence canaries x delta must be far below 1e-4
             yield Cell(name, Request(epsilon, 1e-8), (0.3, 20, ()), canaries=2000)

@@ -80,7 +80,15 @@ def test_no_file_is_too_long():
 
 @pytest.mark.parametrize(
     "module",
-    ["idpgan", "idpgan.config", "idpgan.cli", "idpgan.training.config", "idpgan.data.config", "idpgan.continual"],
+    [
+        "idpgan",
+        "idpgan.config",
+        "idpgan.cli",
+        "idpgan.training.config",
+        "idpgan.data.config",
+        "idpgan.continual",
+        "idpgan.jobs.methods",
+    ],
 )
 def test_the_command_line_starts_without_heavy_imports(module):
     heavy = "{'torch', 'torchvision', 'sklearn', 'scipy', 'dp_accounting', 'opacus', 'matplotlib'}"

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from idpgan import publish, synthesis
+from idpgan import publish
+from idpgan.jobs.methods import REGISTRY
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_the_readme_names_both_commands_and_every_method():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for word in ("make demo", "make test", *(f"`{name}`" for name in (*synthesis.METHODS, *publish.METHODS))):
+    for word in ("make demo", "make test", *(f"`{name}`" for name in (*REGISTRY.infos, *publish.METHODS))):
         assert word in text
 
 

@@ -117,7 +117,7 @@ def test_an_addition_works(title, used):
 
 def test_what_was_added_is_named_in_what_it_says(used):
     said = {title: "\n".join(text for _, _, text in commands) for title, commands in used.items()}
-    assert "Finished 2 critic steps" in said["Add a GAN"]
+    assert "Finished 2 steps" in said["Add a GAN"]
     assert "consistent" in said["Add a GAN"]
     assert "k-nearest" in said["Add an attack"]
     assert "144 private images" in said["Add a data source"]

@@ -8,7 +8,7 @@ import pytest
 import idpgan
 
 NAMES = {
-    "idpgan": ("load_generator",),
+    "idpgan": ("load_classifier", "load_generator"),
     "idpgan.publish": ("METHODS", "Release", "batched_svd", "release"),
     "idpgan.continual": ("ContinualCounter", "fast_diagonal"),
     "idpgan.privacy": ("Event", "Guarantee", "Ledger", "PrivacyReport", "Relation", "Unit"),
@@ -18,6 +18,7 @@ NAMES = {
     "idpgan.synthesis": ("METHODS",),
 }
 PARAMETERS = {
+    "idpgan.load_classifier": ("path",),
     "idpgan.load_generator": ("path",),
     "idpgan.publish.release": ("images", "method", "epsilon", "delta", "unit", "noise", "accept_unsound", "options"),
     "idpgan.publish.batched_svd": ("matrices", "rank"),
@@ -67,7 +68,7 @@ def test_every_publisher_has_its_row():
 
 
 @pytest.mark.parametrize(
-    "name", ["attacks", "audit", "continual", "metrics", "models", "privacy", "publish", "synthesis"]
+    "name", ["attacks", "audit", "classify", "continual", "metrics", "models", "privacy", "publish", "synthesis"]
 )
 def test_a_lazy_room_lists_its_names(name):
     assert name in dir(idpgan)

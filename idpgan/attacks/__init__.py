@@ -1,4 +1,4 @@
-"""Attacks: was this image among those that a generator was trained on?
+"""Attacks: was this image among those that a generator or a classifier was trained on?
 
 Every attack is a pure function that gives each image a score, higher for a member; `evaluate_scores` turns the scores
 of members and non-members into numbers with intervals. All of that is computed with private images: curator only. An
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from idpgan.attacks.attack import Attack, Outcome, run_attack
     from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve
     from idpgan.attacks.knowledge import Knowledge, Membership, choose_members
+    from idpgan.attacks.losses import loss_calibrated, loss_threshold
     from idpgan.attacks.membership import (
         calibrate,
         classifier_confidence,
@@ -41,6 +42,8 @@ __all__ = [
     "density_ratio",
     "evaluate_scores",
     "latent_reconstruction",
+    "loss_calibrated",
+    "loss_threshold",
     "nearest_sample",
     "neighborhood_count",
     "roc_curve",
@@ -63,6 +66,8 @@ _MODULES = {
     "density_ratio": "membership",
     "evaluate_scores": "evaluate",
     "latent_reconstruction": "reconstruction",
+    "loss_calibrated": "losses",
+    "loss_threshold": "losses",
     "nearest_sample": "membership",
     "neighborhood_count": "membership",
     "roc_curve": "evaluate",

@@ -21,10 +21,11 @@ class Attack:
     """One attack.
 
     Attributes:
-        access: "black box" (images only), "partial black box" (the generator), "white box" (the critic).
+        access: "black box" (images, or logits, only), "partial black box" (the generator), "white box" (the critic).
         needs: Attributes of `Knowledge`, or "sample_labels", without which it cannot be run.
         score: Maps (knowledge, images to be judged, progress) to scores (n,), higher = member.
         costly: Whether it optimizes for each image, so that fewer images are judged.
+        target: What it attacks: "generator" or "classifier".
     """
 
     name: str
@@ -33,6 +34,7 @@ class Attack:
     paper: str
     score: Callable[[Knowledge, Images, Progress], Tensor]
     costly: bool = False
+    target: str = "generator"
 
     def missing(self, knowledge: Knowledge) -> str | None:
         """Return why this attack cannot be run, or None if it can."""

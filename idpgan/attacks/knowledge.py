@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ WORDS = {
     "samples": "generated images",
     "generator": "the generator",
     "critic": "the trained critic",
+    "classifier": "the released classifier",
     "reference": "real images that are neither members nor non-members",
     "reference_samples": "images of a reference generator",
     "reference_generator": "a reference generator",
@@ -33,6 +34,7 @@ class Knowledge:
 
     Attributes:
         samples: Generated images, with labels if the generator is conditional.
+        classifier: Logits (n, K) of the released classifier for images (n, C, H, W).
         critic: Scores of the trained critic: the attacker is inside.
         reference: Real images of the same distribution, neither members nor non-members.
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
@@ -42,6 +44,7 @@ class Knowledge:
 
     samples: Images | None = None
     generator: Generator | None = None
+    classifier: Callable[[Tensor], Tensor] | None = None
     critic: CriticScores | None = None
     reference: Images | None = None
     reference_samples: Images | None = None

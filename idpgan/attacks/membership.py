@@ -37,6 +37,7 @@ from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
+from idpgan.models.private_classifier import log_odds
 from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 from idpgan.training.method import CriticScores
@@ -213,5 +214,4 @@ def classifier_confidence(
         on_epoch=lambda epoch: progress("classifier epochs", epoch.number, epochs),
     )
     logits = predict(model, images)
-    chosen = logits.argmax(1, keepdim=True) if labels is None else labels.to(logits.device)[:, None]
-    return (logits.gather(1, chosen) - logits.scatter(1, chosen, -math.inf).logsumexp(1, keepdim=True))[:, 0]
+    return log_odds(logits, logits.argmax(1) if labels is None else labels)

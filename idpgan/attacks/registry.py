@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
 from idpgan import checks
 from idpgan.attacks.attack import Attack
 from idpgan.attacks.knowledge import Knowledge
+from idpgan.attacks.losses import loss_calibrated, loss_threshold
 from idpgan.attacks.membership import (
     calibrate,
     classifier_confidence,
@@ -69,6 +70,23 @@ def _reconstruction_calibrated(knowledge: Knowledge, images: Images, progress: P
     return calibrate(_reconstruction(knowledge, images, progress), reference)
 
 
+def _logits(knowledge: Knowledge) -> Callable[[Tensor], Tensor]:
+    if knowledge.classifier is None:
+        raise InputError("This attack needs the released classifier.")
+    return knowledge.classifier
+
+
+def _loss(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+    return loss_threshold(images.images, images.labels, _logits(knowledge))
+
+
+def _loss_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+    return loss_calibrated(
+        images.images, images.labels, _logits(knowledge), knowledge.needed("reference"), seed=knowledge.seed,
+        progress=progress,
+    )  # fmt: skip
+
+
 def _confidence(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     samples = knowledge.needed("samples")
     return classifier_confidence(images.images, images.labels, samples, seed=knowledge.seed, progress=progress)
@@ -117,19 +135,46 @@ _ROWS = (
         "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663",
         _critic,
     ),
+    Attack(
+        "loss-threshold",
+        "black box",
+        ("classifier",),
+        "Yeom, Giacomelli, Fredrikson, Jha (2018), arXiv:1709.01604",
+        _loss,
+        target="classifier",
+    ),
+    Attack(
+        "loss-calibrated",
+        "black box",
+        ("classifier", "reference"),
+        "LiRA's offline test: Carlini et al. (2022), arXiv:2112.03570; one reference model: Watson et al. (2022), "
+        "arXiv:2111.08440",
+        _loss_calibrated,
+        target="classifier",
+    ),
 )
 ATTACKS: Mapping[str, Attack] = {row.name: row for row in _ROWS}
 
 
 @typed
-def select_attacks(names: Sequence[str]) -> tuple[Attack, ...]:
-    """Return attacks by name; "all" is every one.
+def select_attacks(names: Sequence[str], target: str = "generator") -> tuple[Attack, ...]:
+    """Return attacks by name; "all" is every one on such a target.
+
+    Args:
+        names: Of attacks, or "all".
+        target: What is attacked: "generator" or "classifier".
 
     Raises:
-        InputError: If one is unknown; the message names the nearest.
+        InputError: If one is unknown, or is for another target; the message names the nearest.
     """
+    fitting = {name: row for name, row in ATTACKS.items() if row.target == target}
     for name in names:
         checks.fit(name, str, "names")
         if name != "all" and name not in ATTACKS:
             raise InputError(f"There is no attack '{name}'. {nearest_hint(name, [*ATTACKS, 'all'])}")
-    return tuple(ATTACKS.values()) if "all" in names else tuple(ATTACKS[name] for name in dict.fromkeys(names))
+        if name in ATTACKS and name not in fitting:
+            raise InputError(
+                f"The attack '{name}' is on a {ATTACKS[name].target}, and this is a {target}. Known: "
+                f"{', '.join(fitting)}, all."
+            )
+    return tuple(fitting.values()) if "all" in names else tuple(ATTACKS[name] for name in dict.fromkeys(names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from idpgan.progress import shown
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from idpgan.jobs.evaluate import Evaluated
     from idpgan.metrics import Evaluation, FidelityResult
 
 
@@ -43,13 +44,18 @@ def evaluate(
     ] = "auto",
     device: Annotated[str, typer.Option(help="Where to compute: auto, cpu or cuda.")] = "auto",
     cache: Annotated[Path | None, typer.Option(help="Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")] = None,
+    classifier_run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Released classifier to stand beside the utility of images.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="JSON file to write; default for a run: its evaluation.json.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how useful, how varied and how real images are. The numbers are for the curator only.
+    """Measure how useful, how varied and how real images are, or how often a released classifier is right.
+
+    The numbers are for the curator only.
 
     Utility: accuracy on real held-out images of classifiers trained on these images. Inception score: with a
     classifier trained on all real training images. Fidelity: FID, KID, precision, recall, density and coverage
@@ -78,6 +84,7 @@ def evaluate(
         pixel_range=pixel_range,
         device=device,
         cache=cache,
+        classifier_run=classifier_run,
         out=out,
     )
     with shown(quiet or as_json) as progress:
@@ -88,15 +95,45 @@ def evaluate(
         print_json(evaluated.to_json())
     else:
         facts = evaluated.facts
-        _print(evaluated.evaluation, f"{source} ({facts['num_images']:,} images) against {facts['data']['name']}")
+        if facts["kind"] == "classifier":
+            _print_classifier(evaluated)
+            return
+        beside = _shown_guarantee(facts) if classifier_run is not None else ""
+        title = f"{source} ({facts['num_images']:,} images) against {facts['data']['name']}"
+        _print(evaluated.evaluation, title, beside)
 
 
-def _print(evaluation: Evaluation, title: str) -> None:
+def _print_classifier(evaluated: Evaluated) -> None:
+    """Print the accuracy of a released classifier, beside what a constant answer gets."""
+    from rich.console import Console
+
+    console, accuracy, facts = Console(markup=False), evaluated.evaluation.classifier, evaluated.facts
+    if accuracy is None:
+        raise TypeError("a classifier under test has an accuracy.")
+    low, high = accuracy.interval
+    console.print(
+        f"{facts['source']} ({_shown_guarantee(facts)}): accuracy {accuracy.mean:.2%} [{low:.2%}, {high:.2%}] on "
+        f"{accuracy.num_images:,} real {evaluated.evaluation.part} images of {facts['data']['name']}, 95 % confidence",
+        soft_wrap=True,
+    )
+    console.print(f"always the majority: {accuracy.majority:.2%}")
+    for note in evaluated.evaluation.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _shown_guarantee(facts: dict[str, Any]) -> str:
+    """Write what protects a classifier."""
+    run = facts["classifier_run"]
+    epsilon = run["epsilon"] if isinstance(run["epsilon"], str) else f"{run['epsilon']:.4g}"
+    return f"epsilon {epsilon}, delta {run['delta']:.3g}, unit {run['unit']}"
+
+
+def _print(evaluation: Evaluation, title: str, beside: str = "") -> None:
     """Print a table of accuracies, inception score and fidelity, then what a reader has to know."""
     from rich.console import Console
 
     console = Console(markup=False)
-    _print_utility(evaluation, title, console)
+    _print_utility(evaluation, title, console, beside)
     if evaluation.inception is not None:
         score = evaluation.inception
         error = "" if score.standard_error is None else f" +- {score.standard_error:.3f} (standard error)"
@@ -112,8 +149,15 @@ def _print(evaluation: Evaluation, title: str) -> None:
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _print_utility(evaluation: Evaluation, title: str, console: Console) -> None:
-    """Print accuracies by kind of classifier, and what a constant answer gets."""
+def _print_utility(evaluation: Evaluation, title: str, console: Console, beside: str) -> None:
+    """Print accuracies by kind of classifier, and what a constant answer gets, or a private classifier by itself.
+
+    Args:
+        evaluation: Perhaps with a private classifier.
+        title: Of the table.
+        console: Where to print.
+        beside: Guarantee of the private classifier.
+    """
     from rich.table import Table
 
     columns = ("utility", "ceiling", "floor")
@@ -127,6 +171,8 @@ def _print_utility(evaluation: Evaluation, title: str, console: Console) -> None
         table.add_row(scores[0].name, *(f"{s.mean:.2%}{text}" for s, text in zip(scores, spread, strict=True)))
     first = next(iter(results.values()))
     table.add_row("always the majority", *([f"{first.majority:.2%}"] * len(results)))
+    if evaluation.classifier is not None:
+        table.add_row(f"no images: private classifier, {beside}", f"{evaluation.classifier.mean:.2%}")
     console.print(table)
     console.print(
         f"accuracy on {first.num_test:,} real {evaluation.part} images, mean +- std over {len(first.seeds)} seed(s)"

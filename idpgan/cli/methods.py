@@ -18,9 +18,10 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan import publish, synthesis
+    from idpgan import publish
+    from idpgan.jobs.methods import REGISTRY
 
-    rows = [row.to_json() for row in synthesis.METHODS.values()]
+    rows = [row.to_json() for row in REGISTRY.infos.values()]
     rows += [row.to_json() for row in publish.METHODS.values()]
     if as_json:
         print_json(rows)

@@ -31,7 +31,7 @@ def train(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a generator and release it.
+    """Train a generator or a classifier, and release it.
 
     Without a config the embedded default is trained. Settings override the config.
 
@@ -102,6 +102,7 @@ def _report(finished: Finished, as_json: bool) -> None:
         print(finished.outcome.message)
         if finished.released:
             print(f"To give away: {run.release}   Curator only: the rest of {run.path}")
-            print(f"Look at: {run.release / 'samples.png'} and {run.release / 'README.md'}")
+            shown = [run.release / name for name in ("samples.png", "README.md") if (run.release / name).is_file()]
+            print(f"Look at: {' and '.join(map(str, shown))}")
     if finished.outcome.ended == "interrupted":
         raise typer.Exit(TERMINATED if finished.outcome.signal == "SIGTERM" else INTERRUPTED)

@@ -1,4 +1,4 @@
-"""``idpgan attack``: every attack on a finished run's generator, members against non-members.
+"""``idpgan attack``: every attack on a finished run's generator or classifier, members against non-members.
 
 Members are the first n images of the private part, non-members the first n of the holdout, n being the size of the
 smaller part (both parts come in the fixed random order of the split). The attacker may know the other images, the
@@ -20,15 +20,18 @@ import torch
 
 from idpgan.attacks import Attack, Knowledge, Membership, Outcome, choose_members, roc_png, run_attack, select_attacks
 from idpgan.attacks.knowledge import draw
+from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.critics import NoCriticError, critic_of_run, saved_state
 from idpgan.jobs.reference import other_generator, trained_generator
 from idpgan.jobs.train import load_config
-from idpgan.models.checkpoint import WEIGHTS, load_generator
+from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.progress import Progress, silent
+from idpgan.release.classifier import load_classifier
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig
 from idpgan.training.method import resolve_device
@@ -109,8 +112,9 @@ def attack_run(path: Path, options: Options | None = None, progress: Progress = 
     """
     options, started = options or Options(), time.monotonic()
     options.check()
-    attacks, device = select_attacks(options.attacks), resolve_device(options.device, "--device")
-    target = _open(path, options.data_root, progress)
+    kind = "classifier" if is_classifier(path) else "generator"
+    attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
+    target = _open(path, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
     knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
@@ -133,7 +137,7 @@ def attack_run(path: Path, options: Options | None = None, progress: Progress = 
         "num_members": len(images.members),
         "num_non_members": len(images.non_members),
         "num_private": target.split.num_private,
-        "num_samples": len(knowledge.needed("samples")),
+        "num_samples": 0 if knowledge.samples is None else len(knowledge.samples),
         "num_reference": len(images.reference),
         "reference_generator": about,
         "seconds": round(time.monotonic() - started, 1),
@@ -171,28 +175,34 @@ class _Target:
 
     run: RunFolder
     config: RunConfig
-    generator: Generator
+    product: Generator | PrivateClassifier
     split: Split
     state: dict[str, Any] | None
 
 
-def _open(path: Path, data_root: Path | None, progress: Progress) -> _Target:
-    run = RunFolder.open(path)
+def _open(path: Path, options: Options, progress: Progress) -> _Target:
+    run, data_root = RunFolder.open(path), options.data_root
     config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
-    if not (run.release / WEIGHTS).is_file():
-        raise InputError(f"{path} is not finished: it has released no generator. Continue it with --resume.")
+    classifies = is_classifier(run.path)
+    if not classifies and not (run.release / WEIGHTS).is_file():
+        raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
+    if classifies and (options.samples is not None or options.reference is not None or options.train_reference):
+        raise InputError(
+            f"{path} has released a classifier: --samples, --reference and --train-reference are for generators."
+        )
     if config.data.holdout_share == 0:
         raise InputError(
             f"{path} has no holdout (data.holdout_share = 0), so there are no non-members to compare with. "
             "Train again with a holdout_share above 0."
         )
-    generator, split, state = load_generator(run.path), load(config.data, progress), saved_state(run)
+    product = load_classifier(run.path) if classifies else load_generator(run.path)
+    split, state = load(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
             "non-members would be mixed up. Name the right files with --data-root."
         )
-    return _Target(run, config, generator, split, state)
+    return _Target(run, config, product, split, state)
 
 
 def _reference(
@@ -205,7 +215,7 @@ def _reference(
         generator, about = trained_generator(target.run, target.config, target.split, images.reference, progress)
     else:
         return None, None
-    makes = (target.generator.image_shape, target.generator.classes)
+    makes = (target.product.image_shape, target.product.classes)
     if (generator.image_shape, generator.classes) != makes:
         raise InputError(f"The reference generator {about} makes images of another shape or other classes.")
     return generator, about
@@ -221,7 +231,9 @@ def _knowledge(
     progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there."""
-    generator, critic, why_not = target.generator.to(device), None, {"sample_labels": _UNLABELED}
+    if isinstance(target.product, PrivateClassifier):
+        return _knowledge_of_classifier(target.product.to(device), images, options, device)
+    generator, critic, why_not = target.product.to(device), None, {"sample_labels": _UNLABELED}
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
     if any("critic" in attack.needs for attack in attacks):
@@ -244,4 +256,17 @@ def _knowledge(
         reference_generator=reference,
         seed=options.seed,
         why_not=why_not,
+    )
+
+
+def _knowledge_of_classifier(
+    classifier: PrivateClassifier, images: Membership, options: Options, device: torch.device
+) -> Knowledge:
+    """Gather what attacks on a classifier may use: its logits, and images that are neither."""
+    few = len(images.reference) < LEAST_REFERENCE
+    return Knowledge(
+        classifier=classifier.logits,
+        reference=None if few else images.reference.to(device),
+        seed=options.seed,
+        why_not={"reference": f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"},
     )

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idpgan import publish, synthesis
+from idpgan import publish
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
@@ -19,10 +19,11 @@ from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
-from idpgan.jobs.verify import verify
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, describe_generator
+from idpgan.jobs.methods import REGISTRY
+from idpgan.jobs.verify import KINDS, verify
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
-from idpgan.release.received import read_privacy
+from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
 
@@ -35,18 +36,19 @@ FORMAT = "idpgan audit 2"
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
     name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
-    return synthesis.METHODS[name].nothing_to_audit if name in synthesis.METHODS else None
+    return REGISTRY.infos[name].nothing_to_audit if name in REGISTRY.infos else None
 
 
 def audit_entry(name: str) -> Entry:
     """Return how a method, publisher or mechanism is audited; refuse an unknown name, and one without a guarantee."""
-    if name in synthesis.METHODS:
-        return synthesis.audit_entry(name)
+    if name in REGISTRY.infos:
+        trained: Entry = REGISTRY.audit_entry(name)
+        return trained
     if name in publish.METHODS:
         return publish.audit_entry(name)
     if name in CASES:
         return CASES[name]
-    known = {**CASES, **synthesis.METHODS, **publish.METHODS}
+    known = {**CASES, **REGISTRY.infos, **publish.METHODS}
     raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, known)}")
 
 
@@ -67,7 +69,7 @@ def run_case(path: Path) -> AuditCase:
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
-    make = synthesis.audit_entry(config.method.name).of_run
+    make = audit_entry(config.method.name).of_run
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
     return make(config, _facts(run, config))
@@ -80,11 +82,12 @@ def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
         delta = config.stated_delta(shape.num_private)
         return RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
     stated = read_privacy(run.release / PRIVACY)
-    content = read_plain(run.release / CONFIG, MOST_TEXT_BYTES)
-    generator = describe_generator(content, run.release / CONFIG)
+    artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)
+    described = artifact.describe()
     num_private, delta = stated.document["num_private"], stated.document["delta"]
-    classes, claimed = len(generator.classes), stated.report.claimed
-    return RunFacts(generator.image_shape, classes, num_private, delta, claimed, run.prepared)
+    classes, claimed = len(described["classes"]), stated.report.claimed
+    channels, height, width = described["image_shape"]
+    return RunFacts((channels, height, width), classes, num_private, delta, claimed, run.prepared)
 
 
 def audit_document(audited: Audited) -> dict[str, Any]:

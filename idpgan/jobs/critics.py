@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from idpgan import synthesis
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.jobs.methods import REGISTRY
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
@@ -48,7 +48,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
-    method: Method = synthesis.load_method(config.method.name).Method(
+    method: Method = REGISTRY.load_method(config.method.name).Method(
         config, split, ledger=Ledger(*config.ledger_terms()), device=device
     )
     try:

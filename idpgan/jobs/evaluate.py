@@ -1,16 +1,19 @@
-"""``idpgan evaluate``: images under test, whoever made them, against the real data set that they stand for.
+"""``idpgan evaluate``: images or a classifier under test, against the real data set that they stand for.
 
 Everything here is computed with private images: evaluation.json is for the curator only.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from idpgan import metrics
 from idpgan.config import apply_overrides, build, load_table
@@ -20,12 +23,15 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
 from idpgan.metrics import Cache
 from idpgan.metrics.cache import default_folder
-from idpgan.metrics.evaluation import Evaluation, Features, default_metrics
+from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, Features, default_metrics
 from idpgan.metrics.features import Part
 from idpgan.metrics.fitting import RECIPES
 from idpgan.metrics.source import kind_of, read_images
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, is_classifier
+from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
+from idpgan.release.classifier import load_classifier
 from idpgan.release.outputs import check_output
 from idpgan.run import describe_environment
 from idpgan.training.method import resolve_device
@@ -56,6 +62,7 @@ class Options:
         features: Network of the fidelity; ``weights`` is the file of Inception-v3.
         pixel_range: Of float images.
         cache: Cache folder; None is the user's.
+        classifier_run: A released classifier to stand beside the images: what a user gets who only wants a classifier.
         out: JSON file to write; None is evaluation.json of a run, and nothing otherwise.
     """
 
@@ -76,6 +83,7 @@ class Options:
     pixel_range: str = "auto"
     device: str = "auto"
     cache: Path | None = None
+    classifier_run: Path | None = None
     out: Path | None = None
 
 
@@ -103,6 +111,9 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
     options = options or Options()
     _check(options)
     device = resolve_device(options.device, "--device")
+    if is_classifier(source):
+        return _evaluate_classifier(source, options, device, progress)
+    beside = None if options.classifier_run is None else load_classifier(options.classifier_run).to(device)
     kind, config, out = kind_of(source), data_config(source, options), _checked_out(source, options.out)
     if options.num is not None and kind != "generator":
         raise InputError(
@@ -133,9 +144,15 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
         device=device,
         progress=progress,
     )
+    about: dict[str, Any] = {}
+    if beside is not None:
+        accuracy = metrics.measure_accuracy(beside, getattr(split, options.part))
+        evaluation = dataclasses.replace(evaluation, classifier=accuracy)
+        about["classifier_run"] = {"source": str(options.classifier_run), **_guarantee(beside)}
     facts = {
         "source": str(source),
         "kind": kind,
+        **about,
         "data": config.model_dump(mode="json"),
         "num_images": len(images),
         "images_digest": images.digest(),
@@ -143,6 +160,44 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
         "environment": describe_environment(str(device)),
     }
     return Evaluated(evaluation, facts, out)
+
+
+def _evaluate_classifier(source: Path, options: Options, device: torch.device, progress: Progress) -> Evaluated:
+    """Measure how often a released classifier is right about the real images that judge."""
+    unfit = {"--only": options.only, "--num": options.num, "--weights": options.weights}
+    unfit |= {"--ceiling": options.ceiling or None, "--floor": options.floor or None}
+    unfit["--classifier-run"] = options.classifier_run
+    given = [name for name, value in unfit.items() if value is not None]
+    if given:
+        raise InputError(
+            f"{source} has released a classifier, which is measured by its accuracy: leave {given[0]} out."
+        )
+    config, out = data_config(source, options), _checked_out(source, options.out)
+    started, classifier = time.monotonic(), load_classifier(source).to(device)
+    images = getattr(load(config, progress), options.part)
+    accuracy = metrics.measure_accuracy(classifier, images)
+    evaluation = Evaluation(
+        **dict.fromkeys(METRICS),
+        part=options.part,
+        notes=(CURATOR_NOTE,),
+        classifier=accuracy,
+    )
+    facts = {
+        "source": str(source),
+        "kind": "classifier",
+        "classifier_run": {"source": str(source), **_guarantee(classifier)},
+        "data": config.model_dump(mode="json"),
+        "num_images": accuracy.num_images,
+        "seconds": round(time.monotonic() - started, 1),
+        "environment": describe_environment(str(device)),
+    }
+    return Evaluated(evaluation, facts, out)
+
+
+def _guarantee(classifier: PrivateClassifier) -> dict[str, Any]:
+    """Return what is proven for a loaded classifier."""
+    proven = classifier.privacy.proven
+    return {"epsilon": number_to_json(proven.epsilon), "delta": proven.delta, "unit": str(proven.unit)}
 
 
 def write_evaluation(evaluated: Evaluated) -> None:

@@ -26,6 +26,7 @@ from idpgan.errors import InputError
 from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.audit import nothing_to_audit
 from idpgan.jobs.critics import NoCriticError, critic_of
+from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.training.method import Method
@@ -154,6 +155,8 @@ def _critic_score(method: Method, canaries: Images) -> Tensor:
 def _nearest(method: Method, canaries: Images) -> Tensor:
     """Score canaries by how near the nearest generated image comes."""
     generator: Any = method.product
+    if not isinstance(generator, Generator):  # a classifier draws nothing
+        return torch.zeros(len(canaries))
     samples = generator.sample(_SAMPLES, seed=0)
     samples = samples[0] if isinstance(samples, tuple) else samples
     return nearest_sample(to_float(canaries.images), samples.cpu())

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from idpgan import synthesis
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
+from idpgan.jobs.methods import REGISTRY
+from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_to_json
@@ -30,7 +31,7 @@ from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, resolve_device
+from idpgan.training.method import Method, Tick, resolve_device
 from idpgan.training.samples import SampleGrid
 from idpgan.training.signal import Signal
 from idpgan.training.state import run_fingerprint
@@ -46,7 +47,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first thing that is wrong with it.
     """
     where = "the default config" if path is None else str(path)
-    return synthesis.build_config(apply_overrides(load_table(path), overrides), where)
+    return REGISTRY.build_config(apply_overrides(load_table(path), overrides), where)
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
     Raises:
         InputError: If config, machine or folder (``out``; None = one will be found) cannot be used.
     """
-    synthesis.refuse_unsound(config)
+    REGISTRY.refuse_unsound(config)
     resolve_device(config.training.device)
     if out is not None:
         refuse_used(RunFolder(out))
@@ -120,7 +121,7 @@ class Finished:
 
 
 def start(config: RunConfig, out: Path | None = None, progress: Progress = silent) -> Finished:
-    """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release its generator.
+    """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release what it made.
 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
@@ -196,7 +197,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
 
 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> GivesAway:
-    method: GivesAway = synthesis.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    method: GivesAway = REGISTRY.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     return method
 
 
@@ -217,6 +218,12 @@ def _train(
     progress: Progress,
 ) -> Finished:
     device = resolve_device(config.training.device)
+    grid = SampleGrid(run.samples, num=config.release.samples)
+
+    def show(tick: Tick) -> None:
+        if isinstance(tick.generator, Generator):  # a classifier draws nothing
+            grid(tick)
+
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
         outcome = train(
             method,
@@ -225,7 +232,7 @@ def _train(
             run=run,
             fingerprint=_fingerprint(config, split, device),
             delta=delta,
-            on_tick=[SampleGrid(run.samples, num=config.release.samples), tensorboard],
+            on_tick=[show, tensorboard],
             progress=progress,
         )
         released = outcome.ended != "interrupted"

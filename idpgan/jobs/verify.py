@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from idpgan import synthesis
 from idpgan.continual.settings import StreamSettings
 from idpgan.data.load import SOURCES, DataShape
 from idpgan.data.split import Sizes
 from idpgan.errors import ConfigError
+from idpgan.jobs.methods import REGISTRY
 from idpgan.publish.settings import Publication
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
+from idpgan.release.classifier import ClassifierArtifact
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.settings import RunSettings
@@ -38,10 +39,10 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
     if num_public and not (data.get("public_share") or data.get("public")):  # then they came from a folder of their own
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
-    config = synthesis.build_config(table, "config.json")
+    config = REGISTRY.build_config(table, "config.json")
     if config.data.name not in SOURCES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
-    synthesis.refuse_unsound(config)
+    REGISTRY.refuse_unsound(config)
     channels, height, width = described["image_shape"]
     classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
     sizes = Sizes(num_public, document["num_private"], 0, 0)
@@ -51,5 +52,6 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
 KINDS: Mapping[str, Kind] = {
     GeneratorArtifact.kind: Kind(GeneratorArtifact, read_run),
     ImagesArtifact.kind: Kind(ImagesArtifact, Publication.from_release),
+    ClassifierArtifact.kind: Kind(ClassifierArtifact, read_run),
     AnswersArtifact.kind: Kind(AnswersArtifact, StreamSettings.from_release),
 }

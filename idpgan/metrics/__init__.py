@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from idpgan.metrics.accuracy import Accuracy, measure_accuracy
     from idpgan.metrics.autoencoder import fit_feature_autoencoder
     from idpgan.metrics.cache import Cache
     from idpgan.metrics.evaluation import Evaluation, evaluate_images
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from idpgan.metrics.utility import ClassifierScore, UtilityResult, measure_utility
 
 __all__ = [
+    "Accuracy",
     "Cache",
     "ClassifierScore",
     "Evaluation",
@@ -63,6 +65,7 @@ __all__ = [
     "inception_score",
     "kernel_distance",
     "load_inception",
+    "measure_accuracy",
     "measure_fidelity",
     "measure_inception",
     "measure_utility",
@@ -76,6 +79,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Accuracy": "accuracy",
     "Cache": "cache",
     "ClassifierScore": "utility",
     "Evaluation": "evaluation",
@@ -101,6 +105,7 @@ _MODULES = {
     "inception_score": "inception",
     "kernel_distance": "fidelity",
     "load_inception": "inception_v3",
+    "measure_accuracy": "accuracy",
     "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",

@@ -14,6 +14,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
+from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.autoencoder import fit_feature_autoencoder
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, FeatureNetwork, Part, fit_feature_classifier, full_training_set
@@ -40,6 +41,7 @@ class Evaluation:
         fidelity_ceiling: Of the real private training images against the same.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
+        classifier: Of a released classifier, which is under test itself or stands beside the images.
     """
 
     utility: UtilityResult | None
@@ -50,10 +52,11 @@ class Evaluation:
     fidelity_ceiling: FidelityResult | None
     part: Part
     notes: tuple[str, ...]
+    classifier: Accuracy | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        results = {name: getattr(self, name) for name in METRICS}
+        results = {name: getattr(self, name) for name in (*METRICS, "classifier")}
         measured = {name: result and result.to_json() for name, result in results.items()}
         return measured | {"part": self.part, "notes": self.notes}
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.config import build
@@ -26,6 +26,7 @@ WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
 MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 _MOST_HEADER_BYTES = 1 << 20  # of the weights, beside the numbers
+CLASSIFIER_WEIGHTS = "classifier.safetensors"
 _AGAIN = "Copy the release folder again, or release the generator again"
 
 
@@ -72,9 +73,9 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
     }
 
 
-def weight_bytes(generator: Generator) -> bytes:
-    """Return the content of ``generator.safetensors``."""
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in generator.state_dict().items()})
+def weight_bytes(network: nn.Module) -> bytes:
+    """Return the weights of a network as the content of a safetensors file."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()})
 
 
 @typed
@@ -99,6 +100,11 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
 
 def _find_weights(path: Path) -> Path:
     """Return the path of the weights file of a run folder, a release folder or a file."""
+    if is_classifier(path):
+        raise InputError(
+            f"{path} has released a classifier, which draws no images. Load it with idpgan.load_classifier, or measure "
+            f"it: idpgan evaluate {path}."
+        )
     if path.is_dir():
         for weights in (path / "release" / WEIGHTS, path / WEIGHTS):
             if weights.is_file():
@@ -117,6 +123,13 @@ def _find_weights(path: Path) -> Path:
             f"code when they are opened. Name a run folder, a release folder or its {WEIGHTS}."
         )
     return path
+
+
+def is_classifier(path: Path) -> bool:
+    """Tell whether a run, a release folder or a file of weights is that of a classifier, without reading it."""
+    if path.is_dir():
+        return any((folder / CLASSIFIER_WEIGHTS).is_file() for folder in (path / "release", path))
+    return path.name == CLASSIFIER_WEIGHTS and path.is_file()
 
 
 def describe_generator(content: bytes, path: Path) -> Generator:
@@ -161,14 +174,14 @@ def build_described(described: Any, path: Path) -> Generator:
     return generator
 
 
-def most_weight_bytes(generator: Generator) -> int:
-    """Return the largest size that a file of a generator's weights can have."""
-    tensors = generator.state_dict().values()
+def most_weight_bytes(network: nn.Module) -> int:
+    """Return what a file of a network's weights has at most."""
+    tensors = network.state_dict().values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MOST_HEADER_BYTES
 
 
-def put_weights(generator: Generator, content: bytes, path: Path) -> None:
-    """Put the tensors of a safetensors file into a generator without weights.
+def put_weights(network: nn.Module, content: bytes, path: Path, *, what: str = "generator") -> None:
+    """Put the tensors of a safetensors file into a network without weights, if they are the right ones.
 
     Raises:
         InputError: If they are not this generator's, or not finite; ``path`` is named.
@@ -177,18 +190,18 @@ def put_weights(generator: Generator, content: bytes, path: Path) -> None:
         tensors = load(content)
     except (SafetensorError, KeyError) as error:  # KeyError: a data type that torch does not have
         raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
-    expected = generator.state_dict()
+    expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [name for name in expected if name in tensors and not _alike(expected[name], tensors[name])]
     if wrong:
         raise InputError(
-            f"{path} does not hold the generator that {CONFIG} beside it describes: '{wrong[0]}' is missing, not "
+            f"{path} does not hold the {what} that {CONFIG} beside it describes: '{wrong[0]}' is missing, not "
             f"expected or of another shape ({len(wrong)} of {len(expected)} tensors). {_AGAIN}."
         )
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise InputError(f"{path} holds numbers that are not finite in '{name}': its training diverged.")
-    generator.load_state_dict(tensors, assign=True)
+    network.load_state_dict(tensors, assign=True)
 
 
 def _alike(expected: Tensor, given: Tensor) -> bool:

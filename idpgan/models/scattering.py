@@ -20,7 +20,7 @@ from idpgan.errors import InputError
 _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
-_CHUNK_NUMBERS = 1 << 25  # complex numbers at once: 256 MiB
+_CHUNK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}  # complex numbers at once: 4 MiB stay in a CPU's cache
 _LEAST_NORM = 1e-6
 
 
@@ -28,6 +28,29 @@ def scales_of(height: int, width: int) -> int:
     """Return J by size: maps keep between 6 and 13 rows. 2 up to 39 pixels, 3 up to 79, then 4."""
     side = min(height, width)
     return 2 if side < 40 else 3 if side < 80 else 4
+
+
+def scattering_shape(image_shape: tuple[int, int, int], scales: int, directions: int) -> tuple[int, int, int]:
+    """Return the shape (C * maps, rows, columns) of what `Scattering` makes of an image, without making its filters.
+
+    Raises:
+        InputError: If the image is too small for J.
+    """
+    channels, height, width = image_shape
+    if scales < 1 or directions < 1 or min(height, width) < 2 ** (scales + 1):
+        raise InputError(
+            f"scattering with J = {scales}, L = {directions} needs images of at least {2 ** (scales + 1)} pixels a "
+            f"side, got {height} x {width}."
+        )
+    maps = 1 + scales * directions + directions**2 * scales * (scales - 1) // 2
+    rows, columns = (_padded(side, scales) // 2**scales - 2 for side in (height, width))
+    return channels * maps, rows, columns
+
+
+def _padded(side: int, scales: int) -> int:
+    """Return a side with a margin of at least 2^J pixels, a multiple of 2^J."""
+    step = 2**scales
+    return ((side + step) // step + 1) * step
 
 
 class Scattering(nn.Module):
@@ -43,27 +66,36 @@ class Scattering(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         scales = scales_of(height, width) if scales is None else scales
-        if scales < 1 or directions < 1 or min(height, width) < 2 ** (scales + 1):
-            raise InputError(
-                f"scattering with J = {scales}, L = {directions} needs images of at least {2 ** (scales + 1)} pixels a "
-                f"side, got {height} x {width}."
-            )
+        self.output_shape = scattering_shape(image_shape, scales, directions)
         self.image_shape, self.scales, self.directions = image_shape, scales, directions
-        step = 2**scales
-        self.padded = tuple(((side + step) // step + 1) * step for side in (height, width))
+        self.padded = _padded(height, scales), _padded(width, scales)
         extra = [padded - side for padded, side in zip(self.padded, (height, width), strict=True)]
         self.padding = (extra[1] // 2, (extra[1] + 1) // 2, extra[0] // 2, (extra[0] + 1) // 2)
-        rows, columns = (padded // step - 2 for padded in self.padded)
-        self.maps = 1 + scales * directions + directions**2 * scales * (scales - 1) // 2
-        self.output_shape = (channels * self.maps, rows, columns)
+        self.maps = self.output_shape[0] // channels
+        average = _envelope(self.padded, _SIGMA * 2 ** (scales - 1), 0.0, 0.0, 1.0)  # of rank one: a product of sides
+        for level in range(scales):
+            for axis, name in enumerate(("rows", "columns")):
+                self.register_buffer(f"_{name}_{level}", self._averages(average, axis, level), persistent=False)
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                self.register_buffer(f"_psi_{scale}_{level}", _coarser(wavelets, level).float(), persistent=False)
-        average = _envelope(self.padded, _SIGMA * 2 ** (scales - 1), 0.0, 0.0, 1.0)
-        for level in range(scales):
-            smooth = _coarser(torch.fft.fft2(average).real[None], level)[0]
-            self.register_buffer(f"_phi_{level}", smooth.float(), persistent=False)
+                filters = _by_frequency(_coarser(wavelets, level), 2 ** (scale - level)) / 4 ** (scale - level)
+                self.register_buffer(f"_psi_{scale}_{level}", filters.transpose(1, 2).float(), persistent=False)
+
+    def _averages(self, average: Tensor, axis: int, level: int) -> Tensor:
+        """Return the matrix of ``x * phi`` along one axis for signals sampled every 2^level pixels, without the margin.
+
+        Returns:
+            float32 (samples every 2^J pixels, samples every 2^level pixels).
+        """
+        profile = average.real.sum(1 - axis)
+        smooth = torch.fft.fft(profile / profile.sum() * average.real.sum().sqrt()).real
+        factor, coarser = 2**level, 2 ** (self.scales - level)
+        smooth = _kept(len(smooth), factor) * smooth
+        smooth = smooth.unflatten(0, (factor, -1)).sum(0)
+        spectrum = torch.fft.fft(torch.eye(len(smooth), dtype=torch.float64)) * smooth
+        sampled = torch.fft.ifft(spectrum.unflatten(1, (coarser, -1)).mean(1)).real
+        return sampled[:, 1:-1].T.float().contiguous()
 
     def _wavelet(self, scale: int, turn: int) -> Tensor:
         """Return the Fourier transform of one Morlet wavelet, real: a Gabor wave made to have mean zero."""
@@ -80,19 +112,20 @@ class Scattering(nn.Module):
             raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
         flat = images.flatten(0, 1)
         per_image = self.padded[0] * self.padded[1] * self.directions * (1 + self.directions // 4)
-        parts = [self._transform(part) for part in flat.split(max(1, _CHUNK_NUMBERS // per_image))]
+        most = _CHUNK_NUMBERS.get(flat.device.type, _CHUNK_NUMBERS["cuda"]) // per_image
+        parts = [self._transform(part) for part in flat.split(max(1, most))]
         return torch.cat(parts).unflatten(0, images.shape[:2]).flatten(1, 2)
 
     def _transform(self, images: Tensor) -> Tensor:
-        spectrum = torch.fft.fft2(nn.functional.pad(images[:, None], self.padding, mode="reflect"))  # (B, 1, h, w)
+        padded = nn.functional.pad(images[:, None], self.padding, mode="reflect")  # (B, 1, h, w)
         first, second = [], []
         for scale in range(self.scales):
-            modulus = self._modulus(spectrum, scale, 0)  # (B, L, h / 2^scale, w / 2^scale), its Fourier transform
+            modulus = self._modulus(padded, scale, 0)  # (B, L, h / 2^scale, w / 2^scale)
             first.append(self._average(modulus, scale))
             for coarser in range(scale + 1, self.scales):
-                pairs = self._modulus(modulus[:, :, None], coarser, scale)  # (B, L, L, ...)
-                second.append(self._average(pairs.flatten(1, 2), coarser))
-        zeroth = self._average(spectrum, 0)
+                pairs = self._modulus(modulus, coarser, scale)  # (B, L * L, ...)
+                second.append(self._average(pairs, coarser))
+        zeroth = self._average(padded, 0)
         # Order of the maps: S0, S1 by scale and direction, S2 by scale and direction of a, then of b.
         joined = [part.unflatten(1, (self.directions, -1)) for part in second]
         grouped, place = [], 0
@@ -103,15 +136,31 @@ class Scattering(nn.Module):
             place += count
         return torch.cat([zeroth, *first, *grouped], 1)
 
-    def _modulus(self, spectrum: Tensor, scale: int, level: int) -> Tensor:
-        """Return the transform of ``|x * psi|`` for all directions, sampled every 2^scale pixels; x: every 2^level."""
-        filters = self.get_buffer(f"_psi_{scale}_{level}")
-        return torch.fft.fft2(torch.fft.ifft2(_sampled(spectrum * filters, 2 ** (scale - level))).abs())
+    def _modulus(self, signals: Tensor, scale: int, level: int) -> Tensor:
+        """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
 
-    def _average(self, spectrum: Tensor, level: int) -> Tensor:
-        """Return ``x * phi``, sampled every 2^J pixels, without the margin."""
-        product = spectrum * self.get_buffer(f"_phi_{level}")
-        return torch.fft.ifft2(_sampled(product, 2 ** (self.scales - level))).real[..., 1:-1, 1:-1]
+        The product with the filters and the sum over the frequencies that the coarser grid cannot tell apart are one
+        small matrix product per frequency of that grid: far less memory is moved than by one after the other.
+
+        Args:
+            signals: x, real (B, M, h, w), sampled every 2^level pixels.
+            scale: Of psi.
+            level: Of x.
+
+        Returns:
+            (B, M * L, h', w').
+        """
+        filters, factor = self.get_buffer(f"_psi_{scale}_{level}"), 2 ** (scale - level)  # (h' w', L, factor^2)
+        height, width = (side // factor for side in signals.shape[-2:])
+        spectrum = _by_frequency(torch.fft.fft2(signals.flatten(0, 1)), factor)  # (h' w', factor^2, B M)
+        product = filters @ torch.view_as_real(spectrum).flatten(2)  # (h' w', L, 2 B M)
+        waves = torch.view_as_complex(product.unflatten(2, (-1, 2))).permute(2, 1, 0).unflatten(2, (height, width))
+        modulus = torch.linalg.vector_norm(torch.view_as_real(torch.fft.ifft2(waves)), dim=-1)
+        return modulus.reshape(len(signals), -1, height, width)
+
+    def _average(self, signals: Tensor, level: int) -> Tensor:
+        """Return ``x * phi``, sampled every 2^J pixels, without the margin; x: real, every 2^level pixels."""
+        return self.get_buffer(f"_rows_{level}") @ signals @ self.get_buffer(f"_columns_{level}").T
 
     def normalized(self, images: Tensor) -> Tensor:
         """Return features of norm 1 for images (B, C, H, W): (B, D), D = product of `output_shape`.
@@ -147,22 +196,24 @@ def _envelope(size: tuple[int, ...], sigma: float, angle: float, frequency: floa
 
 
 def _coarser(filters: Tensor, level: int) -> Tensor:
-    """Return filters (..., h, w) in the Fourier domain for signals that are sampled every 2^level pixels."""
+    """Return filters (L, h, w) in the Fourier domain for signals that are sampled every 2^level pixels."""
     factor = 2**level
-    for axis in (-2, -1):
-        side = filters.shape[axis]
-        kept = torch.ones(side, dtype=torch.bool)
-        start = int(side / (2 * factor))
-        kept[start : start + int(side * (1 - 1 / factor))] = False  # frequencies that the coarser grid does not have
-        filters = filters * (kept[:, None] if axis == -2 else kept)
-    return _folded(filters, factor).sum((-4, -2))
+    height, width = filters.shape[-2:]
+    filters = filters * (_kept(height, factor)[:, None] & _kept(width, factor))
+    folded = filters.unflatten(-1, (factor, width // factor)).unflatten(-3, (factor, height // factor))
+    return folded.sum((-4, -2))
 
 
-def _sampled(spectrum: Tensor, factor: int) -> Tensor:
-    """Return the Fourier transform of a signal that is sampled every ``factor`` pixels."""
-    return spectrum if factor == 1 else _folded(spectrum, factor).mean((-4, -2))
+def _kept(side: int, factor: int) -> Tensor:
+    """Return which frequencies of an axis a grid has that is coarser by a factor: bool (side,)."""
+    kept = torch.ones(side, dtype=torch.bool)
+    start = int(side / (2 * factor))
+    kept[start : start + int(side * (1 - 1 / factor))] = False
+    return kept
 
 
-def _folded(spectrum: Tensor, factor: int) -> Tensor:
-    height, width = spectrum.shape[-2:]
-    return spectrum.unflatten(-1, (factor, width // factor)).unflatten(-3, (factor, height // factor))
+def _by_frequency(spectra: Tensor, factor: int) -> Tensor:
+    """Sort frequencies (B, h, w) by what they are on a grid coarser by a factor: (h' w', factor^2, B), contiguous."""
+    height, width = (side // factor for side in spectra.shape[-2:])
+    sorted_ = spectra.reshape(len(spectra), factor, height, factor, width).permute(2, 4, 1, 3, 0)
+    return sorted_.reshape(height * width, factor * factor, len(spectra)).contiguous()

@@ -190,6 +190,41 @@ class DPSGDPlan:
         sums = {name: part.view_as(weights[name]) for name, part in zip(weights, total.split(sizes), strict=True)}
         return ClippedSum(sums, torch.cat(losses), torch.cat(norms), physical_batch)
 
+    @full_precision()
+    def clipped_outer_sum(
+        self, residuals: Tensor, features: Tensor, *, null: Tensor | None = None, total: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        r"""Sum ``g_i min(1, C / ||g_i||)`` where ``g_i = r_i f_i^T``, as a linear layer has it: no g_i is ever made.
+
+        Its norm is that of r_i times that of f_i (Goodfellow 2015, "Efficient per-example gradient computations"), so
+        clipping scales r_i, and the sum is one matrix product.
+
+        Sensitivity, L2, zero-out-one: C, as for `clipped_sum`, whose remarks on rounding and on what is not finite hold
+        here too: norms, factors and products are float64.
+
+        Args:
+            residuals: (B, K), row i a function of record i.
+            features: (B, D), likewise.
+            null: bool (B,), which records are null; None = none.
+            total: (K, D) float64 to add to, so that records may come in parts; None = zero.
+
+        Returns:
+            The sum, (K, D) float64, and the norms (B,) before clipping, not finite where the record counted as zero.
+        """
+        num = len(residuals)
+        if len(features) != num or (null is not None and null.shape != (num,)):
+            raise ValueError("residuals, features and the mask of null records must have B rows.")
+        left, right = residuals.double(), features.double()
+        norms = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1)
+        norms = norms if null is None else norms.masked_fill(null, torch.nan)
+        finite = norms.isfinite()[:, None]
+        factor = (self.clip_norm * (1 - _SLACK) / norms[:, None]).clamp(max=1.0)
+        left = torch.where(finite, left * factor, 0.0)
+        if not bool(finite.all()):
+            right = torch.where(finite, right, 0.0)
+        found = left.T @ right
+        return found if total is None else total.add_(found), norms
+
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
 

@@ -139,11 +139,7 @@ class RunSettings:
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""
-        problems, config = [], self.config
-        if described["model"] != config.model.model_dump(mode="json"):
-            problems.append("the generator is not of the run's [model].")
-        if described["samples"] != config.release.samples:
-            problems.append(f"{described['samples']} samples are shown, not release.samples.")
+        problems, config = self.config.misdescribed(described), self.config
         if (config.data.public_share or config.data.public) and not self.num_public:
             problems.append("num_public = 0, but the settings have public images.")
         elif config.data.public and self.num_public != count_public(config.data):

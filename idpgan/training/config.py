@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ class MethodConfig(Section):
     """[method]: the method's own settings.
 
     Attributes:
-        name: A name of `idpgan.synthesis.METHODS`; each method narrows it to its own.
+        name: A name of `idpgan.jobs.methods.METHODS`; each method narrows it to its own.
     """
 
     name: str
@@ -116,6 +116,19 @@ class RunConfig(Section):
             noise: Sources of the noise, in the order of the method's parts.
         """
         raise NotImplementedError
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Return what of a release's description of its product does not follow from the settings, one sentence each.
+
+        Args:
+            described: What an `idpgan.release.artifact.Artifact` says of itself, well formed.
+        """
+        problems = []
+        if described.get("model") != self.model.model_dump(mode="json"):
+            problems.append("the generator is not of the run's [model].")
+        if described.get("samples") != self.release.samples:
+            problems.append(f"{described.get('samples')} samples are shown, not release.samples.")
+        return problems
 
     def stated_delta(self, num_private: int) -> float:
         """Return the delta at which epsilon is stated: the configured one, or the default for N private images.

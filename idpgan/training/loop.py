@@ -1,4 +1,4 @@
-"""The adversarial loop: one iteration is one critic step, charged before it reads."""
+"""The training loop: one iteration is one step of a method, charged before it reads."""
 
 from __future__ import annotations
 
@@ -104,9 +104,7 @@ def train(
         upkeep.finish(step)
     if step < config.steps:
         return Outcome(step, "budget", _spent(step, config.steps, ledger))
-    done = (
-        f"Finished {step:,} critic steps." if step else "Finished: the release is made, and there is nothing to train."
-    )
+    done = f"Finished {step:,} steps." if step else "Finished: the release is made, and there is nothing to train."
     return Outcome(step, "finished", done)
 
 
@@ -226,7 +224,7 @@ def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
     """Say that not even one step can be paid for."""
     why = f": {event.reason}" if event.reason else ""
     return BudgetError(
-        f"The budget does not cover a single critic step ({_target(target)}, one step is {event.kind}{why}). "
+        f"The budget does not cover a single step ({_target(target)}, one step is {event.kind}{why}). "
         "Raise the target or lower the cost of a step."
     )
 
@@ -242,7 +240,7 @@ def _target(target: Budget | None) -> str:
 
 def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
     return (
-        f"Stopped by {signal_name} after critic step {step:,} of {steps:,}; everything is saved. "
+        f"Stopped by {signal_name} after step {step:,} of {steps:,}; everything is saved. "
         f"Continue with: idpgan train --resume {run.path}"
     )
 
@@ -256,6 +254,6 @@ def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
 
 def _spent(step: int, steps: int, ledger: Ledger) -> str:
     return (
-        f"Stopped after critic step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
+        f"Stopped after step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
         "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
     )

@@ -207,7 +207,7 @@ def test_shapes_that_differ_and_empty_sets_are_refused():
 
 
 def test_the_registry_names_what_is_missing():
-    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 9
+    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 11
     nothing = Knowledge(why_not={"critic": "its critic sees sums"})
     assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"
     assert "generated images" in ATTACKS["nearest-sample"].missing(nothing)

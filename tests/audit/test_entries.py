@@ -11,14 +11,16 @@ from typing import Literal
 import pytest
 import torch
 
-from idpgan import publish, synthesis
+from idpgan import publish
 from idpgan.audit import CASES, Pair, Request, neighbors, statistics
 from idpgan.audit.cases import AuditCase, Entry, guarantees
 from idpgan.audit.statistics import likelihood_ratio
+from idpgan.classify import registry as classifiers
 from idpgan.config import dump_toml
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit, run_case
+from idpgan.jobs.methods import REGISTRY
 from idpgan.methods import MethodInfo
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
@@ -28,8 +30,9 @@ from idpgan.synthesis.wgan_gp.method import Config as WganGpRun
 from idpgan.synthesis.wgan_gp.method import WganGpConfig
 from tests.redteam.small_runs import config_of
 
-ROWS = {**synthesis.METHODS, **publish.METHODS}
-FOLDERS = "|".join(registry._FOLDERS)
+TRAINED = dict(REGISTRY.infos)
+ROWS = {**TRAINED, **publish.METHODS}
+FOLDERS = "|".join((*registry._FOLDERS, *classifiers._FOLDERS))
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
@@ -42,7 +45,7 @@ def test_a_method_brings_an_entry_that_fits_its_row(name):
     assert case.method == name
     assert str(case.proven.unit) == row.units[0]
     assert case.proven.finite == (row.proven != "inf")
-    assert (entry.of_run is not None) == (name in synthesis.METHODS)
+    assert (entry.of_run is not None) == (name in TRAINED)
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.nothing_to_audit])
@@ -69,7 +72,7 @@ def test_mechanisms_have_entries_and_there_is_one_sentence_for_a_wrong_name():
         audit_entry("nonsense")
 
 
-@pytest.mark.parametrize("name", [name for name, row in synthesis.METHODS.items() if row.nothing_to_audit is None])
+@pytest.mark.parametrize("name", [name for name, row in TRAINED.items() if row.nothing_to_audit is None])
 def test_a_release_may_say_what_the_audit_of_a_run_says(name):
     """`verify` takes no other words for neighbors and statistics than those that are listed."""
     entry = audit_entry(name)
@@ -86,26 +89,32 @@ def test_a_release_may_say_what_the_audit_of_a_run_says(name):
 
 def test_a_name_means_one_thing():
     """`idpgan audit NAME` would never reach a mechanism or a publisher behind a method of the same name."""
-    assert set(synthesis.METHODS).isdisjoint({*publish.METHODS, *CASES})
+    assert set(TRAINED).isdisjoint({*publish.METHODS, *CASES})
+    assert set(registry.METHODS).isdisjoint(classifiers.METHODS)
 
 
 def naming(source):
     """The strings and imports of a source text that name a method, or look into its folder."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and node.value in set(synthesis.METHODS) - {"gaussian"}:  # a law of noise too
+        if isinstance(node, ast.Constant) and node.value in set(TRAINED) - {"gaussian"}:  # a law of noise too
             found.append(node.value)
-        if isinstance(node, ast.ImportFrom) and re.match(rf"idpgan\.synthesis\.({FOLDERS})\b", node.module or ""):
+        if isinstance(node, ast.ImportFrom) and re.match(
+            rf"idpgan\.(?:synthesis|classify)\.({FOLDERS})\b", node.module or ""
+        ):
             found.append(node.module)
     return found
 
 
 def test_nothing_outside_of_a_method_switches_on_its_name_or_class():
     package = Path(registry.__file__).parents[1]
-    outside = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] != "synthesis"]
+    outside = [
+        path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("synthesis", "classify")
+    ]
     assert len(outside) > 50
     assert {str(path): naming(path.read_text()) for path in outside if naming(path.read_text())} == {}
     assert naming("if name == 'dp-gan': ...") == ["dp-gan"]
+    assert naming("if name == 'dp-sgd': ...") == ["dp-sgd"]
     assert naming("def f():\n    from idpgan.synthesis.dp_gan.method import DpGan") == [
         "idpgan.synthesis.dp_gan.method"
     ]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from idpgan import publish, synthesis
+from idpgan import publish
 from idpgan.audit import CASES
 from idpgan.jobs.audit import nothing_to_audit
+from idpgan.jobs.methods import REGISTRY
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def audits():
 
 def test_the_cells_cover_every_sound_method(audits):
     cells = list(audits.cells())
-    sound = {row.name for row in (*synthesis.METHODS.values(), *publish.METHODS.values()) if row.sound}
+    sound = {row.name for row in (*REGISTRY.infos.values(), *publish.METHODS.values()) if row.sound}
     assert {name for name in sound if not nothing_to_audit(name)} <= {cell.method for cell in cells}
     assert len(cells) == len({str(cell.spec) for cell in cells}) >= 200
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from idpgan import jobs
-from idpgan.attacks import ATTACKS, choose_members
+from idpgan.attacks import choose_members, select_attacks
 from idpgan.data.load import load
 
+ATTACKS = {attack.name: attack for attack in select_attacks(["all"])}
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ["--samples", 60, "--most", 30, "--most-costly", 4]
 

@@ -57,7 +57,7 @@ REFUSED = {
     "data": ([WGAN_GP, "data.name=folder", "data.root=ROOT/gone"], "is not there"),
     "unsound": ([PUBLISHED, "privacy.accept_unsound=false"], "is unsound"),
     "delta": ([DP_GAN, "privacy.delta=0.01"], "below 1/N"),
-    "budget": ([DP_GAN, "privacy.noise_multiplier=0.05"], "does not cover a single critic step"),
+    "budget": ([DP_GAN, "privacy.noise_multiplier=0.05"], "does not cover a single step"),
     "divisor": ([DP_GAN, "training.batch_size=1000"], "must be within a factor of 2"),
     "mismatch": ([DP_GAN, "model.conditional=false", "method.mismatch=1.0"], "needs at least 2 classes"),
     "public": ([AGGREGATE, "data.public_share=0.1"], "confirm_public"),

@@ -402,3 +402,53 @@ def test_brute_force_sensitivity_of_the_classifier():
         torch.autograd.grad(cross_entropy_of(model)(weights, *extreme), list(weights.values())) for extreme in extremes
     ]
     assert max(sum(part.square().sum() for part in parts).sqrt().item() for parts in free[:4]) > 10  # without the clip
+
+
+# The sum for a linear layer -------------------------------------------------------------------------------------------
+
+
+def outer_pair(num, seed):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(num, 3, generator=rng), torch.randn(num, 5, generator=rng) * 10 ** torch.randn(
+        num, 1, generator=rng
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_outer_sum_is_the_sum_of_clipped_outer_products_and_moves_by_at_most_the_clip_norm(seed):
+    residuals, features = outer_pair(9, seed)
+    plan = DPSGDPlan(0.5, 0.7, 4, 1.0)
+    total, norms = plan.clipped_outer_sum(residuals, features)
+    expected = torch.zeros(3, 5, dtype=torch.float64)
+    for left, right, norm_ in zip(residuals.double(), features.double(), norms, strict=True):
+        one = torch.outer(left, right)
+        assert float(one.norm()) == pytest.approx(float(norm_))
+        expected += one * min(1.0, 0.7 * (1 - 1e-5) / float(one.norm()))
+    assert torch.allclose(total, expected, atol=1e-12)
+    for position in range(9):
+        null = torch.arange(9) == position
+        without, _ = plan.clipped_outer_sum(residuals, features, null=null)
+        assert 0 < float((total - without).norm()) <= 0.7
+    parts = plan.clipped_outer_sum(residuals[:4], features[:4])[0]
+    assert torch.allclose(plan.clipped_outer_sum(residuals[4:], features[4:], total=parts)[0], total, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_an_outer_product_that_is_not_finite_counts_as_zero(bad):
+    residuals, features = outer_pair(4, 0)
+    plan = DPSGDPlan(0.5, 0.7, 4, 1.0)
+    without, _ = plan.clipped_outer_sum(residuals[1:], features[1:])
+    for tensor in (residuals, features):
+        broken = [part.clone() if part is tensor else part for part in (residuals, features)]
+        next(part for part, old in zip(broken, (residuals, features), strict=True) if old is tensor)[0, 0] = bad
+        found, norms = plan.clipped_outer_sum(*broken)
+        assert torch.allclose(found, without, atol=1e-12)
+        assert norms.isfinite().tolist() == [False, True, True, True]
+
+
+def test_an_outer_sum_of_nobody_is_zero():
+    plan = DPSGDPlan(0.5, 0.7, 4, 1.0)
+    total, norms = plan.clipped_outer_sum(torch.zeros(0, 3), torch.zeros(0, 5))
+    assert (float(total.abs().sum()), norms.shape) == (0.0, (0,))
+    total, _ = plan.clipped_outer_sum(torch.zeros(2, 3), torch.ones(2, 5))
+    assert float(total.abs().sum()) == 0

@@ -26,7 +26,7 @@ def interrupted(tmp_path_factory):
     """A dp-gan run that stopped after four of six steps."""
     out = tmp_path_factory.mktemp("ledgers") / "run"
     config = small_runs.config_of("dp-gan")
-    step, taken = jobs.synthesis.load_method("dp-gan").Method.critic_step, []
+    step, taken = jobs.REGISTRY.load_method("dp-gan").Method.critic_step, []
 
     def stopping(self, number):
         taken.append(number)
@@ -35,7 +35,7 @@ def interrupted(tmp_path_factory):
         return step(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs.synthesis.load_method("dp-gan").Method, "critic_step", stopping)
+        patch.setattr(jobs.REGISTRY.load_method("dp-gan").Method, "critic_step", stopping)
         assert jobs.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out

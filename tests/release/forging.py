@@ -65,8 +65,8 @@ def edit(folder, change):
         artifact, config, _ = describe_release(content, KINDS)
         settings, report = config["settings"], read_privacy(folder / "privacy.json").report
         facts = CardFacts(
-            data=settings["data"]["name"] if artifact.kind == "generator" else settings["data"],
-            method=settings["method"]["name"] if artifact.kind == "generator" else settings["method"],
+            data=settings["data"]["name"] if isinstance(settings["data"], dict) else settings["data"],
+            method=settings["method"]["name"] if isinstance(settings["method"], dict) else settings["method"],
             num_private=document["num_private"],
             num_public=document["num_public"],
             delta=document["delta"],

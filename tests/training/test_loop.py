@@ -62,7 +62,7 @@ def test_it_stops_before_the_step_that_would_overspend(tmp_path):
     method = FakeMethod(fake_ledger(run, target), gaussian())
     outcome = fake_train(method, run, steps=1000)
     assert (outcome.step, outcome.ended) == (7, "budget")
-    assert "critic step 7 of 1,000" in outcome.message
+    assert "after step 7 of 1,000" in outcome.message
     assert f"{target:g}" in outcome.message
     assert [row["step"] for row in read_stats(run.stats)] == [4, 7]
     assert read_stats(run.stats)[-1]["epsilon"] <= target < compose_epsilon([gaussian().repeated(8)], DELTA)
@@ -84,7 +84,7 @@ def test_a_resumed_run_whose_budget_is_spent_does_nothing_more(tmp_path):
 def test_a_budget_that_covers_no_step_at_all_is_an_error(tmp_path, event):
     run = new_run(tmp_path / "run")
     method = FakeMethod(fake_ledger(run, epsilon=0.5), event)
-    with pytest.raises(BudgetError, match=r"single critic step \(target epsilon = 0.5 at delta = 1e-05"):
+    with pytest.raises(BudgetError, match=r"single step \(target epsilon = 0.5 at delta = 1e-05"):
         fake_train(method, run)
     assert method.calls == ["prepare"]
 

@@ -1,0 +1,206 @@
+r"""The audit of steps of DP-SGD: canary gradients at every step, through the step code of a method itself.
+
+One training plays many games at once. The network has one weight per canary, and the gradient of canary j is weight j's
+alone, of a norm far above C: clipping leaves C. A record that is present goes through its own Poisson coin, the clipped
+sum, the noise and the division of `DPSGDPlan`; one that is absent is a null record at the same position. So number j of
+every noisy gradient is N(0, s^2) for an absent canary and ``(1 - q) N(0, s^2) + q N(C, s^2)`` for a present one,
+independent of all other canaries: the dominating pair of the Poisson-sampled Gaussian mechanism. The attacker sees the
+gradient of every step (Nasr et al. 2023, gradient canaries), and its score is the exact log-likelihood ratio, the sum
+over steps of ``log(1 - q + q exp((y - 1/2) / sigma^2))``, y in units of C.
+
+The weights never move (a learning rate of `STILL`), so that every step's gradient is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.audit.cases import AuditCase, Request, guarantees
+from idpgan.audit.neighbors import CANARY, Pair
+from idpgan.audit.statistics import EXACT, RANGE, Column, Maker
+from idpgan.data.images import Images
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.privacy.noise import Noise
+
+Training = Callable[[int], Tensor]  # number of a step, from 1 -> what the attacker sees of it, (R,) in units of C
+
+STILL = 1e-30  # learning rate
+SLOPE = 100.0  # gradient of a canary / clip norm: far above 1
+NO_LIMIT = 1e12  # an epsilon that any step is below
+SHAPE = (1, 8, 8)
+_BITS = 40  # pixels that hold the number of a canary
+_MOST_STEPS = 10_000  # simulated: some minutes
+_CALLS = 10_000  # steps of all trainings of one audit together, about: some minutes
+_MOST_RUNS = 50_000  # unless told
+_STATISTICS: tuple[Maker, ...] = (
+    lambda one, other: Column(0, EXACT),
+    lambda one, other: Column(1, RANGE),
+)
+
+
+class CanaryNetwork(nn.Module):
+    """Scores canary j by weight j, and anything that is no canary by 0.
+
+    Args:
+        canaries: How many; one weight each.
+        slope: Score per weight.
+    """
+
+    num_classes = 0
+    image_shape = SHAPE
+    places: Tensor
+
+    def __init__(self, canaries: int, slope: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(canaries))
+        self.slope = slope
+        self.register_buffer("places", 2 ** torch.arange(_BITS))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Score images (B, C, H, W), (B,)."""
+        pixels = images.flatten(1)
+        canary = (pixels.abs() == 1).all(1)  # other images are never all black and white
+        number = ((pixels[:, :_BITS] > 0).long() * self.places).sum(1) % len(self.weight)
+        return torch.where(canary, self.slope * self.weight[number], 0.0)
+
+
+def canary_images(canaries: int) -> Images:
+    """Return black and white images, each of which spells its number in binary."""
+    numbers = torch.arange(canaries)[:, None]
+    images = torch.zeros(canaries, math.prod(SHAPE), dtype=torch.uint8)
+    images[:, :_BITS] = ((numbers >> torch.arange(_BITS)) & 1) * 255
+    return Images(images.view(-1, *SHAPE))
+
+
+class CanarySteps:
+    """What decides how much the steps of a training tell; a method says how one is played.
+
+    Attributes:
+        sample_rate: q.
+        noise_multiplier: sigma.
+        count: Steps of the run.
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    count: int
+
+    @property
+    def code(self) -> str:
+        """What was played and what was left out, one sentence."""
+        raise NotImplementedError
+
+    def training(self, present: Tensor, noise: Noise) -> Training:
+        """Begin a training with canaries that are present or null records.
+
+        Args:
+            present: (R,) bool.
+            noise: Of the training: coins and Gaussian noise.
+        """
+        raise NotImplementedError
+
+    @property
+    def simulated(self) -> int:
+        """Steps that are played."""
+        return min(self.count, _MOST_STEPS)
+
+    @property
+    def event(self) -> Event:
+        """What all steps cost."""
+        return Event(
+            "poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, self.noise_multiplier, self.count, self.sample_rate
+        )
+
+    @property
+    def rows(self) -> int:
+        """Canaries of one training: per-record gradients are of about q canaries^2 numbers."""
+        return int(min(max(math.sqrt(1.6e6 / self.sample_rate), 1000), 8000)) // 2 * 2
+
+    @property
+    def runs(self) -> int:
+        """Usual runs per side, in about `_CALLS` steps."""
+        trainings = max(2, _CALLS // self.simulated)
+        return min(_MOST_RUNS, trainings // 2 * self.rows)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know."""
+        part = ""
+        if self.simulated < self.count:
+            part = f"{self.simulated:,} of {self.count:,} steps were simulated: what they show holds for all"
+        plan = f"sample rate {self.sample_rate:g}, noise multiplier {self.noise_multiplier:.4g}, {self.count:,} steps"
+        return (plan, self.code, part) if part else (plan, self.code)
+
+    def play(self, present: Tensor, noise: Noise) -> Tensor:
+        """Train once with canaries that are present or null records.
+
+        Args:
+            present: (R,) bool.
+            noise: Of the training: coins and Gaussian noise.
+
+        Returns:
+            (R, 2) float64 on the CPU: each canary's log-likelihood ratio of presence, and the range of its numbers over
+            the steps, which is 0 where noise is drawn once and used again.
+        """
+        step = self.training(present, noise)
+        score = torch.zeros(len(present), dtype=torch.float64, device=noise.device)
+        least, most = score + math.inf, score - math.inf
+        for number in range(1, self.simulated + 1):
+            seen = step(number).double()
+            score += self._log_ratio(seen)
+            torch.minimum(least, seen, out=least)
+            torch.maximum(most, seen, out=most)
+        return torch.stack([score, most - least], 1).cpu()
+
+    def _log_ratio(self, seen: Tensor) -> Tensor:
+        """Return the log-likelihood ratio of one step's numbers, in units of C."""
+        shifted = (seen - 0.5) / self.noise_multiplier**2 + math.log(self.sample_rate)
+        rest = math.log1p(-self.sample_rate) if self.sample_rate < 1 else -math.inf
+        return torch.logaddexp(shifted, torch.full_like(shifted, rest))
+
+    def positions(self, present: Tensor) -> tuple[int, Tensor]:
+        """Return how many records a training has, and which are null: they fill it up to where a batch holds one."""
+        positions = max(len(present), math.ceil(1 / self.sample_rate))
+        null = torch.ones(positions, dtype=torch.bool)
+        null[: len(present)] = ~present.cpu()
+        return positions, null
+
+    def divisor(self, positions: int) -> int:
+        """Return the public divisor for so many records."""
+        return max(1, round(self.sample_rate * positions))
+
+
+def canary_case(
+    method: str,
+    steps: CanarySteps,
+    events: Sequence[Event],
+    play: Callable[[Tensor, Noise], Tensor],
+    request: Request,
+    claimed: Guarantee | None,
+) -> AuditCase:
+    """Return the case of a training whose records are canaries.
+
+    Args:
+        method: What is audited.
+        steps: The part of it that is steps of DP-SGD.
+        events: All that it releases.
+        play: Trains once; see `Steps.play`.
+        request: Epsilon and delta that were asked for.
+        claimed: None = what was asked for.
+    """
+    asked, proven = guarantees(request, *events)
+    one = torch.ones(1, dtype=torch.float64)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        return play(values[:, 0] > 0, noise)
+
+    return AuditCase(
+        method, Pair(CANARY, 0 * one, one),
+        claimed or asked, proven, release, _STATISTICS,
+        notes=steps.notes, events=tuple(events), runs=steps.runs, rows=steps.rows,
+    )  # fmt: skip

@@ -1,0 +1,237 @@
+"""Classifiers that can be trained record by record, as they are given away: no layer of them mixes records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from idpgan.config import Section, build, nearest_hint
+from idpgan.data.images import to_float
+from idpgan.errors import InputError
+from idpgan.models.initialize import group_norm, seeded_init
+from idpgan.models.scattering import Scattering, scales_of, scattering_shape
+
+CHANNELS = (1, 3)
+SIDES = (8, 512)  # least and most pixels
+_CONSTANT = 0.1  # of the features of norm 1: what the bias has
+_BODY_PX = 16  # the first convolution of a CNN brings the longer side down to at most this
+_BATCH = 500
+
+
+class PrivateClassifier(nn.Module):
+    """Map images to logits; one kind of network each, see `NETWORKS`.
+
+    Args:
+        image_shape: (C, H, W), C = 1 or 3, sides of 8 to 512 pixels.
+        classes: Names of the K >= 2 classes, in the order of the labels.
+
+    Attributes:
+        network: Name of the kind.
+        privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
+            release; else None.
+
+    Raises:
+        InputError: If no such network is built.
+    """
+
+    network: ClassVar[str]
+
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str]) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        if channels not in CHANNELS or not all(SIDES[0] <= side <= SIDES[1] for side in (height, width)):
+            raise InputError(
+                f"No classifier is built for images of {channels} x {height} x {width} (channels x height x width): "
+                f"1 or 3 channels, sides of {SIDES[0]} to {SIDES[1]} pixels. Resize the images."
+            )
+        if len(classes) < 2:
+            raise InputError(
+                f"A classifier needs at least 2 classes, and the data has {len(classes)}. Take labeled images."
+            )
+        self.image_shape, self.classes = (int(channels), int(height), int(width)), tuple(classes)
+        self.privacy: Any = None
+
+    def options(self) -> dict[str, Any]:
+        """Return what makes the network besides image shape and classes, JSON values."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """Return the network that `options` describes.
+
+        Raises:
+            InputError: If they describe none; they are checked as an enemy's.
+        """
+        raise NotImplementedError
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Return the logits (N, K) of images (N, C, H, W), uint8 or floating point in [-1, 1], batch by batch.
+
+        Raises:
+            InputError: If the images have another shape or type.
+        """
+        if tuple(images.shape[1:]) != self.image_shape or not (
+            images.dtype == torch.uint8 or images.is_floating_point()
+        ):
+            raise InputError(
+                f"The classifier takes images (N, {', '.join(map(str, self.image_shape))}), uint8 or floating point in "
+                f"[-1, 1], got {images.dtype} {tuple(images.shape)}."
+            )
+        device = next(self.parameters()).device
+        with torch.no_grad():
+            parts = []
+            for batch in images.split(_BATCH):
+                batch = batch.to(device)
+                parts.append(self(to_float(batch) if batch.dtype == torch.uint8 else batch.float()))
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes), device=device)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return the probability of each class (N, K); arguments and errors as of `logits`."""
+        return self.logits(images).softmax(1)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the likeliest class, int64 (N,), an index into `classes`; arguments and errors as of `logits`."""
+        return self.logits(images).argmax(1)
+
+
+def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log(p / (1 - p)) of each row's class: (B, K) and int64 (B,) -> (B,); it orders as p does, unrounded."""
+    chosen = labels.to(logits.device)[:, None]
+    rest = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
+    return logits.gather(1, chosen)[:, 0] - rest
+
+
+class _ScatteringOptions(Section):
+    scales: int = Field(ge=1, le=6)
+    directions: int = Field(ge=1, le=16)
+
+
+class LinearScattering(PrivateClassifier):
+    """Linear softmax on normalized scattering features, which know no data; see `Scattering.normalized`.
+
+    Args:
+        image_shape: (C, H, W).
+        classes: Names.
+        scales: J; None = by size.
+        directions: L.
+
+    Attributes:
+        weight: (K, D), the last column of which is the bias.
+    """
+
+    network = "scattering"
+
+    def __init__(
+        self, image_shape: Sequence[int], classes: Sequence[str], *, scales: int | None = None, directions: int = 8
+    ) -> None:
+        super().__init__(image_shape, classes)
+        _, height, width = self.image_shape
+        self.scales = scales_of(height, width) if scales is None else scales
+        self.directions = directions
+        maps, rows, columns = scattering_shape(self.image_shape, self.scales, directions)
+        self.num_features = maps * rows * columns + 1
+        self.weight = nn.Parameter(torch.zeros(len(classes), self.num_features))
+        self._scattering: list[Scattering] = []  # made when it is first used; it has no weights
+
+    def options(self) -> dict[str, Any]:
+        """See `PrivateClassifier`."""
+        return {"scales": self.scales, "directions": self.directions}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """See `PrivateClassifier`."""
+        checked = build(_ScatteringOptions, options, "the network")
+        return cls(image_shape, classes, scales=checked.scales, directions=checked.directions)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) to features (B, D) of norm at most 1, the constant coordinate included.
+
+        The constant coordinate is why a linear layer without a free bias has one: the gradient of a record is the
+        product of its residual and these features, so that its norm is at most that of the residual.
+        """
+        if not self._scattering:
+            self._scattering.append(Scattering(self.image_shape, self.scales, self.directions))
+        vectors = self._scattering[0].to(images.device).normalized(images)
+        constant = torch.full_like(vectors[:, :1], _CONSTANT)
+        return torch.cat([vectors * (1 - _CONSTANT**2) ** 0.5, constant], 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
+        return self.features(images) @ self.weight.T
+
+
+class _CnnOptions(Section):
+    width: int = Field(ge=1, le=1024)
+
+
+class GroupNormCnn(PrivateClassifier):
+    """Two convolutions with group normalization and tanh, and a linear layer on 4 x 4 positions: few weights.
+
+    Papernot et al. (2021), "Tempered sigmoid activations for deep learning with differential privacy": bounded
+    activations keep gradients within the clip norm.
+
+    Args:
+        image_shape: (C, H, W).
+        classes: Names.
+        width: Feature maps of the first convolution; the second has twice as many.
+        seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    """
+
+    network = "cnn"
+
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes)
+        channels, height, image_width = self.image_shape
+        stride = 1
+        while max(height, image_width) > _BODY_PX * stride:
+            stride *= 2
+        with seeded_init(seed):
+            self.body = nn.Sequential(
+                nn.Conv2d(channels, width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
+                group_norm(width),
+                nn.Tanh(),
+                nn.Conv2d(width, 2 * width, 3, 2, padding=1),
+                group_norm(2 * width),
+                nn.Tanh(),
+                nn.AdaptiveAvgPool2d(4),
+                nn.Flatten(),
+            )
+            self.head = nn.Linear(2 * width * 16, len(classes))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.width = width
+
+    def options(self) -> dict[str, Any]:
+        """See `PrivateClassifier`."""
+        return {"width": self.width}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """See `PrivateClassifier`."""
+        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+NETWORKS: dict[str, type[PrivateClassifier]] = {kind.network: kind for kind in (LinearScattering, GroupNormCnn)}
+
+
+def described_classifier(
+    network: str, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]
+) -> PrivateClassifier:
+    """Return the classifier that a release describes, without weights, on torch's meta device.
+
+    Raises:
+        InputError: If it describes none; everything is checked as an enemy's.
+    """
+    if network not in NETWORKS:
+        raise InputError(f"there is no classifier network '{network}'. {nearest_hint(network, NETWORKS)}")
+    with torch.device("meta"):
+        return NETWORKS[network].from_options(options, image_shape, classes)

@@ -1,0 +1,155 @@
+"""A classifier as what is given away: its weights, what its network is made of, and the names of its classes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import Field
+
+from idpgan.checks import typed
+from idpgan.config import Section, build
+from idpgan.data.labels import check_class_names
+from idpgan.errors import InputError
+from idpgan.files import parse_json, read_plain, write_bytes_atomic
+from idpgan.models.checkpoint import (
+    CLASSIFIER_WEIGHTS,
+    CONFIG,
+    MOST_TEXT_BYTES,
+    is_classifier,
+    most_weight_bytes,
+    put_weights,
+    weight_bytes,
+)
+from idpgan.models.private_classifier import PrivateClassifier, described_classifier
+from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.folder import PRIVACY
+from idpgan.release.generator import public_of_a_run, shown_shape
+from idpgan.release.received import read_privacy
+
+
+class _Described(Section):
+    """The entry "classifier" of config.json."""
+
+    network: str = Field(max_length=40)
+    options: dict[str, int]
+    image_shape: tuple[int, int, int]
+    classes: tuple[str, ...] = Field(min_length=2, max_length=1 << 16)
+
+
+class ClassifierArtifact:
+    """See `idpgan.release.artifact.Artifact`.
+
+    Args:
+        classifier: What is given away, in eval mode.
+    """
+
+    kind: ClassVar[str] = "classifier"
+
+    def __init__(self, classifier: PrivateClassifier) -> None:
+        self.classifier = classifier
+
+    def files(self) -> Mapping[str, int]:
+        """See `Artifact`."""
+        return {CLASSIFIER_WEIGHTS: most_weight_bytes(self.classifier)}
+
+    def describe(self) -> dict[str, Any]:
+        """See `Artifact`."""
+        made = self.classifier
+        return {
+            "network": made.network,
+            "options": made.options(),
+            "image_shape": list(made.image_shape),
+            "classes": list(made.classes),
+        }
+
+    def write(self, folder: Path) -> None:
+        """See `Artifact`."""
+        write_bytes_atomic(folder / CLASSIFIER_WEIGHTS, weight_bytes(self.classifier))
+
+    @classmethod
+    def from_description(cls, described: Any) -> Self:
+        """See `Artifact`; the classifier is on torch's meta device until `read`."""
+        checked = build(_Described, described, f"classifier of {CONFIG}")
+        check_class_names(checked.classes)
+        return cls(described_classifier(checked.network, checked.options, checked.image_shape, checked.classes))
+
+    def read(self, files: Mapping[str, bytes]) -> list[str]:
+        """See `Artifact`."""
+        put_weights(self.classifier, files[CLASSIFIER_WEIGHTS], Path(CLASSIFIER_WEIGHTS), what="classifier")
+        self.classifier.eval()
+        return []
+
+    def subject(self, facts: CardFacts) -> Subject:
+        """See `Artifact`: a model card."""
+        made = self.classifier
+        shape = ", ".join(map(str, made.image_shape))
+        names = ", ".join(map(plain, made.classes))
+        return Subject(
+            title=f"Classifier of {facts.data} images, method {facts.method}",
+            heading="The classifier",
+            section=(
+                f"{shown_shape(made.image_shape)}, {len(made.classes)} classes: {names}.\n"
+                f"Weights in `{CLASSIFIER_WEIGHTS}`, the network and the run's settings in `{CONFIG}`.\n\n"
+                "```python\nimport idpgan\n"
+                f'classifier = idpgan.load_classifier("FOLDER")  # images (N, {shape}), uint8 or in [-1, 1]\n'
+                "classifier.predict(images)        # (N,) indices into classifier.classes\n"
+                f"classifier.probabilities(images)  # (N, {len(made.classes)})\n"
+                "classifier.privacy                # what protects the training images\n```"
+            ),
+            covered=(
+                "This classifier, and whatever it says of any image, is covered by the **proven** guarantee below. It "
+                "protects the training images, not the images that it is asked about."
+            ),
+            unprotected="Do not hand this classifier to anyone who may not see the training images.",
+            head={"library_name": "idpgan", "pipeline_tag": "image-classification"},
+            tags=("image-classification",),
+            public=public_of_a_run(facts),
+        )
+
+
+@typed
+def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
+    """Load a released classifier on the CPU, in eval mode; no code is run, and no data is needed.
+
+    Args:
+        path: A run folder (its ``release/`` is read), a release folder, or ``classifier.safetensors`` in it.
+
+    Returns:
+        The classifier: ``.predict(images)``, ``.probabilities(images)``, ``.classes``, and ``.privacy``, the report of
+        its release as it states it (`idpgan verify` checks it).
+
+    Raises:
+        InputError: If it is none, or a file is missing or damaged.
+    """
+    source = Path(path)
+    if not is_classifier(source):
+        raise InputError(
+            f"{source} is no released classifier: there is no {CLASSIFIER_WEIGHTS}. Name a finished run of a "
+            "classifier, or its release folder."
+        )
+    folder = source if source.is_dir() else source.parent
+    folder = folder if (folder / CLASSIFIER_WEIGHTS).is_file() else folder / "release"
+    missing = [name for name in (CONFIG, PRIVACY) if not (folder / name).exists()]
+    if missing:
+        raise InputError(
+            f"{folder / missing[0]} is missing, so the classifier cannot be loaded. Copy the folder again."
+        )
+    artifact = _artifact(folder / CONFIG)
+    classifier, weights = artifact.classifier, folder / CLASSIFIER_WEIGHTS
+    content = read_plain(weights, most_weight_bytes(classifier), follow=True)
+    put_weights(classifier, content, weights, what="classifier")
+    classifier.privacy = read_privacy(folder / PRIVACY).report
+    return classifier.eval()
+
+
+def _artifact(config: Path) -> ClassifierArtifact:
+    try:
+        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{config} does not describe a classifier of idpgan ({error}). Copy the folder again."
+        ) from error
+    return ClassifierArtifact.from_description(described)

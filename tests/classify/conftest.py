@@ -1,0 +1,35 @@
+"""Finished runs of a second of both private classifiers, trained once for all tests of this folder."""
+
+import shutil
+
+import pytest
+
+from idpgan import jobs
+from idpgan.classify.registry import REGISTRY
+
+DIGITS = {"data": {"name": "digits"}, "privacy": {"epsilon": 3.0, "delta": 1e-5}}
+SMALL = {
+    "scattering-linear": {"training": {"steps": 6, "tick_steps": 2}},
+    "dp-sgd": {"method": {"width": 4}, "training": {"steps": 6, "batch_size": 60, "tick_steps": 2}},
+}
+
+
+def config_of(name, **sections):
+    """A run of six steps; ``sections`` are put in."""
+    table = {**DIGITS, **SMALL[name]}
+    for section, keys in {"method": {"name": name}, **sections}.items():
+        table[section] = {**table.get(section, {}), **keys}
+    table["method"]["name"] = name
+    return REGISTRY.build_config(table, "the test")
+
+
+@pytest.fixture(scope="session", params=sorted(SMALL))
+def finished(request, tmp_path_factory):
+    """A finished run of each method."""
+    return jobs.start(config_of(request.param), tmp_path_factory.mktemp("classify") / request.param).run.path
+
+
+@pytest.fixture
+def release(finished, tmp_path):
+    """A copy of its release, to be tampered with."""
+    return shutil.copytree(finished / "release", tmp_path / "release")

@@ -1,0 +1,159 @@
+"""What a step of a private classifier reads, adds and charges."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from idpgan.classify.registry import REGISTRY
+from idpgan.data.images import Images
+from idpgan.data.load import Split, known_shape
+from idpgan.errors import ConfigError
+from idpgan.models.config import ModelConfig
+from idpgan.privacy import Ledger, Noise, Relation, Unit
+from idpgan.privacy.accounting import compose_epsilon
+from tests.classify.conftest import SMALL, config_of
+
+NAMES = sorted(SMALL)
+CLASSES = ("a", "b", "c")
+
+
+def split_of(num=12, seed=0, labels=True):
+    """Random private images of three classes; nothing else."""
+    rng = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (num, 1, 8, 8), generator=rng, dtype=torch.uint8)
+    images = Images(pixels, torch.arange(num) % 3, CLASSES) if labels else Images(pixels)
+    nobody = images.select(torch.arange(0))
+    return Split(nobody, images, nobody, nobody)
+
+
+def method_of(name, split, seed=1, **sections):
+    config = config_of(name, **{"privacy": {"epsilon": 1e6, "delta": 1e-3, "noise_multiplier": 1.0}} | sections)
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+    return REGISTRY.load_method(name).Method(
+        config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
+    )
+
+
+def sums_of(method, monkeypatch, steps=1):
+    """The sums of each step as they are before the noise, (steps, weights)."""
+    seen, plan = [], type(method.plan)
+    noisy_step = plan.noisy_step
+
+    def watched(self, optimizer, weights, sums, noise):
+        seen.append(torch.cat([part.flatten() for part in sums.values()]))
+        noisy_step(self, optimizer, weights, sums, noise)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "noisy_step", watched)
+        for step in range(1, steps + 1):
+            method.step(step)
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("clip_norm", [1e-3, 0.2])
+def test_a_null_record_moves_the_sum_by_at_most_the_clip_norm(name, clip_norm, monkeypatch):
+    split, section = split_of(), {"method": {"clip_norm": clip_norm}, "training": {"batch_size": 12}}
+    whole = sums_of(method_of(name, split, **section), monkeypatch)[0]
+    moved = []
+    for position in range(12):
+        private = split.private.zeroed_out(torch.tensor([position]))
+        without = sums_of(method_of(name, dataclasses.replace(split, private=private), **section), monkeypatch)[0]
+        moved.append(float((whole - without).norm()))
+    assert max(moved) <= clip_norm
+    if clip_norm == 1e-3:  # every gradient is longer, and the bound is reached
+        assert min(moved) > 0.999 * clip_norm
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_null_records_alone_add_nothing(name, monkeypatch):
+    split = split_of()
+    split = dataclasses.replace(split, private=split.private.zeroed_out(torch.arange(12)))
+    assert float(sums_of(method_of(name, split, training={"batch_size": 12}), monkeypatch).abs().max()) == 0
+
+
+def test_the_linear_sum_is_that_of_gradients_taken_record_by_record(monkeypatch):
+    split = split_of()
+    method = method_of("scattering-linear", split)
+    sums = sums_of(method, monkeypatch, steps=3)[2].view(3, -1)
+    again = method_of("scattering-linear", split)
+    again.step(1), again.step(2)
+    features = again._features()
+    plan, weights = again.plan, {"weight": again.newest.weight}
+
+    def loss(weights, row, label):
+        return torch.nn.functional.cross_entropy((weights["weight"] @ row)[None], label[None])
+
+    expected = plan.clipped_sum(loss, weights, (features, split.private.labels), physical_batch=5).sums["weight"]
+    assert torch.allclose(sums, expected, atol=1e-6)
+    assert float(sums.norm()) > 0.1
+
+
+def test_features_have_norm_one_with_their_constant():
+    method = method_of("scattering-linear", split_of())
+    features = method._features()
+    assert torch.allclose(features.norm(dim=1), torch.ones(12))
+    assert torch.equal(features[:, -1], features[0, -1].expand(12))
+    assert float(method.newest.features(torch.zeros(1, 1, 8, 8)).norm()) <= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_going_on_from_a_state_is_the_same_bit_for_bit(name):
+    whole, first = method_of(name, split_of()), method_of(name, split_of())
+    for step in range(1, 7):
+        whole.step(step)
+    for step in range(1, 4):
+        first.step(step)
+    second = method_of(name, split_of(), seed=2)
+    second.load_state(first.state())
+    for step in range(4, 7):
+        second.step(step)
+    for kind in ("product", "newest"):
+        wanted, found = (getattr(method, kind).state_dict() for method in (whole, second))
+        assert all(torch.equal(wanted[key], found[key]) for key in wanted)
+    other = method_of(name, split_of(), seed=2)
+    for step in range(1, 7):
+        other.step(step)
+    key = next(iter(wanted))
+    assert not torch.equal(other.product.state_dict()[key], whole.product.state_dict()[key])  # the comparison can fail
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_plans_what_it_may_spend(name):
+    config = config_of(name)
+    events = config.planned_events(known_shape(config.data))
+    assert 2.99 < compose_epsilon(events, 1e-5) <= 3.0
+    assert (events[0].count, str(events[0].relation)) == (6, "zero-out-one")
+    rate = events[0].sample_rate
+    assert rate == (1.0 if name == "scattering-linear" else 60 / known_shape(config.data).num_private)
+
+
+def test_all_images_in_every_step_are_one_gaussian_mechanism():
+    config = config_of("scattering-linear", privacy={"noise_multiplier": 20.0})
+    event = config.planned_events(known_shape(config.data))[0]
+    gaussian = dataclasses.replace(event, kind="gaussian", sample_rate=None)
+    assert compose_epsilon([event], 1e-5) == compose_epsilon([gaussian], 1e-5)
+
+
+def test_the_learning_rate_follows_from_what_the_noise_adds_up_to():
+    config = config_of("scattering-linear", training={"steps": 80})
+    plan = config.plan(1295)
+    walk = config.learning_rate(1295) * plan.noise_multiplier * plan.clip_norm * math.sqrt(80) / (0.1 * plan.divisor)
+    assert walk == pytest.approx(2.0)
+    assert config_of("scattering-linear", method={"learning_rate": 7.0}).learning_rate(1295) == 7.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_trained_is_refused_in_one_line(name):
+    split = split_of(labels=False)
+    with pytest.raises(ConfigError, match="at least 2 classes"):
+        method_of(name, split)
+    tiny = Images(torch.zeros(12, 1, 7, 7, dtype=torch.uint8), torch.arange(12) % 3, CLASSES)
+    with pytest.raises(ConfigError, match="sides of 8 to 512 pixels"):
+        method_of(name, dataclasses.replace(split_of(), private=tiny))
+    with pytest.raises(ConfigError, match=r"Leave \[model\] out"):
+        method_of(name, split_of(), model=ModelConfig(width=4).model_dump())
+    with pytest.raises(ConfigError, match=r"'privacy\.delta' .* has no default"):
+        REGISTRY.build_config({"method": {"name": name}, "privacy": {"epsilon": 1.0}}, "the test")
