@@ -230,9 +230,13 @@ def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monk
     def stopped(*_):
         os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before, held = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(jobs, "load", stopped)
-    assert one_line(run("train", *tiny, "--out", tmp_path / "run"), "stopped by", code=code)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
+    try:
+        assert one_line(run("train", *tiny, "--out", tmp_path / "run"), "stopped by", code=code)
+    finally:
+        signal.signal(signal.SIGINT, held)
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
 
