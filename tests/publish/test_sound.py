@@ -69,7 +69,7 @@ def test_proven_is_what_was_asked_for_or_less(unit, law, delta):
 
 
 @pytest.mark.parametrize(("unit", "distance"), [(Unit.PIXEL, 1), (Unit.COLUMN, 60), (Unit.IMAGE, 60 * 150)])
-def test_pure_noise_has_the_scale_of_math_md(unit, distance):
+def test_pure_noise_has_the_scale_of_its_unit(unit, distance):
     images = pictures(8, 60, 150)
     noise = release(images, "lap", epsilon=0.5, unit=unit, noise=Noise.fixed(1)).images - images
     flat, scale = noise.flatten().numpy(), distance / 0.5
