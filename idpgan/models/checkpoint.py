@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from idpgan.checks import typed
-from idpgan.config import build
+from idpgan.config import Section, build
 from idpgan.data.labels import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
-from idpgan.models.generator import Generator
+from idpgan.models.generator import MOST_CANDIDATES, Generator
+from idpgan.models.private_classifier import described_classifier
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -28,6 +30,14 @@ MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 _MOST_HEADER_BYTES = 1 << 20  # of the weights, beside the numbers
 CLASSIFIER_WEIGHTS = "classifier.safetensors"
 _AGAIN = "Copy the release folder again, or release the generator again"
+
+
+class _Teacher(Section):
+    """The entry "teacher" of a described generator."""
+
+    network: str
+    options: dict[str, Any]
+    candidates: int = Field(ge=1, le=MOST_CANDIDATES)
 
 
 def save_generator(
@@ -66,11 +76,19 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
     if len(names) != generator.num_classes:
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
     check_class_names(names)
-    return {
+    described = {
         "model": generator.config.model_dump(mode="json"),
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
+    teacher = generator.teacher
+    if teacher is not None:
+        described["teacher"] = {
+            "network": teacher.network,
+            "options": teacher.options(),
+            "candidates": generator.candidates,
+        }
+    return described
 
 
 def weight_bytes(network: nn.Module) -> bytes:
@@ -171,7 +189,19 @@ def build_described(described: Any, path: Path) -> Generator:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     generator.classes = tuple(classes)
+    if "teacher" in described:
+        return _taught(generator, described["teacher"], path)
     return generator
+
+
+def _taught(generator: Generator, described: Any, path: Path) -> Generator:
+    """Give a generator the teacher that its description names, without weights, on torch's meta device."""
+    try:
+        wanted = build(_Teacher, described, "generator.teacher")
+        teacher = described_classifier(wanted.network, wanted.options, generator.image_shape, generator.classes)
+        return generator.taught_by(teacher, wanted.candidates)
+    except (ConfigError, InputError) as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def most_weight_bytes(network: nn.Module) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +16,10 @@ from idpgan.errors import InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
+from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.progress import Progress, silent
 
+MOST_CANDIDATES = 100  # that are drawn for one image
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 
 
@@ -30,6 +34,9 @@ class Generator(nn.Module):
     Attributes:
         num_classes: Classes that the generator is conditioned on, 0 for none.
         classes: Their names, "0", "1", ... until a loaded checkpoint or the caller names them.
+        teacher: A classifier of the same classes, which chooses among candidates; None = each image is drawn once.
+        candidates: Images that are drawn for each one that `sample` returns: that which the teacher finds most like the
+            class asked for. 1 without a teacher.
 
     Raises:
         ConfigError: If classes are asked for and there are none.
@@ -42,6 +49,25 @@ class Generator(nn.Module):
         self.latent_dim = latent_dim
         self.num_classes = classes_of(config, num_classes)
         self.classes: tuple[str, ...] = tuple(map(str, range(self.num_classes)))
+        self.teacher: PrivateClassifier | None = None
+        self.candidates = 1
+
+    def taught_by(self, teacher: PrivateClassifier, candidates: int) -> Self:
+        """Return this generator, the same weights and no copy of them, with a teacher.
+
+        Raises:
+            InputError: If there are fewer than one candidates, or the two do not have the same classes.
+        """
+        checks.whole(candidates, "candidates", 1)
+        if not self.num_classes or len(teacher.classes) != self.num_classes:
+            raise InputError(
+                f"A teacher of {len(teacher.classes)} classes has nothing to choose for a generator of "
+                f"{self.num_classes}. They must have the same classes."
+            )
+        taught = copy.copy(self)
+        taught._modules = dict(self._modules)  # copy.copy shares it, and the teacher would be of both
+        taught.teacher, taught.candidates = teacher, candidates
+        return taught
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate one image per latent vector: (B, C, H, W) in [-1, 1].
@@ -95,18 +121,36 @@ class Generator(nn.Module):
         checks.whole(batch_size, "batch_size", 1)
         check_memory(4 * num * math.prod(self.image_shape), f"{num:,} images", "Draw fewer at once, with other seeds.")
         chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
-        device = next(self.parameters()).device
         images = torch.empty(num, *self.image_shape)
         done = 0
-        with _eval_mode(self), torch.no_grad():
-            for latent in _latents(num, self.latent_dim, seed):
-                for z in latent.split(batch_size):
-                    part = slice(done, done + len(z))
-                    of_part = None if chosen is None else chosen[part].to(device)
-                    images[part] = self(z.to(device), of_part).cpu()
-                    done = part.stop
-                    progress("sample", done, num)
+        for drawn in self._batches(num, chosen, seed, batch_size):
+            images[done : done + len(drawn)] = self._best(drawn, None if chosen is None else chosen[done:])
+            done += len(drawn)
+            progress("sample", done, num)
         return images
+
+    def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:
+        """Return all candidates of the images of ``sample(num, seed=seed)``, (num, candidates, C, H, W)."""
+        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, 500)))
+
+    def _batches(self, num: int, labels: Tensor | None, seed: int | None, batch_size: int) -> Iterator[Tensor]:
+        """Yield candidates of images, (B, candidates, C, H, W) on the CPU, in eval mode and without gradients."""
+        device, done = next(self.parameters()).device, 0
+        for latent in _latents(num, self.candidates * self.latent_dim, seed):
+            for z in latent.split(max(batch_size // self.candidates, 1)):
+                part = None if labels is None else labels[done : done + len(z)].repeat_interleave(self.candidates)
+                with _eval_mode(self), torch.no_grad():
+                    images = self(z.reshape(-1, self.latent_dim).to(device), None if part is None else part.to(device))
+                yield images.view(len(z), self.candidates, *self.image_shape).cpu()
+                done += len(z)
+
+    def _best(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Choose one of the candidates (B, candidates, C, H, W) of each image: the one that the teacher prefers."""
+        if self.teacher is None or labels is None or self.candidates == 1:
+            return images[:, 0]
+        many = labels[: len(images)].repeat_interleave(self.candidates)
+        odds = log_odds(self.teacher.logits(images.flatten(0, 1)), many)
+        return images[torch.arange(len(images)), odds.view(len(images), -1).argmax(1).cpu()]
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | int, num: int) -> Tensor:
         if not self.num_classes:

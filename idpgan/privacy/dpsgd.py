@@ -192,7 +192,13 @@ class DPSGDPlan:
 
     @full_precision()
     def clipped_outer_sum(
-        self, residuals: Tensor, features: Tensor, *, null: Tensor | None = None, total: Tensor | None = None
+        self,
+        residuals: Tensor,
+        features: Tensor,
+        *,
+        null: Tensor | None = None,
+        weights: Tensor | None = None,
+        total: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         r"""Sum ``g_i min(1, C / ||g_i||)`` where ``g_i = r_i f_i^T``, as a linear layer has it: no g_i is ever made.
 
@@ -200,25 +206,30 @@ class DPSGDPlan:
         clipping scales r_i, and the sum is one matrix product.
 
         Sensitivity, L2, zero-out-one: C, as for `clipped_sum`, whose remarks on rounding and on what is not finite hold
-        here too: norms, factors and products are float64.
+        here too: norms, factors and products are float64. For unit person the weights of one person's rows add up to at
+        most 1, so that the person's term has norm at most C (triangle inequality).
 
         Args:
             residuals: (B, K), row i a function of record i.
             features: (B, D), likewise.
             null: bool (B,), which records are null; None = none.
+            weights: (B,) in [0, 1], each row's share of its unit; None = every row is a unit.
             total: (K, D) float64 to add to, so that records may come in parts; None = zero.
 
         Returns:
             The sum, (K, D) float64, and the norms (B,) before clipping, not finite where the record counted as zero.
         """
         num = len(residuals)
-        if len(features) != num or (null is not None and null.shape != (num,)):
-            raise ValueError("residuals, features and the mask of null records must have B rows.")
+        if len(features) != num or any(part is not None and part.shape != (num,) for part in (null, weights)):
+            raise ValueError("residuals, features, weights and the mask of null records must have B rows.")
+        if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):  # NaN fails it too
+            raise ValueError("weights are shares of a unit, in 0 .. 1.")
         left, right = residuals.double(), features.double()
         norms = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1)
         norms = norms if null is None else norms.masked_fill(null, torch.nan)
         finite = norms.isfinite()[:, None]
         factor = (self.clip_norm * (1 - _SLACK) / norms[:, None]).clamp(max=1.0)
+        factor = factor if weights is None else factor * weights.double()[:, None]
         left = torch.where(finite, left * factor, 0.0)
         if not bool(finite.all()):
             right = torch.where(finite, right, 0.0)

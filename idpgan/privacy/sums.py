@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -84,8 +84,14 @@ class CellSums:
         relation: Relation,
         nonnegative: bool = False,
         most_per_unit: int = 1,
+        factor: float = 1.0,
+        beside: Callable[[float], Sequence[Event]] = lambda multiplier: (),
     ) -> CellSums:
         """Return the release with the least noise that costs at most (epsilon, delta).
+
+        Args:
+            factor: Noise multiplier of this release in multiples of that which is looked for.
+            beside: Maps the multiplier to what else is released from the same records and budget.
 
         Raises:
             InputError: If the budget is impossible, above all delta = 0 with Gaussian noise.
@@ -96,7 +102,11 @@ class CellSums:
             cls, num_cells, dimensions, law, unit=unit, relation=relation, nonnegative=nonnegative,
             most_per_unit=most_per_unit,
         )  # fmt: skip
-        return with_noise(noise_multiplier=calibrate(lambda m: [with_noise(noise_multiplier=m).event], epsilon, delta))
+
+        def events(multiplier: float) -> list[Event]:
+            return [with_noise(noise_multiplier=factor * multiplier).event, *beside(multiplier)]
+
+        return with_noise(noise_multiplier=factor * calibrate(events, epsilon, delta))
 
     @property
     def grid(self) -> Grid:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
 
 
 class GivesGenerator:
-    """A method whose product is its attribute ``generator``; see `idpgan.release.artifact.GivesAway`."""
+    """A method whose product is its attribute ``generator``; see `idpgan.release.artifact.GivesAway`.
+
+    Attributes:
+        teacher: A private classifier that chooses among the candidates of a released generator; None = none does.
+        candidates: Drawn for each image then.
+    """
 
     generator: Generator
+    teacher: LinearScattering | None = None
+    candidates: int | None = None
 
     @property
     def product(self) -> Generator:
@@ -19,4 +28,7 @@ class GivesGenerator:
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """See `GivesAway`."""
-        return GeneratorArtifact(self.product, config.samples)
+        generator = self.generator
+        if self.teacher is not None and self.candidates is not None:
+            generator = generator.taught_by(balanced(self.teacher, generator), self.candidates)
+        return GeneratorArtifact(generator, config.samples)

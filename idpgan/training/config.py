@@ -123,12 +123,19 @@ class RunConfig(Section):
         Args:
             described: What an `idpgan.release.artifact.Artifact` says of itself, well formed.
         """
-        problems = []
+        problems, teacher = [], described.get("teacher")
+        if (None if teacher is None else teacher.get("candidates")) != self.candidates:
+            problems.append("the generator has another teacher than the run's, or chooses among other candidates.")
         if described.get("model") != self.model.model_dump(mode="json"):
             problems.append("the generator is not of the run's [model].")
         if described.get("samples") != self.release.samples:
             problems.append(f"{described.get('samples')} samples are shown, not release.samples.")
         return problems
+
+    @property
+    def candidates(self) -> int | None:
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
+        return None
 
     def stated_delta(self, num_private: int) -> float:
         """Return the delta at which epsilon is stated: the configured one, or the default for N private images.

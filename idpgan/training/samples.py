@@ -58,6 +58,21 @@ def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor
     return make_grid(to_uint8(images), columns)
 
 
+def sample_grids(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
+    """Return the grids of all candidates of `sample_grid`, uint8 (candidates, C, H, W); one without a teacher."""
+    columns = _columns(generator)
+    images = generator.sample_candidates(-(-num // columns) * columns, seed)
+    return torch.stack([make_grid(to_uint8(each), columns) for each in images.unbind(1)])
+
+
+def cell_maxima(grids: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Return the largest number in each cell of grids (G, C, H', W') laid out by `make_grid`: (G, rows, columns)."""
+    _, height, width = image_shape
+    padded = torch.nn.functional.pad(grids, (0, GAP_PX, 0, GAP_PX))
+    cells = padded.unflatten(2, (-1, height + GAP_PX)).unflatten(4, (-1, width + GAP_PX))
+    return cells.amax(dim=(1, 3, 5))
+
+
 def sample_grid_shape(generator: Generator, *, num: int = 64) -> tuple[int, int, int]:
     """Return the shape of `sample_grid`, without drawing anything."""
     columns, (channels, height, width) = _columns(generator), generator.image_shape

@@ -39,12 +39,13 @@ class _Watched(WatchedClassifier, ScatteringLinear):
         return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)
 
 
-def _make(
+def make(
     split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
-) -> _Watched:
+) -> WatchedClassifier:
+    """Build the method for canaries; see `idpgan.classify.audit.Make`."""
     section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
     config = Config(method=section, privacy=privacy, training=ScatteringLinearTraining(**training.model_dump()))
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 
-AUDIT = entry_of(INFO.name, _make, 1.0, _STEPS, _CLIP_NORM)
+AUDIT = entry_of(INFO.name, make, 1.0, _STEPS, _CLIP_NORM)

@@ -41,14 +41,26 @@ _ROWS = 1000  # images at once
 
 
 class ScatteringLinear(TrainsClassifier):
-    """The method as the loop sees it; see `TrainsClassifier`."""
+    """The method as the loop sees it; see `TrainsClassifier`.
+
+    Args:
+        shares: (N,) in [0, 1], each image's share of its person, for unit person; None = every image is a unit.
+    """
 
     newest: LinearScattering
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self,
+        config: Config,
+        split: Split,
+        *,
+        ledger: Ledger,
+        device: torch.device,
+        noise: Noise | None = None,
+        shares: Tensor | None = None,
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self._shares = None if shares is None else shares.to(device)
         self.training, self.config = config.training, config.method
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = torch.optim.SGD(
@@ -76,7 +88,8 @@ class ScatteringLinear(TrainsClassifier):
                 logits = rows @ weight.T
             residuals = logits.softmax(1) - one_hot(labels, logits.shape[1])
             losses.append(cross_entropy(logits, labels, reduction="none"))
-            norms.append(self.plan.clipped_outer_sum(residuals, rows, null=null, total=total)[1])
+            shares = None if self._shares is None else self._shares[index.to(self.device)]
+            norms.append(self.plan.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
         self.plan.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return step_statistics(torch.cat(losses), torch.cat(norms), self.plan.clip_norm) if losses else {}

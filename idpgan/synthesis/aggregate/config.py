@@ -12,10 +12,12 @@ from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
 from idpgan.models.features import PublicFeatures, RandomFeatures
+from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.teacher import beside_sums, check_teacher, teacher_events
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.signal import Signal
 
@@ -43,6 +45,9 @@ class AggregateConfig(MethodConfig):
         beta1: Decay of Adam's first moment.
         beta2: Decay of Adam's second moment.
         ema_decay: Weight of the past in the averaged generator.
+        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
+            0 = none. See `idpgan.synthesis.teacher`.
+        candidates: Images that the released generator draws for each one that the classifier chooses.
     """
 
     name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
@@ -64,6 +69,8 @@ class AggregateConfig(MethodConfig):
     beta1: float = Field(0.8, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
     ema_decay: float = Field(0.99, ge=0, lt=1)
+    teacher_share: float = Field(0.0, ge=0, le=0.95)
+    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
 
 
 class AggregatePrivacy(PrivacyConfig):
@@ -115,13 +122,19 @@ class Config(RunConfig):
         refuse_shared_people(self.privacy.unit, self.data)
         return self
 
+    @property
+    def candidates(self) -> int | None:
+        """See `RunConfig.candidates`."""
+        return self.method.candidates if self.method.teacher_share else None
+
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`."""
         return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
-        return (self.cell_sums(shape).event,)
+        sums = self.cell_sums(shape)
+        return (sums.event, *teacher_events(self.method.teacher_share, sums))
 
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
@@ -132,6 +145,7 @@ class Config(RunConfig):
             privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
         )
         assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
+        taught = f", and a classifier on {method.teacher_share:g} of the budget" if method.teacher_share else ""
         if shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
         if privacy.unit is Unit.PERSON:
@@ -140,7 +154,7 @@ class Config(RunConfig):
             claimed=claimed,
             proven=proven,
             audited=None,
-            reason=f"one release of noisy sums; noise: {noise[0].name}",
+            reason=f"one release of noisy sums{taught}; noise: {noise[0].name}",
             private=noise[0].private and proven.finite,
             public_assumptions=tuple(assumptions),
         )
@@ -179,6 +193,7 @@ class Config(RunConfig):
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
                 "unit = image."
             )
+        check_teacher(config.teacher_share, self.cell_sums(shape), classes_of(self.model, len(shape.classes)))
         if self.training.batch_size % rows:
             raise ConfigError(
                 f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
@@ -220,6 +235,7 @@ def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dime
         unit=privacy.unit,
         relation=privacy.relation,
         most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
+        **beside_sums(method.teacher_share, privacy.unit),
     )
 
 

@@ -45,6 +45,7 @@ from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.method import CriticScores, NoCriticError, Stats
 
@@ -100,12 +101,14 @@ class IdpAggregate(GivesGenerator):
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
         self.noise_std = self.sums.noise_std
+        self.teaching, self.candidates = teaching_beside(self.config.teacher_share, self.sums), config.candidates
 
     # The one private read --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Release the noisy sums, drop the private images, and start from what public images teach."""
-        released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
+        teacher = teacher_events(self.config.teacher_share, self.sums)
+        released = self.ledger.release([self.sums.event, *teacher], self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
         self._pretrain()
@@ -131,10 +134,11 @@ class IdpAggregate(GivesGenerator):
             self.features = self._public_features(network)
             if self.config.clusters > 1:
                 self.cells.find_clusters(self._embedding, self._public, self.training.seed)
-        vectors = private_vectors(
-            self._take_private(), self.features, self.cells, self.noise, motion=self.config.augment, cap=self._cap()
-        )
+        private, cap = self._take_private(), self._cap()
+        vectors = private_vectors(private, self.features, self.cells, self.noise, motion=self.config.augment, cap=cap)
         released = {"sums": self.sums(vectors, self.noise)}
+        if self.teaching is not None:
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
         released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         if self.cells.centroids is not None:
             released["centroids"] = self.cells.centroids
@@ -202,6 +206,8 @@ class IdpAggregate(GivesGenerator):
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
         self._private, self._released = None, released
+        if TEACHER in released:
+            self.teacher = teacher_of(released[TEACHER], self.shape, self.generator.classes).to(self.device)
         features = {
             name.removeprefix(_FEATURES): tensor for name, tensor in released.items() if name.startswith(_FEATURES)
         }

@@ -8,10 +8,11 @@ from idpgan.data.load import DataShape
 from idpgan.data.split import Sizes
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.audit import sums_case
 from idpgan.synthesis.gaussian import INFO
 from idpgan.synthesis.gaussian.config import Config
 from idpgan.synthesis.gaussian.moments import count_moments
+from idpgan.synthesis.sums_audit import sums_case, taught_case
+from idpgan.synthesis.teacher import teaching_beside
 
 _SHAPE, _LATENT, _CLASSES = (1, 8, 8), 10, 10  # of the release that stands for all
 _CAP = 20  # images of a person
@@ -21,7 +22,9 @@ def _of_run(config: Config, facts: RunFacts) -> AuditCase:
     classes = tuple(map(str, range(facts.num_classes)))
     shape = DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes)
     request = Request(config.privacy.epsilon, config.privacy.delta)
-    return sums_case(config.moment_sums(shape), request, facts.claimed, method=INFO.name)
+    sums = config.moment_sums(shape)
+    teaching = teaching_beside(config.method.teacher_share, sums)
+    return taught_case(sums, teaching, request, facts.claimed, method=INFO.name)
 
 
 def _case(request: Request) -> AuditCase:

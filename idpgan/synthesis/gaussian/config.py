@@ -12,12 +12,14 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.footprint import generator_bytes
+from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
 from idpgan.synthesis.gaussian.moments import count_moments
+from idpgan.synthesis.teacher import beside_sums, check_teacher, teacher_events
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 
@@ -33,12 +35,17 @@ class GaussianConfig(MethodConfig):
             means less noise, and less of what makes the image different.
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
+        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
+            0 = none. See `idpgan.synthesis.teacher`.
+        candidates: Images that the released generator draws for each one that the classifier chooses.
     """
 
     name: Literal["gaussian"] = "gaussian"
     contrast: float = Field(0.35, gt=0, le=1)
     clip: float = Field(0.7, gt=0, le=100)
     count_share: float = Field(0.2, gt=0, lt=1)
+    teacher_share: float = Field(0.0, ge=0, le=0.95)
+    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
 
 
 class GaussianPrivacy(AggregatePrivacy):
@@ -79,19 +86,26 @@ class Config(RunConfig):
         refuse_shared_people(self.privacy.unit, self.data)
         return self
 
+    @property
+    def candidates(self) -> int | None:
+        """See `RunConfig.candidates`."""
+        return self.method.candidates if self.method.teacher_share else None
+
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `RunConfig.ledger_terms`."""
         return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
-        return (self.moment_sums(shape).event,)
+        sums = self.moment_sums(shape)
+        return (sums.event, *teacher_events(self.method.teacher_share, sums))
 
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy = self.privacy
+        privacy, share = self.privacy, self.method.teacher_share
+        taught = f", and a classifier on {share:g} of the budget" if share else ""
         assumptions = ["the vector of an image: its functions, center, scale and clip, fixed before any private image"]
         if shape.sizes.public:
             assumptions.append("center and scale, learned from public images")
@@ -103,7 +117,7 @@ class Config(RunConfig):
             ),
             proven=proven,
             audited=None,
-            reason=f"one release of noisy sums of moments; noise: {noise[0].name}",
+            reason=f"one release of noisy sums of moments{taught}; noise: {noise[0].name}",
             private=noise[0].private and proven.finite,
             public_assumptions=tuple(assumptions),
         )
@@ -113,6 +127,7 @@ class Config(RunConfig):
         classes = classes_of(self.model, len(shape.classes))
         rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
         needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
+        check_teacher(self.method.teacher_share, self.moment_sums(shape), classes)
         check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
         if self.privacy.unit is Unit.PERSON and not shape.has_people:
             raise ConfigError(
@@ -136,4 +151,5 @@ class Config(RunConfig):
             unit=privacy.unit,
             relation=privacy.relation,
             most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
+            **beside_sums(self.method.teacher_share, privacy.unit),
         )

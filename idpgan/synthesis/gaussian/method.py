@@ -26,6 +26,7 @@ from idpgan.synthesis.gaussian.config import Config
 from idpgan.synthesis.gaussian.estimate import estimate_normals
 from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -55,7 +56,7 @@ class GaussianMoments(GivesGenerator):
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         self._run, self._data, self.ledger = config, split.shape, ledger
-        self.noise = noise or Noise.system()
+        self.noise, self._device = noise or Noise.system(), device
         self._private: Images | None = split.private
         self._public = split.public
         config.check(split.shape)
@@ -73,10 +74,12 @@ class GaussianMoments(GivesGenerator):
             count_share=settings.count_share,
         )
         self.sums = config.moment_sums(split.shape)
+        self.teaching, self.candidates = teaching_beside(settings.teacher_share, self.sums), config.candidates
 
     def prepare(self) -> None:
         """Release the noisy sums, drop the private images, and make the generator of them."""
-        released = self.ledger.release([self.sums.event], self._release, noise=self.noise)
+        teacher = teacher_events(self._run.method.teacher_share, self.sums)
+        released = self.ledger.release([self.sums.event, *teacher], self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
 
@@ -91,7 +94,10 @@ class GaussianMoments(GivesGenerator):
         cap = privacy.most_per_person if privacy.unit is Unit.PERSON else None
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
         sums = self.sums(vectors, self.noise)
-        return {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        if self.teaching is not None:
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self._device, noise=self.noise).cpu()
+        return released
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
@@ -99,6 +105,9 @@ class GaussianMoments(GivesGenerator):
         self.moments.set_public(released["center"], released["variance"])
         normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
         self.generator.set_moments(normals.mean, normals.factor)
+        if TEACHER in released:
+            shape, classes = self.generator.image_shape, self.generator.classes
+            self.teacher = teacher_of(released[TEACHER], shape, classes).to(self._device)
 
     @property
     def noises(self) -> tuple[Noise, ...]:

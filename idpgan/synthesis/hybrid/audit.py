@@ -11,19 +11,28 @@ from idpgan.audit.statistics import likelihood_ratio
 from idpgan.data.load import known_shape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.audit import differing_totals, released_sums
+from idpgan.synthesis.aggregate.audit import released_sums
 from idpgan.synthesis.dp_gan.audit import Steps, canary_case, planned_steps, steps_of
 from idpgan.synthesis.hybrid.method import Config
+from idpgan.synthesis.sums_audit import differing_totals, teacher_steps
+from idpgan.synthesis.teacher import Teaching, teaching_beside
 
 _SHARE = 0.1  # of epsilon for the release of sums, the default
 _CELLS, _DIMENSIONS = 10, 64  # of that release
 
 
-def sums_and_steps_case(sums: CellSums, steps: Steps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of the release of sums and the critic steps: the sum of both log-likelihood ratios.
+def sums_and_steps_case(
+    sums: CellSums,
+    steps: Steps,
+    request: Request,
+    claimed: Guarantee | None = None,
+    teaching: Teaching | None = None,
+) -> AuditCase:
+    """Return the case of the release of sums, a teacher perhaps, and the critic steps: all log-likelihood ratios added.
 
     The steps are those of a run or of a plan; None as claim = what was asked for.
     """
+    taught = None if teaching is None else teacher_steps(teaching)
     absent, present = differing_totals(sums)
     mechanism, grid = sums.mechanism, sums.grid
     ratio = likelihood_ratio(mechanism, grid)(absent, present)
@@ -32,9 +41,12 @@ def sums_and_steps_case(sums: CellSums, steps: Steps, request: Request, claimed:
         played = steps.play(there, noise)
         totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
         played[:, 0] += ratio(grid.value(mechanism(totals, noise)))
+        if taught is not None:
+            played[:, 0] += taught.play(there, noise)[:, 0]
         return played
 
-    return canary_case("hybrid", steps, (sums.event, steps.event), play, request, claimed)
+    events = (sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
+    return canary_case("hybrid", steps, events, play, request, claimed)
 
 
 def _build(request: Request) -> AuditCase:
@@ -49,7 +61,8 @@ def _of_run(config: Config, facts: RunFacts) -> AuditCase:
     first, second = config.aggregate_part(), config.dp_gan_part(known_shape(config.data))
     sums = released_sums(first.method, first.privacy, facts)
     request = Request(config.privacy.epsilon, config.privacy.delta)
-    return sums_and_steps_case(sums, steps_of(second), request, facts.claimed)
+    teaching = teaching_beside(first.method.teacher_share, sums)
+    return sums_and_steps_case(sums, steps_of(second), request, facts.claimed, teaching)
 
 
 AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=_of_run)

@@ -21,6 +21,7 @@ from torch import Tensor
 from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
@@ -120,6 +121,11 @@ class Config(RunConfig):
         parts = (self.aggregate_part().signal_to_noise(shape), self.dp_gan_part(shape).signal_to_noise(shape))
         return max(parts, key=lambda part: part.figure)
 
+    @property
+    def candidates(self) -> int | None:
+        """See `RunConfig.candidates`."""
+        return self.aggregate_part().candidates
+
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""
         training = self.training.model_copy(
@@ -183,12 +189,18 @@ class Hybrid(GivesGenerator):
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
         if self.config.match:
             self.dp_gan.extra_loss = self._match_loss
+        self.candidates = config.candidates
         self._done = 0  # steps of both parts
 
     @property
     def generator(self) -> Generator:  # type: ignore[override]  # one of its parts'
         """The averaged generator of the part that was trained last."""
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
+
+    @property
+    def teacher(self) -> LinearScattering | None:  # type: ignore[override]  # its part's
+        """The teacher that was released with the sums."""
+        return self.aggregate.teacher
 
     def prepare(self) -> None:
         """Release the noisy sums together with their charge."""

@@ -1,0 +1,163 @@
+r"""A private teacher: a linear classifier on scattering features that says what a generated image shows.
+
+Images that match released sums lie near the images of their class, and some lie nearer to those of another. A
+classifier of the private images knows better, and a linear one costs little (`classify.scattering_linear`). It is
+trained once, on a share of the budget, is released with the generator, and labels what the generator draws: training
+another classifier on these labels is distillation (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
+network", 2015), and all of it is post-processing.
+
+Budget. Two Gaussian releases of noise multipliers ``m / sqrt(1 - s)`` and ``m / sqrt(s)`` together are as private as
+one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and T steps of ``m sqrt(T / s)`` as
+one of ``m / sqrt(s)``. So s is the share of the squared signal. What is charged is not this rule but the events, and m
+is the least with which all of them together stay within (epsilon, delta).
+
+Sensitivity of a step: `scattering_linear.method`; for unit person each image's clipped gradient is weighted by its
+share of the person (`DPSGDPlan.clipped_outer_sum`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.classify.config import ClassifierPrivacy
+from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig, ScatteringLinearTraining
+from idpgan.classify.scattering_linear.method import ScatteringLinear
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import ConfigError
+from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import LinearScattering
+from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
+from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.cells import shares as shares_of
+
+_NO_LIMIT = 1e6
+_BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
+TEACHER = "teacher"  # of the names of what is released
+_SECTION, _TRAINING = ScatteringLinearConfig(), ScatteringLinearTraining()
+
+
+@dataclasses.dataclass(frozen=True)
+class Teaching:
+    """What the teacher costs.
+
+    Attributes:
+        share: s in (0, 1).
+        multiplier: m, of teacher and sums together.
+        unit: What one record is.
+    """
+
+    share: float
+    multiplier: float
+    unit: Unit
+
+    def plan(self, num_private: int) -> DPSGDPlan:
+        """Return the steps for N private images, all of which are in every step."""
+        sigma = self.multiplier * math.sqrt(_TRAINING.steps / self.share)
+        return DPSGDPlan(1.0, _SECTION.clip_norm, num_private, sigma, self.unit)
+
+    @property
+    def event(self) -> Event:
+        """Price of all steps."""
+        return self.plan(1).event.repeated(_TRAINING.steps)
+
+
+def beside_sums(share: float, unit: Unit) -> dict[str, Any]:
+    """Return the arguments of `CellSums.calibrated` that leave a share of the budget to a teacher."""
+    if not share:
+        return {}
+    beside: Callable[[float], Sequence[Event]] = lambda multiplier: (Teaching(share, multiplier, unit).event,)  # noqa: E731
+    return {"factor": 1 / math.sqrt(1 - share), "beside": beside}
+
+
+def teaching_beside(share: float, sums: CellSums) -> Teaching | None:
+    """Return the teacher that the sums, so calibrated, leave a share of the budget to; None for no share."""
+    return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share), sums.unit) if share else None
+
+
+def teacher_events(share: float, sums: CellSums) -> tuple[Event, ...]:
+    """Return what is charged for the teacher beside the sums; nothing for no share."""
+    teaching = teaching_beside(share, sums)
+    return () if teaching is None else (teaching.event,)
+
+
+def check_teacher(share: float, sums: CellSums, classes: int) -> None:
+    """Refuse a teacher that cannot be had.
+
+    Raises:
+        ConfigError: If there is nothing to tell apart, or its steps have no proof for the terms of the run.
+    """
+    if not share:
+        return
+    if classes < 2:
+        raise ConfigError(
+            f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
+            "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
+        )
+    if sums.law != "gaussian" or sums.relation is not Relation.ZERO_OUT:
+        raise ConfigError(
+            f"method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "
+            f'"{Relation.ZERO_OUT}", under which the teacher\'s steps are priced; the config has {sums.law} noise and '
+            f'"{sums.relation}". Change them, or set method.teacher_share = 0.'
+        )
+
+
+def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device: torch.device, noise: Noise) -> Tensor:
+    """Train the teacher and return its weights (K, D); `Teaching.event` has been charged before.
+
+    Args:
+        private: Labeled; all of them are read at every step.
+        cap: Images of one person that count, for unit person; None for unit image.
+        noise: Source of the noise.
+    """
+    kept, shares = shares_of(private, cap)
+    private, shares = private.select(kept), None if shares is None else shares[kept]
+    plan, nobody = teaching.plan(len(private)), private.select(torch.arange(0))
+    privacy = ClassifierPrivacy(  # terms that are met: the caller's ledger, not this one, says what is afforded
+        epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
+    )
+    method = ScatteringLinear(
+        Config(method=_SECTION, privacy=privacy, training=_TRAINING),
+        Split(nobody, private, nobody, nobody),
+        ledger=Ledger(teaching.unit, Relation.ZERO_OUT),
+        device=device,
+        noise=noise,
+        shares=shares,
+    )
+    method.plan = plan
+    for step in range(1, _TRAINING.steps + 1):
+        method.step(step)
+    return method.product.weight.detach()
+
+
+def balanced(teacher: LinearScattering, generator: Generator) -> LinearScattering:
+    """Return the teacher with such a bias that it finds all classes equally often in what a generator draws.
+
+    Generated images are not private ones: they are smoother, say, and a teacher then takes most of them for the class
+    whose images are smoother. The classes are drawn equally often, so its prior is corrected until its mean probability
+    of each class is the same (Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
+    probabilities", 2002). It looks at generated images only.
+    """
+    device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]
+    logits = teacher.logits(generator.sample(_BALANCED_ON, seed=0)).double()
+    bias = torch.zeros(logits.shape[1], dtype=torch.float64, device=device)
+    for _ in range(_ROUNDS):
+        bias -= ((logits + bias).softmax(1).mean(0) * logits.shape[1]).log()
+    weight = teacher.weight.detach().clone()
+    weight[:, -1] += (bias / constant).to(weight.dtype)
+    return teacher_of(weight, teacher.image_shape, teacher.classes).to(device)
+
+
+def teacher_of(weight: Tensor, image_shape: Sequence[int], classes: Sequence[str]) -> LinearScattering:
+    """Return the teacher with weights that were released."""
+    teacher = LinearScattering(image_shape, classes)
+    with torch.no_grad():
+        teacher.weight.copy_(weight)
+    return teacher.eval().requires_grad_(False)
