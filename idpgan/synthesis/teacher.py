@@ -35,7 +35,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.sums import CellSums
+from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.aggregate.cells import shares as shares_of
 
 _NO_LIMIT = 1e6
@@ -88,24 +88,30 @@ def teacher_events(share: float, sums: CellSums) -> tuple[Event, ...]:
     return () if teaching is None else (teaching.event,)
 
 
-def check_teacher(share: float, sums: CellSums, classes: int) -> None:
-    """Refuse a teacher that cannot be had.
+def check_teacher_terms(share: float, law: Law, relation: Relation) -> None:
+    """Refuse a teacher whose steps have no proof for the terms of the run.
 
     Raises:
-        ConfigError: If there is nothing to tell apart, or its steps have no proof for the terms of the run.
+        ConfigError: Unless noise is Gaussian and neighbors differ by a record that is zeroed out.
     """
-    if not share:
-        return
-    if classes < 2:
+    if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
+        raise ConfigError(
+            f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", under '
+            f'which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, or set '
+            "method.teacher_share = 0."
+        )
+
+
+def check_teacher_classes(share: float, classes: int) -> None:
+    """Refuse a teacher that has nothing to tell apart.
+
+    Raises:
+        ConfigError: If the generator is conditional on fewer than two classes.
+    """
+    if share and classes < 2:
         raise ConfigError(
             f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
             "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
-        )
-    if sums.law != "gaussian" or sums.relation is not Relation.ZERO_OUT:
-        raise ConfigError(
-            f"method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "
-            f'"{Relation.ZERO_OUT}", under which the teacher\'s steps are priced; the config has {sums.law} noise and '
-            f'"{sums.relation}". Change them, or set method.teacher_share = 0.'
         )
 
 

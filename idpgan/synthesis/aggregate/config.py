@@ -17,7 +17,7 @@ from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.teacher import beside_sums, check_teacher, teacher_events
+from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.signal import Signal
 
@@ -120,6 +120,7 @@ class Config(RunConfig):
     @model_validator(mode="after")
     def _check_people(self) -> Config:
         refuse_shared_people(self.privacy.unit, self.data)
+        check_teacher_terms(self.method.teacher_share, self.method.law, self.privacy.relation)
         return self
 
     @property
@@ -193,7 +194,7 @@ class Config(RunConfig):
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
                 "unit = image."
             )
-        check_teacher(config.teacher_share, self.cell_sums(shape), classes_of(self.model, len(shape.classes)))
+        check_teacher_classes(config.teacher_share, classes_of(self.model, len(shape.classes)))
         if self.training.batch_size % rows:
             raise ConfigError(
                 f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "

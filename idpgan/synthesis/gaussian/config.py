@@ -19,7 +19,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
 from idpgan.synthesis.gaussian.moments import count_moments
-from idpgan.synthesis.teacher import beside_sums, check_teacher, teacher_events
+from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 
@@ -84,6 +84,7 @@ class Config(RunConfig):
                 'model.generator = "gaussian".'
             )
         refuse_shared_people(self.privacy.unit, self.data)
+        check_teacher_terms(self.method.teacher_share, "gaussian", self.privacy.relation)
         return self
 
     @property
@@ -127,7 +128,7 @@ class Config(RunConfig):
         classes = classes_of(self.model, len(shape.classes))
         rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
         needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
-        check_teacher(self.method.teacher_share, self.moment_sums(shape), classes)
+        check_teacher_classes(self.method.teacher_share, classes)
         check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
         if self.privacy.unit is Unit.PERSON and not shape.has_people:
             raise ConfigError(

@@ -1,0 +1,276 @@
+"""A private teacher beside released sums: its price, its sensitivity, what it chooses, and what is refused."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from idpgan import jobs
+from idpgan.data.images import to_uint8
+from idpgan.data.load import load
+from idpgan.errors import ConfigError, InputError
+from idpgan.jobs.audit import run_case
+from idpgan.jobs.train import train_on
+from idpgan.jobs.verify import verify
+from idpgan.models import load_generator
+from idpgan.models.checkpoint import WEIGHTS, build_described, describe, weight_bytes
+from idpgan.models.private_classifier import LinearScattering
+from idpgan.privacy import Relation, Unit
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.release.generator import SAMPLES, GeneratorArtifact
+from idpgan.synthesis import build_config
+from idpgan.synthesis.aggregate.follow import running_sums
+from idpgan.synthesis.teacher import balanced, teacher_events, teaching_beside
+from idpgan.training.samples import make_grid, png_bytes
+
+
+def config_of(share=0.5, method=None, model=None, privacy=None, name="gaussian", **sections):
+    table = {
+        "model": {"generator": "gaussian", "latent_dim": 30} | (model or {}),
+        "method": {"name": name, "teacher_share": share, "candidates": 3} | (method or {}),
+        "privacy": {"epsilon": 8.0, "delta": 1e-5} | (privacy or {}),
+        "training": {"device": "cpu"},
+        "release": {"samples": 20},
+    }
+    return build_config(table | sections, "a test")
+
+
+AGGREGATE = {
+    "name": "idp-gan-aggregate",
+    "model": {"generator": "warp", "latent_dim": 4, "codes": 4, "width": 4},
+    "method": {"moments": 6, "fourier": 20, "metric": "none"},
+    "training": {"device": "cpu", "steps": 4, "batch_size": 20, "tick_steps": 2},
+}
+
+
+# The price --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [{}, AGGREGATE])
+def test_teacher_and_sums_together_cost_what_was_asked(kind):
+    config = config_of(**kind)
+    shape = load(config.data).shape
+    events = config.planned_events(shape)
+    assert len(events) == 2
+    assert 0.99 * 8 < compose_epsilon(events, 1e-5) <= 8
+    assert compose_epsilon(events[:1], 1e-5) < 6
+    assert compose_epsilon(events[1:], 1e-5) < 6  # control: each of them is a real part of it
+
+
+def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():
+    split = load(config_of().data)
+    noises = []
+    for share in (0.0, 0.2, 0.8):
+        config = config_of(share)
+        sums = config.moment_sums(split.shape)
+        teaching = teaching_beside(share, sums)
+        noises.append((sums.noise_std, teaching.plan(1).noise_multiplier if teaching else float("inf")))
+    assert [sums for sums, _ in noises] == sorted(sums for sums, _ in noises)
+    assert [steps for _, steps in noises] == sorted((steps for _, steps in noises), reverse=True)
+    assert teacher_events(0.0, sums) == ()
+
+
+@pytest.mark.parametrize("images", [1, 2, 5])
+def test_a_person_moves_a_teachers_step_by_at_most_the_clip_norm(images):
+    """All residuals and features of a person, each at its worst; without the weights the bound is broken."""
+    rng = torch.Generator().manual_seed(images)
+    plan = DPSGDPlan(1.0, 0.1, 1, 1.0, Unit.PERSON)
+    worst = torch.randn(1, 3, generator=rng).expand(images, 3), torch.ones(images, 4)
+    mixed = torch.randn(images, 3, generator=rng) * 50, torch.randn(images, 4, generator=rng)
+    shares = torch.full((images,), 1 / images)
+    for residuals, features in (worst, mixed):
+        moved = plan.clipped_outer_sum(residuals, features, weights=shares)[0].norm()
+        assert moved <= plan.clip_norm
+    assert plan.clipped_outer_sum(*worst, weights=shares)[0].norm() > 0.999 * plan.clip_norm
+    if images > 1:
+        assert plan.clipped_outer_sum(*worst)[0].norm() > plan.clip_norm
+    for wrong in (shares * images + 0.5, shares * torch.nan, -shares):
+        with pytest.raises(ValueError, match="shares of a unit"):
+            plan.clipped_outer_sum(*worst, weights=wrong)
+
+
+# What it chooses --------------------------------------------------------------------------------------------------
+
+
+TOLD = {"network": "scattering", "options": {"scales": 2, "directions": 8}, "candidates": 3}
+
+
+class Prefers(LinearScattering):
+    """Finds an image the more like the first class, the darker its left half is."""
+
+    def forward(self, images):
+        left = images[..., : images.shape[-1] // 2].mean((1, 2, 3))
+        return torch.stack([-left, left], 1)
+
+
+def taught(candidates=3):
+    generator = build_config({**config_of().model_dump(mode="json", exclude_none=True)}, "a test")
+    made = build_described({"model": generator.model.model_dump(mode="json"), "image_shape": [1, 8, 8],
+                            "classes": ["a", "b"]}, "here")  # fmt: skip
+    made = made.to_empty(device="cpu")
+    size = made.mean.shape[1]
+    made.set_moments(torch.zeros(2, size), torch.eye(size)[None].repeat(2, 1, 1))
+    return made, made.taught_by(Prefers((1, 8, 8), ("a", "b")), candidates)
+
+
+def test_the_candidate_that_the_teacher_prefers_is_returned():
+    plain, generator = taught()
+    everything = generator.sample_candidates(40, seed=3)
+    chosen = generator.sample(40, seed=3)
+    odds = generator.teacher.logits(everything.flatten(0, 1)).view(40, 3, 2)
+    labels = generator.sample_labels(40)
+    margin = torch.where(labels[:, None] == 0, odds[..., 0] - odds[..., 1], odds[..., 1] - odds[..., 0])
+    assert torch.equal(chosen, everything[torch.arange(40), margin.argmax(1)])
+    assert plain.teacher is None
+    assert plain.candidates == 1  # the generator itself is left alone
+    assert "teacher.weight" not in plain.state_dict()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 500])
+def test_a_sample_begins_with_the_images_of_a_shorter_one(batch_size):
+    _, generator = taught()
+    long = generator.sample(50, seed=5, batch_size=batch_size)
+    assert torch.allclose(long[:13], generator.sample(13, seed=5), atol=1e-5)
+    assert not torch.allclose(long[:13], generator.sample(13, seed=6), atol=1e-5)
+
+
+def test_a_balanced_teacher_finds_all_classes_equally_often():
+    config = config_of()
+    method = train_on(config, load(config.data))
+    images = method.generator.sample(500, seed=1)  # not those that it was balanced on
+    skewed = method.teacher.weight.clone()
+    skewed[3, -1] += 100.0
+    method.teacher.weight.data.copy_(skewed)
+    before = method.teacher.probabilities(images).mean(0)
+    after = balanced(method.teacher, method.generator).probabilities(images).mean(0)
+    assert before[3] > 0.5
+    assert (after - 0.1).abs().max() < 0.03
+
+
+# From config to release ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [{}, AGGREGATE])
+def test_a_run_with_a_teacher_is_released_verified_and_resumed(tmp_path, kind):
+    jobs.start(config_of(**kind), tmp_path / "run")
+    assert verify(tmp_path / "run").problems == ()
+    generator = load_generator(tmp_path / "run")
+    assert generator.candidates == 3
+    assert generator.teacher.classes == generator.classes
+    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
+    assert 0.99 * 8 < stated["report"]["proven"]["epsilon"] <= 8
+    before = (tmp_path / "run" / "release" / "generator.safetensors").read_bytes()
+    jobs.resume(tmp_path / "run")
+    assert (tmp_path / "run" / "release" / "generator.safetensors").read_bytes() == before
+
+
+def test_a_grid_of_other_candidates_is_the_generators_and_any_other_picture_is_not():
+    """A machine of other rounding may choose the other one of two candidates that the teacher likes as well."""
+    plain, _ = taught()
+    teacher = LinearScattering((1, 8, 8), plain.classes)
+    torch.nn.init.normal_(teacher.weight, generator=torch.Generator().manual_seed(0))
+    generator = plain.taught_by(teacher, 3)
+    artifact = GeneratorArtifact(generator, 20)
+    weights = weight_bytes(generator)
+
+    def problems(images):
+        copy = GeneratorArtifact(build_described({**describe(taught()[0]), "teacher": TOLD}, Path("here")), 20)
+        return copy.read({WEIGHTS: weights, SAMPLES: png_bytes(make_grid(to_uint8(images), 2))})
+
+    assert artifact.describe()["teacher"] == TOLD
+    others = generator.sample_candidates(20, seed=0)
+    assert problems(generator.sample(20, seed=0)) == []
+    assert problems(others[:, 1]) == []
+    assert problems(torch.cat([others[:7, 2], others[7:, 0]])) == []
+    for wrong in (generator.sample(20, seed=1), others[:, 0].flip(0)):
+        assert any("not the grid" in problem for problem in problems(wrong))
+
+
+@pytest.mark.parametrize("change", [{"candidates": 4}, None])
+def test_a_release_with_another_teacher_than_the_settings_say_is_found(tmp_path, change):
+    jobs.start(config_of(), tmp_path / "run")
+    path = tmp_path / "run" / "release" / "config.json"
+    document = json.loads(path.read_text())
+    if change is None:
+        del document["generator"]["teacher"]
+    else:
+        document["generator"]["teacher"] |= change
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    try:
+        problems = verify(tmp_path / "run").problems
+    except InputError as error:  # weights of a teacher that is not described
+        problems = (str(error),)
+    assert problems
+
+
+@pytest.mark.parametrize(
+    "teacher", [{}, {"network": "scattering"}, {"network": "x", "options": {}, "candidates": 2}, 5,
+                {"network": "scattering", "options": {"scales": 99, "directions": 8}, "candidates": 2},
+                {"network": "scattering", "options": {"scales": 1, "directions": 8}, "candidates": 10**9}],
+)  # fmt: skip
+def test_a_false_description_of_a_teacher_is_refused(tmp_path, teacher):
+    plain, _ = taught()
+    with pytest.raises(InputError, match=r"config\.json"):
+        build_described({**describe(plain), "teacher": teacher}, tmp_path / "config.json")
+
+
+def test_the_teacher_tells_the_classes_of_generated_digits_apart():
+    config = config_of(privacy={"epsilon": 30.0})
+    split = load(config.data)
+    method = train_on(config, split)
+    right = method.teacher.predict(split.test.images).eq(split.test.labels).double().mean()
+    assert right > 0.8
+    plain = method.teacher.predict(method.generator.sample(500, seed=0)).eq(method.generator.sample_labels(500))
+    chosen = method.artifact(config.release).generator.sample(500, seed=0)
+    told = method.teacher.predict(chosen).eq(method.generator.sample_labels(500))
+    assert told.double().mean() > plain.double().mean() + 0.05
+
+
+def test_a_run_is_audited_with_teacher_and_sums_together(tmp_path):
+    jobs.start(config_of(), tmp_path / "run")
+    case = run_case(tmp_path / "run")
+    few = dataclasses.replace(case, runs=600, rows=300).run(600, seed=1)
+    assert len(case.events) == 2
+    assert not few.violation
+    assert 1.0 < few.result.epsilon_lower <= case.proven.epsilon
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": {"conditional": False}}, "the generator has 0 classes"),
+        ({"privacy": {"relation": "replace-one"}}, "needs Gaussian noise and privacy"),
+        (AGGREGATE | {"method": AGGREGATE["method"] | {"law": "laplace"}}, "needs Gaussian noise and privacy"),
+    ],
+)
+def test_a_teacher_that_cannot_be_had_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        config_of(**changes).check(load(config_of().data).shape)
+
+
+def test_a_stream_trains_no_teacher():
+    config = config_of(**AGGREGATE)
+    with pytest.raises(ConfigError, match="trains no teacher"):
+        running_sums(config, load(config.data), 4)
+
+
+def test_null_records_teach_nothing():
+    """The gradients of the first step, without noise: those of the neighbor differ by one clipped term at most."""
+    config = config_of()
+    split = load(config.data)
+    network = LinearScattering(split.image_shape, split.classes)
+    features = network.features(split.private.images[:50] / 127.5 - 1)
+    labels = torch.nn.functional.one_hot(split.private.labels[:50], 10).float()
+    plan = teaching_beside(0.5, config.moment_sums(split.shape)).plan(50)
+    sums = []
+    for absent in (None, 7, 31):
+        null = torch.zeros(50, dtype=torch.bool)
+        null[[] if absent is None else [absent]] = True
+        sums.append(plan.clipped_outer_sum(0.1 - labels, features, null=null)[0])
+    for one, other in itertools.combinations(sums, 2):
+        assert 0 < (one - other).norm() <= plan.clip_norm * (1 if sums[0] is one else 2)
+    assert plan.relation is Relation.ZERO_OUT
