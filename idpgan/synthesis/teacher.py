@@ -96,7 +96,7 @@ def check_teacher_terms(share: float, law: Law, relation: Relation) -> None:
     """
     if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
         raise ConfigError(
-            f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", under '
+            f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", for '
             f'which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, or set '
             "method.teacher_share = 0."
         )
