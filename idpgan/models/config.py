@@ -41,7 +41,7 @@ class ModelConfig(Section):
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp) or
             "gaussian" (one normal distribution a class, for the method of that name).
         codes: Codes per class of a "warp" generator.
-        warp: Strength of its warp: 1 is that of handwriting, 0 none.
+        warp: Strength of its warp: 1 is that of handwriting, 0 none; faces and things move less.
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -52,7 +52,7 @@ class ModelConfig(Section):
     conditional: bool = True
     generator: Literal["dcgan", "warp", "gaussian"] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
-    warp: float = Field(default=1.0, ge=0, le=3)
+    warp: float = Field(default=0.3, ge=0, le=3)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
 

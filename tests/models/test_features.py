@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.models.augment import MOVES, augment, move
-from idpgan.models.features import EmbeddingNet, PublicFeatures, RandomFeatures
+from idpgan.models.features import DATALESS, EmbeddingNet, PublicFeatures, RandomFeatures, ScatteringFeatures
 
 CLASSES = 3
 
@@ -22,6 +22,10 @@ def random_features(shape, norm):
     return RandomFeatures(shape, norm=norm, dimensions=10, fourier=40)
 
 
+def scattering_features(shape, norm):
+    return ScatteringFeatures(shape, norm=norm, dimensions=10, fourier=40)
+
+
 def extreme_images(shape):
     """Black, white, checkerboard, one bright pixel, noise: far from anything that the map was fitted to."""
     _, height, width = shape
@@ -33,7 +37,7 @@ def extreme_images(shape):
     return torch.cat([torch.stack([*flat, board.expand(shape), pixel]), noise, noise.sign()])
 
 
-MAPS = [public_features, random_features]
+MAPS = [public_features, random_features, scattering_features]
 
 
 @pytest.mark.parametrize("build", MAPS)
@@ -83,6 +87,28 @@ def test_the_random_map_needs_no_data_and_follows_its_seed():
     assert not torch.allclose(same[0], other, atol=1e-3)
 
 
+def test_the_level_is_where_brightness_is_counted_from():
+    grey = torch.zeros(1, 1, 8, 8)
+    from_grey, from_black = (RandomFeatures((1, 8, 8), level=level).blocks(grey, None)[0].left for level in (0.5, 0.0))
+    assert from_grey[0, :-1].abs().max() < 1e-5
+    assert from_black[0, 0] > 0.5
+
+
+def test_generated_images_can_be_pulled_towards_scattering_means():
+    """Gradients flow through the map: descent on pixels brings one image's features to those of another."""
+    features = scattering_features((1, 8, 8), 2)
+    target = features(torch.rand(1, 1, 8, 8, generator=rng(5)) * 2 - 1, None)
+    pixels = (torch.rand(1, 1, 8, 8, generator=rng(6)) * 0.2).requires_grad_()
+    before = (features(pixels, None) - target).square().sum().item()
+    optimizer = torch.optim.Adam([pixels], 0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        distance = (features(pixels, None) - target).square().sum()
+        distance.backward()
+        optimizer.step()
+    assert distance.item() < 0.3 * before
+
+
 def test_unlabeled_images_have_no_gradient_block():
     with_labels = public_features((1, 8, 8), 2)
     without = public_features((1, 8, 8), 2, num_classes=0)
@@ -100,8 +126,9 @@ def test_dimensions_are_known_before_a_public_image_is_read(shape, components, n
     features = PublicFeatures(network, public, num_classes, components=components, fourier=30)
     known = PublicFeatures.count_dimensions(shape, 12, num_classes, components=components, fourier=30)
     assert features.dimensions == known
-    drawn = RandomFeatures(shape, dimensions=components, fourier=30)
-    assert drawn.dimensions == RandomFeatures.count_dimensions(shape, dimensions=components, fourier=30)
+    for kind in DATALESS.values():
+        drawn = kind(shape, dimensions=components, fourier=30)
+        assert drawn.dimensions == kind.count_dimensions(shape, dimensions=components, fourier=30)
 
 
 def test_features_are_restored_from_their_state():

@@ -11,7 +11,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
-from idpgan.models.features import PublicFeatures, RandomFeatures
+from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -26,10 +26,13 @@ class AggregateConfig(MethodConfig):
     """[method] of idp-gan-aggregate.
 
     Attributes:
-        features: "public" (CNN and PCA learned on the public split) or "random" (no data at all).
+        features: "public" (CNN and PCA learned on the public split), or of no data at all: "random" (Gabor moduli) or
+            "scattering" (two orders of wavelet moduli; about twice the time).
         moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
             are released: m (m + 1) / 2 numbers a class each.
         fourier: Random Fourier features of each kind.
+        level: Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground
+            things are drawn.
         law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
         augment: Strength of the random motion of every private image before phi; 1 is that of handwriting.
         clusters: Public clusters per class, k-means on the public embedding; 1 = none.
@@ -51,11 +54,12 @@ class AggregateConfig(MethodConfig):
     """
 
     name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
-    features: Literal["public", "random"] = "random"
+    features: Literal["public", "random", "scattering"] = "random"
     moments: int = Field(48, ge=1, le=1000)
     fourier: int = Field(500, ge=1, le=100_000)
+    level: float = Field(0.5, ge=0, le=1)
     law: Literal["gaussian", "laplace"] = "gaussian"
-    augment: float = Field(1.0, ge=0, le=3)
+    augment: float = Field(0.2, ge=0, le=3)
     clusters: int = Field(1, ge=1, le=1000)
     groups: int = Field(1, ge=1, le=100_000)
     critic: Literal["linear", "deep"] = "linear"
@@ -214,8 +218,8 @@ class Config(RunConfig):
                 'method.law = "laplace".'
             )
         classes = classes_of(self.model, len(shape.classes))
-        if method.features == "random":
-            dimensions = RandomFeatures.count_dimensions(
+        if method.features != "public":
+            dimensions = DATALESS[method.features].count_dimensions(
                 shape.image_shape, dimensions=method.moments, fourier=method.fourier
             )
         else:

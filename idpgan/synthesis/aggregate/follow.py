@@ -29,9 +29,10 @@ def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
     Raises:
         ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
     """
-    if config.method.features != "random" or config.method.clusters > 1:
+    if config.method.features == "public" or config.method.clusters > 1:
         raise ConfigError(
-            'a stream needs features that are there before the data: set method.features = "random" and clusters = 1.'
+            'a stream needs features that are there before the data: set method.features = "random" or "scattering", '
+            "and clusters = 1."
         )
     if config.method.teacher_share:
         raise ConfigError("a stream releases sums and trains no teacher: set method.teacher_share = 0.")

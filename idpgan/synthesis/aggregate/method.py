@@ -34,7 +34,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.augment import augment
-from idpgan.models.features import EmbeddingNet, FeatureMap, PublicFeatures, RandomFeatures
+from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
@@ -161,12 +161,13 @@ class IdpAggregate(GivesGenerator):
         """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
         if self.config.features == "public":
             return self._public_features(self._embedding_net())
-        return RandomFeatures(
+        return DATALESS[self.config.features](
             self.shape,
             norm=NORMS[self.config.law],
             seed=self.training.seed,
             dimensions=self.config.moments,
             fourier=self.config.fourier,
+            level=self.config.level,
         ).to(self.device)
 
     def _embedding_net(self) -> EmbeddingNet:

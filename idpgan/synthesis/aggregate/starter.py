@@ -32,6 +32,7 @@ def suggest(facts: Facts) -> Sections:
             ),
             "fourier": Setting(_FOURIER[few]),
             "augment": Setting(0.67 if facts.handwriting else 0.2),
+            "level": Setting(0.1 if facts.handwriting else 0.5, "brightness of the ground: 0 black, 1 white"),
             "learning_rate": Setting(2e-3),
         },
         "privacy": privacy(facts),
