@@ -84,7 +84,7 @@ def export_samples(
     chosen = _labels(generator, num, labels)
     if out.suffix.lower() != ".npz":
         _refuse_folder_names(generator.classes)
-    release = _release_of(source)
+    release = release_of(source)
     seed = secrets.randbits(63) if seed is None else seed
     manifest = _manifest(release, generator, num, chosen, seed)
     card = _card(release, kinds, num, folder=out.suffix.lower() != ".npz")
@@ -175,7 +175,8 @@ def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Ten
 # What is written -----------------------------------------------------------------------------------------------
 
 
-def _release_of(source: Path) -> Path:
+def release_of(source: Path) -> Path:
+    """Return the release folder of a run, of itself, or of a file in it."""
     folder = source if source.is_dir() else source.parent
     return folder / "release" if (folder / "release").is_dir() else folder
 
