@@ -24,7 +24,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_gene
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Kind
-from idpgan.release.card import CardFacts, Subject, render_card
+from idpgan.release.card import CardFacts, Subject, plain, render_card
 from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
@@ -39,6 +39,7 @@ _FILE_SUFFIXES = frozenset(
     [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
 )
 _LONGEST_NAME_BYTES = 255  # of a folder
+_MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # class names, and letters of one, in an error
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def export_samples(
     out: Path,
     kinds: Mapping[str, Kind],
     *,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -70,7 +71,8 @@ def export_samples(
         out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
             (``<class>/000000.png``, or the images themselves where the generator is unconditional).
         kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
-        labels: Classes to draw, cycled; None = all, equally often.
+        labels: Classes to draw, cycled: numbers from 0, or one text of names and numbers between commas (see
+            `parse_labels`); None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
 
     Raises:
@@ -161,11 +163,37 @@ def _refuse_folder_names(classes: Sequence[str]) -> None:
             raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
 
 
-def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Tensor | None:
+def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
+    """Return the class numbers that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
+
+    Each part is the name of a class, or else its number, from 0 in the order of ``classes``: where a name looks like a
+    number, the name is meant. A name with a comma in it can only be asked for by its number.
+
+    Raises:
+        InputError: If a part is neither.
+    """
+    return [_class_number(part.strip(), classes) for part in text.split(",")]
+
+
+def _class_number(part: str, classes: Sequence[str]) -> int:
+    if part in classes:
+        return classes.index(part)
+    if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(classes):
+        return int(part)
+    known = ", ".join(plain(name) for name in classes[:_MOST_SHOWN]) + (", ..." if len(classes) > _MOST_SHOWN else "")
+    raise InputError(
+        f"--labels: {part[:_LONGEST_SHOWN]!a} is no class. The classes are {known}; write names, or numbers from 0 to "
+        f"{len(classes) - 1} in that order, with commas between them."
+    )
+
+
+def _labels(generator: Generator, num: int, labels: Sequence[int] | str | None) -> Tensor | None:
     if labels is None:
         return generator.sample_labels(num)
     if not generator.num_classes:
         raise InputError("--labels was given, but this generator is unconditional. Leave it out.")
+    if isinstance(labels, str):
+        labels = parse_labels(labels, generator.classes)
     wrong = [label for label in labels if not 0 <= label < generator.num_classes]
     if wrong or not labels:
         raise InputError(f"--labels {wrong or 'is empty'}: classes are 0 .. {generator.num_classes - 1}.")
