@@ -24,7 +24,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_gene
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Kind
-from idpgan.release.card import CardFacts, Subject, plain, render_card
+from idpgan.release.card import CardFacts, Subject, render_card
 from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
@@ -166,23 +166,33 @@ def _refuse_folder_names(classes: Sequence[str]) -> None:
 def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
     """Return the class numbers that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
 
-    Each part is the name of a class, or else its number, from 0 in the order of ``classes``: where a name looks like a
-    number, the name is meant. A name with a comma in it can only be asked for by its number.
+    Between commas stands the name of a class, or else its number, from 0 in the order of ``classes``: where a name
+    looks like a number, the name is meant. Names may have commas in them ("glasses, no smiling"): the longest one that
+    fits is meant.
 
     Raises:
         InputError: If a part is neither.
     """
-    return [_class_number(part.strip(), classes) for part in text.split(",")]
+    names = {_parts(name): number for number, name in enumerate(classes)}
+    longest, parts = max(map(len, names), default=1), _parts(text)
+    numbers, start = [], 0
+    while start < len(parts):
+        fitting = [parts[start : start + n] for n in range(1, longest + 1) if parts[start : start + n] in names]
+        numbers.append(names[fitting[-1]] if fitting else _class_number(parts[start], classes))
+        start += len(fitting[-1]) if fitting else 1
+    return numbers
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
 
 
 def _class_number(part: str, classes: Sequence[str]) -> int:
-    if part in classes:
-        return classes.index(part)
     if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(classes):
         return int(part)
-    known = ", ".join(plain(name) for name in classes[:_MOST_SHOWN]) + (", ..." if len(classes) > _MOST_SHOWN else "")
+    known = "; ".join(classes[:_MOST_SHOWN]) + ("; ..." if len(classes) > _MOST_SHOWN else "")
     raise InputError(
-        f"--labels: {part[:_LONGEST_SHOWN]!a} is no class. The classes are {known}; write names, or numbers from 0 to "
+        f"--labels: {part[:_LONGEST_SHOWN]!a} is no class. The classes are {known}. Write names, or numbers from 0 to "
         f"{len(classes) - 1} in that order, with commas between them."
     )
 

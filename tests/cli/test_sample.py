@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from idpgan.cli.faults import Terminated, sigterm_raises
+from idpgan.data.labels import attribute_classes
 from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS
 from idpgan.release import export
@@ -48,7 +49,7 @@ def test_free_memory_is_a_number_of_bytes():
 @pytest.mark.parametrize("labels", ["²", "٣", "1,", "-1", "1e3", "10", "", "a\nb", "9" * 5000])
 def test_labels_that_are_no_classes_are_one_line(run, finished_run, tmp_path, labels):
     result = run("sample", finished_run, "--num", 3, "--out", tmp_path / "out", f"--labels={labels}")
-    assert refused(result, "--labels", "The classes are 0, 1, 2", "0 to 9")
+    assert refused(result, "--labels", "The classes are 0; 1; 2", "0 to 9")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -66,9 +67,18 @@ def test_labels_are_names_or_numbers(labels, numbers):
     assert export.parse_labels(labels, ("bird", "cat", "black dog", "0")) == numbers
 
 
+def test_the_commas_of_a_name_are_no_ends():
+    classes = attribute_classes(["glasses", "smiling"])
+    for number, name in enumerate(classes):
+        assert export.parse_labels(f"{name}, 0", classes) == [number, 0]
+    assert export.parse_labels(f"{classes[2]},{classes[1]}", classes) == [2, 1]
+    with pytest.raises(InputError, match="'glasses' is no class"):
+        export.parse_labels("glasses", classes)
+
+
 @pytest.mark.parametrize("labels", ["Cat", "4", "black", "cat;bird", "bird,,cat"])
 def test_nothing_else_is_a_label(labels):
-    with pytest.raises(InputError, match="The classes are bird, cat, black dog, 0"):
+    with pytest.raises(InputError, match="The classes are bird; cat; black dog; 0"):
         export.parse_labels(labels, ("bird", "cat", "black dog", "0"))
 
 
