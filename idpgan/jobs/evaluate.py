@@ -380,7 +380,7 @@ def _check_counts(seeds: int | None, classifiers: Sequence[str] | None) -> None:
 def _check_protocol(options: Options) -> None:
     """Refuse options of the other protocol."""
     ours, defaults = options.protocol == PROTOCOLS[0], Options()
-    names = {"full": "--full"} if ours else {
+    names = {"full": "--full", "benchmark": "benchmark"} if ours else {
         "only": "--only",
         "ceiling": "--ceiling",
         "floor": "--floor",
