@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from idpgan.jobs.evaluate import Evaluated
-    from idpgan.metrics import Evaluation, FidelityResult
+    from idpgan.metrics import BenchmarkResult, Evaluation, FidelityResult
 
 
 def evaluate(
@@ -29,8 +29,18 @@ def evaluate(
     only: Annotated[str | None, typer.Option(help="Measure just this: utility, inception or fidelity.")] = None,
     ceiling: Annotated[bool, typer.Option("--ceiling", help="Also measure the real private images.")] = False,
     floor: Annotated[bool, typer.Option("--floor", help="Also the utility of the public images alone.")] = False,
-    num: Annotated[int | None, typer.Option(help="Images to draw from a run; default: as many as are private.")] = None,
-    seeds: Annotated[int, typer.Option(help="Fits of each classifier.")] = 3,
+    num: Annotated[
+        int | None, typer.Option(help="Images to draw from a run; default: as many as are private, or as the protocol.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
+    ] = "idpgan",
+    full: Annotated[
+        bool, typer.Option("--full", help="dpimagebench in its published size: hours on a GPU, days on a CPU.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(help="Fits of each classifier; default: 3, and 1 by dpimagebench.")
+    ] = None,
     classifier: Annotated[
         list[str] | None, typer.Option(help="Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
     ] = None,
@@ -61,11 +71,13 @@ def evaluate(
     classifier trained on all real training images. Fidelity: FID, KID, precision, recall, density and coverage
     against the real held-out images. No epsilon covers these numbers.
 
+    With --protocol dpimagebench only utility is measured, by that benchmark's classifiers, and epsilon is stated at its
+    delta of 1 / (n ln n): rows for its tables.
+
     Example: idpgan evaluate synthetic.npz --data mnist --data-root ../shared/data --ceiling
     """
     from idpgan.jobs.evaluate import Options, evaluate_source, write_evaluation
 
-    defaults = Options()
     options = Options(
         data=data,
         data_root=data_root,
@@ -77,7 +89,9 @@ def evaluate(
         floor=floor,
         num=num,
         seeds=seeds,
-        classifiers=tuple(classifier or defaults.classifiers),
+        classifiers=tuple(classifier) if classifier else None,
+        protocol=protocol,
+        full=full,
         splits=splits,
         features=features,  # type: ignore[arg-type]
         weights=weights,
@@ -100,6 +114,9 @@ def evaluate(
             return
         beside = _shown_guarantee(facts) if classifier_run is not None else ""
         title = f"{source} ({facts['num_images']:,} images) against {facts['data']['name']}"
+        if evaluated.evaluation.dpimagebench is not None:
+            _print_benchmark(evaluated.evaluation, evaluated.evaluation.dpimagebench, title, facts["privacy"], beside)
+            return
         _print(evaluated.evaluation, title, beside)
 
 
@@ -121,11 +138,53 @@ def _print_classifier(evaluated: Evaluated) -> None:
         console.print(f"note: {note}", soft_wrap=True)
 
 
+def _print_benchmark(
+    evaluation: Evaluation, result: BenchmarkResult, title: str, privacy: dict[str, Any], beside: str
+) -> None:
+    """Print the three accuracies, what a reader quotes of them, and epsilon at the benchmark's delta."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False)
+    table = Table("classifier", "parameters", "accuracy", "held back", title=f"{title}, protocol {result.protocol}")
+    for score in result.scores:
+        spread = f" +- {score.std:.2%}" if score.std is not None else ""
+        held_back = sum(score.held_back_accuracies) / len(result.seeds)
+        table.add_row(score.name, f"{score.num_parameters:,}", f"{score.mean:.2%}{spread}", f"{held_back:.2%}")
+    table.add_row("always the majority", "", f"{result.majority:.2%}", "")
+    if evaluation.classifier is not None:
+        table.add_row(f"no images: private classifier, {beside}", "", f"{evaluation.classifier.mean:.2%}", "")
+    console.print(table)
+    console.print(
+        f"best of three: {result.best.mean:.2%} ({result.best.name}); mean of three {result.mean:.2%} +- "
+        f"{result.std:.2%}; chosen on held-back generated images: {result.chosen.mean:.2%} ({result.chosen.name})",
+        soft_wrap=True,
+    )
+    console.print(
+        f"accuracy on {result.num_test:,} real {evaluation.part} images, {len(result.seeds)} seed(s)", soft_wrap=True
+    )
+    proven, own = privacy["benchmark"], privacy["own"]
+    if own is None:
+        said = "no epsilon is known: the images come without the charges of a release"
+    else:
+        said = f"epsilon {_number(proven['epsilon'])}, unit {proven['unit']}, {proven['relation']}; at the run's own "
+        said += f"delta {own['delta']:.3g}: epsilon {_number(own['epsilon'])}"
+    console.print(
+        f"at delta = 1 / (n ln n) = {proven['delta']:.4g}, n = {privacy['num_private']:,}: {said}", soft_wrap=True
+    )
+    for note in evaluation.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _number(epsilon: float | str) -> str:
+    """Write an epsilon, which may be "inf"."""
+    return epsilon if isinstance(epsilon, str) else f"{epsilon:.4g}"
+
+
 def _shown_guarantee(facts: dict[str, Any]) -> str:
     """Write what protects a classifier."""
     run = facts["classifier_run"]
-    epsilon = run["epsilon"] if isinstance(run["epsilon"], str) else f"{run['epsilon']:.4g}"
-    return f"epsilon {epsilon}, delta {run['delta']:.3g}, unit {run['unit']}"
+    return f"epsilon {_number(run['epsilon'])}, delta {run['delta']:.3g}, unit {run['unit']}"
 
 
 def _print(evaluation: Evaluation, title: str, beside: str = "") -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.errors import InputError
 from idpgan.progress import shown
 
 
@@ -16,7 +15,9 @@ def sample(
     source: Annotated[Path, typer.Argument(metavar="RUN|RELEASE", help="Run, release folder or .safetensors.")],
     num: Annotated[int, typer.Option(help="Number of images.")],
     out: Annotated[Path, typer.Option(metavar="DIR|FILE.npz", help="A new folder of PNGs, or an .npz file.")],
-    labels: Annotated[str | None, typer.Option(help="Classes to draw, as 3,5,8; default: all, equally often.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Classes to draw: names or numbers, as cat,dog or 3,5; default: all, equally.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same images.")] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -25,24 +26,11 @@ def sample(
 
     Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
     """
-    chosen = None if labels is None else _parse(labels)
-
     from idpgan.jobs.sample import card_of, draw
 
     with shown(quiet or as_json) as progress:
-        manifest = draw(source, num, out, labels=chosen, seed=seed, progress=progress)
+        manifest = draw(source, num, out, labels=labels, seed=seed, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
     else:
         print(f"{num:,} images in {out}, with a card to give away: {card_of(out)}")
-
-
-def _parse(labels: str) -> list[int]:
-    parts = [part.strip() for part in labels.split(",")]
-    wrong = [part for part in parts if not (part.isascii() and part.isdecimal() and len(part) < 10)]
-    if wrong:
-        raise InputError(
-            f"--labels {labels!r}: {wrong[0]!r} is no class number. Classes count from 0, in the order of the "
-            "release's README.md; write them as 3,5,8."
-        )
-    return [int(part) for part in parts]

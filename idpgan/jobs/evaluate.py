@@ -18,26 +18,33 @@ import torch
 from idpgan import metrics
 from idpgan.config import apply_overrides, build, load_table
 from idpgan.data.config import DataConfig
-from idpgan.data.load import load
+from idpgan.data.images import Images
+from idpgan.data.load import Split, load, place
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
-from idpgan.metrics import Cache
+from idpgan.metrics import BenchmarkSettings, Cache
 from idpgan.metrics.cache import default_folder
+from idpgan.metrics.dpimagebench import FULL, NUM_IMAGES, PUBLISHED_SIDES, SMALL, benchmark_delta, check_benchmark
 from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, Features, default_metrics
 from idpgan.metrics.features import Part
 from idpgan.metrics.fitting import RECIPES
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, is_classifier
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
 from idpgan.release.classifier import load_classifier
+from idpgan.release.export import release_of
+from idpgan.release.folder import PRIVACY
 from idpgan.release.outputs import check_output
+from idpgan.release.received import Stated, read_privacy
 from idpgan.run import describe_environment
 from idpgan.training.method import resolve_device
 
 FORMAT = "idpgan evaluation 1"
 ONLY = ("utility", "inception", "fidelity")
+PROTOCOLS = ("idpgan", "dpimagebench")
 _RUN_CONFIG = "config.toml"
 
 
@@ -55,9 +62,12 @@ class Options:
         only: One of `ONLY`; None is all that can be measured.
         ceiling: Also measure the real private images.
         floor: Also measure the utility of the public images alone.
-        num: Images to draw from a generator; None is the number of private ones.
-        seeds: Fits of each classifier.
-        classifiers: Kinds that utility is measured with.
+        num: Images to draw from a generator; None is the number of private ones, and 60,000 by "dpimagebench".
+        seeds: Fits of each classifier; None is 3, and 1 by "dpimagebench".
+        classifiers: Kinds that utility is measured with; None is all of ours.
+        protocol: One of `PROTOCOLS`: ours, or the utility of DPImageBench alone.
+        full: Networks and epochs of "dpimagebench" in their published size, for a GPU.
+        benchmark: Other networks and epochs for "dpimagebench".
         splits: Of the inception score.
         features: Network of the fidelity; ``weights`` is the file of Inception-v3.
         pixel_range: Of float images.
@@ -75,8 +85,11 @@ class Options:
     ceiling: bool = False
     floor: bool = False
     num: int | None = None
-    seeds: int = 3
-    classifiers: tuple[str, ...] = tuple(RECIPES)
+    seeds: int | None = None
+    classifiers: tuple[str, ...] | None = None
+    protocol: str = PROTOCOLS[0]
+    full: bool = False
+    benchmark: BenchmarkSettings | None = None
     splits: int = 10
     features: Features = "auto"
     weights: Path | None = None
@@ -121,30 +134,22 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
         )
     started = time.monotonic()
     split = load(config, progress)
+    about: dict[str, Any] = {}
+    num, measured = split.num_private, _evaluate_ours
+    if options.protocol == "dpimagebench":
+        check_benchmark(split.image_shape, split.classes, split.num_private)
+        num, measured = NUM_IMAGES, _evaluate_dpimagebench
+        about["privacy"] = _benchmark_privacy(source, kind, split.num_private)
     images = read_images(
         source,
         split.image_shape,
         split.classes,
-        num=split.num_private if options.num is None else options.num,
+        num=num if options.num is None else options.num,
         device=device,
         pixel_range=options.pixel_range,
         progress=renamed(progress, "images under test"),
     )
-    evaluation = metrics.evaluate_images(
-        images,
-        split,
-        _metrics(options, split.classes),
-        part=options.part,
-        num_seeds=options.seeds,
-        classifiers=options.classifiers,
-        splits=options.splits,
-        features=options.features,
-        weights=options.weights,
-        cache=Cache(options.cache or default_folder()),
-        device=device,
-        progress=progress,
-    )
-    about: dict[str, Any] = {}
+    evaluation = measured(images, split, options, device, progress)
     if beside is not None:
         accuracy = metrics.measure_accuracy(beside, getattr(split, options.part))
         evaluation = dataclasses.replace(evaluation, classifier=accuracy)
@@ -162,11 +167,83 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
     return Evaluated(evaluation, facts, out)
 
 
+def _evaluate_ours(
+    images: Images, split: Split, options: Options, device: torch.device, progress: Progress
+) -> Evaluation:
+    return metrics.evaluate_images(
+        images,
+        split,
+        _metrics(options, split.classes),
+        part=options.part,
+        num_seeds=3 if options.seeds is None else options.seeds,
+        classifiers=tuple(RECIPES) if options.classifiers is None else options.classifiers,
+        splits=options.splits,
+        features=options.features,
+        weights=options.weights,
+        cache=Cache(options.cache or default_folder()),
+        device=device,
+        progress=progress,
+    )
+
+
+def _evaluate_dpimagebench(
+    images: Images, split: Split, options: Options, device: torch.device, progress: Progress
+) -> Evaluation:
+    judges: Images = getattr(split.existing(), options.part)
+    if len(judges) == 0:
+        raise InputError(f"There are no {options.part} images to judge by. Set data.holdout_share.")
+    result = metrics.measure_dpimagebench(
+        place(images, device),
+        place(judges, device),
+        settings=options.benchmark or (FULL if options.full else SMALL),
+        seeds=range(1 if options.seeds is None else options.seeds),
+        cache=Cache(options.cache or default_folder()),
+        device=device,
+        progress=progress,
+    )
+    notes = [
+        CURATOR_NOTE,
+        "the best of three is chosen by the accuracy itself, as the published rows are: it is too high by that choice",
+        "the epoch of each fit is chosen on held-back generated images; the published rows chose it on 5,000 real "
+        "validation images",
+    ]
+    if not result.full:
+        notes.append("networks and epochs are smaller than the benchmark's; --full takes its own, on a GPU")
+    if result.num_images != NUM_IMAGES:
+        notes.append(f"{result.num_images:,} images were taken; the published rows took {NUM_IMAGES:,}")
+    if not set(split.image_shape[1:]) <= set(PUBLISHED_SIDES):
+        notes.append("the benchmark has images of 28 x 28 and 32 x 32 pixels: no published row is of these")
+    return Evaluation(**dict.fromkeys(METRICS), part=options.part, notes=tuple(notes), dpimagebench=result)
+
+
+def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, Any]:
+    """Return what the charges of a release prove, at its own delta and at the benchmark's.
+
+    A folder or an npz file has no charges: there is only the benchmark's delta for the private images of the data set.
+    """
+    document = release_of(source) / PRIVACY
+    if kind != "generator" or not document.is_file():
+        return {"num_private": num_private, "own": None, "benchmark": {"delta": benchmark_delta(num_private)}}
+    stated = read_privacy(document)
+    num_private = stated.document["num_private"]
+    return {
+        "num_private": num_private,
+        "own": _proven(stated, stated.document["delta"]),
+        "benchmark": _proven(stated, benchmark_delta(num_private)),
+    }
+
+
+def _proven(stated: Stated, delta: float) -> dict[str, Any]:
+    epsilon = number_to_json(compose_epsilon(stated.events, delta))
+    return {"epsilon": epsilon, "delta": delta, "unit": str(stated.unit), "relation": str(stated.relation)}
+
+
 def _evaluate_classifier(source: Path, options: Options, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real images that judge."""
     unfit = {"--only": options.only, "--num": options.num, "--weights": options.weights}
     unfit |= {"--ceiling": options.ceiling or None, "--floor": options.floor or None}
     unfit["--classifier-run"] = options.classifier_run
+    unfit["--protocol"] = None if options.protocol == PROTOCOLS[0] else options.protocol
     given = [name for name, value in unfit.items() if value is not None]
     if given:
         raise InputError(
@@ -282,17 +359,40 @@ def _check(options: Options) -> None:
         ("--device", options.device, ("auto", "cpu", "cuda")),
         ("--part", options.part, ("test", "holdout")),
         ("--features", options.features, ("auto", "classifier", "autoencoder", "inception-v3")),
-        *(("--classifier", classifier, tuple(RECIPES)) for classifier in options.classifiers),
+        ("--protocol", options.protocol, PROTOCOLS),
+        *(("--classifier", classifier, tuple(RECIPES)) for classifier in options.classifiers or ()),
     ):
         if value not in allowed:
             raise InputError(f"{name} {value} is unknown. Known: {', '.join(allowed)}.")
     _check_counts(options.seeds, options.classifiers)
     if (options.features == "inception-v3") != (options.weights is not None):
         raise InputError("--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both.")
+    _check_protocol(options)
 
 
-def _check_counts(seeds: int, classifiers: Sequence[str]) -> None:
-    if seeds < 1:
+def _check_counts(seeds: int | None, classifiers: Sequence[str] | None) -> None:
+    if seeds is not None and seeds < 1:
         raise InputError(f"--seeds {seeds} must be at least 1.")
-    if not classifiers or len(set(classifiers)) < len(classifiers):
+    if classifiers is not None and (not classifiers or len(set(classifiers)) < len(classifiers)):
         raise InputError(f"--classifier {', '.join(classifiers)}: name at least one, none twice.")
+
+
+def _check_protocol(options: Options) -> None:
+    """Refuse options of the other protocol."""
+    ours, defaults = options.protocol == PROTOCOLS[0], Options()
+    names = {"full": "--full", "benchmark": "benchmark"} if ours else {
+        "only": "--only",
+        "ceiling": "--ceiling",
+        "floor": "--floor",
+        "classifiers": "--classifier",
+        "splits": "--splits",
+        "features": "--features",
+    }  # fmt: skip
+    given = [shown for name, shown in names.items() if getattr(options, name) != getattr(defaults, name)]
+    if given and ours:
+        raise InputError(f"{given[0]} is for --protocol dpimagebench: give both, or leave it out.")
+    if given:
+        raise InputError(
+            f"{given[0]} is not for --protocol dpimagebench, which measures the utility of its own three classifiers "
+            "alone. Leave one of the two out."
+        )

@@ -19,7 +19,7 @@ def draw(
     num: int,
     out: Path,
     *,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from idpgan.metrics.accuracy import Accuracy, measure_accuracy
     from idpgan.metrics.autoencoder import fit_feature_autoencoder
     from idpgan.metrics.cache import Cache
+    from idpgan.metrics.dpimagebench import BenchmarkResult, BenchmarkSettings, measure_dpimagebench
     from idpgan.metrics.evaluation import Evaluation, evaluate_images
     from idpgan.metrics.features import (
         FeatureClassifier,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accuracy",
+    "BenchmarkResult",
+    "BenchmarkSettings",
     "Cache",
     "ClassifierScore",
     "Evaluation",
@@ -66,6 +69,7 @@ __all__ = [
     "kernel_distance",
     "load_inception",
     "measure_accuracy",
+    "measure_dpimagebench",
     "measure_fidelity",
     "measure_inception",
     "measure_utility",
@@ -80,6 +84,8 @@ __all__ = [
 
 _MODULES = {
     "Accuracy": "accuracy",
+    "BenchmarkResult": "dpimagebench",
+    "BenchmarkSettings": "dpimagebench",
     "Cache": "cache",
     "ClassifierScore": "utility",
     "Evaluation": "evaluation",
@@ -106,6 +112,7 @@ _MODULES = {
     "kernel_distance": "fidelity",
     "load_inception": "inception_v3",
     "measure_accuracy": "accuracy",
+    "measure_dpimagebench": "dpimagebench",
     "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",

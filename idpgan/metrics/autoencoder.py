@@ -24,8 +24,9 @@ from idpgan.models.classifier import CLASSIFIERS
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.progress import Progress, silent
 
-PROTOCOL = "feature-autoencoder/1"  # another network, recipe or training set is another number
-STEPS = 1500
+PROTOCOL = "feature-autoencoder/2"  # another network, recipe or training set is another number
+PASSES = 20  # over the training images,
+FEWEST_STEPS, MOST_STEPS = 300, 3000  # but a few images need their steps too, and many must come to an end
 _BATCH, _LEARNING_RATE = 128, 3e-3
 _HALVINGS = 3  # the decoder starts at an eighth of the image's sides
 _WIDTH = 64  # channels of the decoder's coarsest grid
@@ -63,6 +64,11 @@ class Autoencoder(nn.Module):
         return images[:, :, : self.height, : self.width]
 
 
+def num_steps(num_images: int) -> int:
+    """Return how many steps an autoencoder of so many images is fitted for."""
+    return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(PASSES * num_images / _BATCH)))
+
+
 @typed
 def fit_feature_autoencoder(
     images: Images,
@@ -72,7 +78,7 @@ def fit_feature_autoencoder(
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> FeatureNetwork:
-    """Fit an autoencoder by mean squared error: a fixed number of steps of AdamW under a one-cycle schedule.
+    """Fit an autoencoder by mean squared error: AdamW under a one-cycle schedule, as many steps as `num_steps` says.
 
     Args:
         images: Real, at least 2; labels are not used. See `full_training_set`.
@@ -86,7 +92,7 @@ def fit_feature_autoencoder(
     def compute() -> dict[str, Tensor]:
         return _fit(images, seed, device, progress).cpu().state_dict()
 
-    recipe = {"steps": STEPS, "batch": _BATCH, "learning_rate": _LEARNING_RATE, "seed": seed}
+    recipe = {"steps": num_steps(len(images)), "batch": _BATCH, "learning_rate": _LEARNING_RATE, "seed": seed}
     key = {"protocol": PROTOCOL, "config": recipe, "images": images.digest()}
     weights = (cache or Cache(None)).get("autoencoder", key, compute)
     model = Autoencoder(images.image_shape)
@@ -99,11 +105,13 @@ def _fit(images: Images, seed: int, device: torch.device | str, progress: Progre
     with seeded_init(seed):
         model = Autoencoder(images.image_shape)
     model = model.to(device).train()
+    steps = num_steps(len(images))
     optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
-    scheduler = OneCycleLR(optimizer, _LEARNING_RATE, total_steps=STEPS)
+    scheduler = OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     rng = torch.Generator().manual_seed(torch_seed(seed, 1))
     loss = torch.zeros(())
-    for step in range(1, STEPS + 1):
+    progress("feature autoencoder", 0, steps)
+    for step in range(1, steps + 1):
         index = torch.randint(len(images), (_BATCH,), generator=rng)
         batch = to_float(images.images[index.to(images.images.device)].to(device))
         batch = batch.to(memory_format=torch.channels_last)
@@ -112,8 +120,7 @@ def _fit(images: Images, seed: int, device: torch.device | str, progress: Progre
         loss.backward()
         optimizer.step()
         scheduler.step()
-        if step % 50 == 0 or step == STEPS:
-            progress("feature autoencoder", step, STEPS)
+        progress("feature autoencoder", step, steps)
     if not bool(loss.isfinite()):
         raise InputError("The feature autoencoder diverged on these images. Take another network with --features.")
     return model.eval()

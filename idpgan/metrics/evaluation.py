@@ -17,6 +17,7 @@ from idpgan.errors import InputError
 from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.autoencoder import fit_feature_autoencoder
 from idpgan.metrics.cache import Cache
+from idpgan.metrics.dpimagebench import BenchmarkResult
 from idpgan.metrics.features import FeatureClassifier, FeatureNetwork, Part, fit_feature_classifier, full_training_set
 from idpgan.metrics.fidelity import FidelityResult, measure_fidelity
 from idpgan.metrics.fitting import RECIPES
@@ -42,6 +43,7 @@ class Evaluation:
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
         classifier: Of a released classifier, which is under test itself or stands beside the images.
+        dpimagebench: Utility by that protocol, in place of ours.
     """
 
     utility: UtilityResult | None
@@ -53,10 +55,11 @@ class Evaluation:
     part: Part
     notes: tuple[str, ...]
     classifier: Accuracy | None = None
+    dpimagebench: BenchmarkResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        results = {name: getattr(self, name) for name in (*METRICS, "classifier")}
+        results = {name: getattr(self, name) for name in (*METRICS, "classifier", "dpimagebench")}
         measured = {name: result and result.to_json() for name, result in results.items()}
         return measured | {"part": self.part, "notes": self.notes}
 

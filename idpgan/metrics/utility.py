@@ -106,10 +106,8 @@ def measure_utility(
         InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or fewer
             than 3 images.
     """
-    _check(images, test, classifiers, seeds)
-    if images.labels is None or test.labels is None:
-        raise InputError("Utility needs labeled images, both to train on and to test on.")
-    truth = test.labels.to(device)
+    _check_classifiers(classifiers)
+    truth = check_sets(images, test, seeds).to(device)
     digests = {"images": images.digest(), "test": test.digest()}
     cache = cache or Cache(None)
 
@@ -143,14 +141,19 @@ def measure_utility(
         seeds=tuple(seeds),
         num_images=len(images),
         num_test=len(test),
-        majority=int(truth.bincount().max()) / len(truth),
+        majority=majority(truth),
         images_digest=digests["images"],
         test_digest=digests["test"],
         protocol=PROTOCOL,
     )
 
 
-def _check(images: Images, test: Images, classifiers: Sequence[str], seeds: Sequence[int]) -> None:
+def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
+    """Return the labels of the test images, int64 (N,).
+
+    Raises:
+        InputError: If a classifier of ``images`` cannot be tested on ``test``, or a seed is given twice or none at all.
+    """
     for name, found, expected in (
         ("the shape (C, H, W)", images.image_shape, test.image_shape),
         ("the classes", images.classes, test.classes),
@@ -159,8 +162,21 @@ def _check(images: Images, test: Images, classifiers: Sequence[str], seeds: Sequ
             raise InputError(f"The images have {name} {found}, but the real test images have {expected}.")
     if len(images) < 3 or len(test) == 0:
         raise InputError(f"{len(images)} images to train on and {len(test)} to test on: needed are at least 3 and 1.")
-    if not seeds or not classifiers or len(set(seeds)) < len(seeds) or len(set(classifiers)) < len(classifiers):
-        raise InputError(f"Seeds {list(seeds)} and classifiers {list(classifiers)}: give at least one, none twice.")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"Seeds {list(seeds)}: give at least one, none twice.")
+    if images.labels is None or test.labels is None:
+        raise InputError("Utility needs labeled images, both to train on and to test on.")
+    return test.labels
+
+
+def majority(labels: Tensor) -> float:
+    """Return the share of the most frequent class."""
+    return int(labels.bincount().max()) / len(labels)
+
+
+def _check_classifiers(classifiers: Sequence[str]) -> None:
+    if not classifiers or len(set(classifiers)) < len(classifiers):
+        raise InputError(f"Classifiers {list(classifiers)}: give at least one, none twice.")
     for name in classifiers:
         if name not in RECIPES:
             raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")

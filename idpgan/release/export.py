@@ -39,6 +39,7 @@ _FILE_SUFFIXES = frozenset(
     [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
 )
 _LONGEST_NAME_BYTES = 255  # of a folder
+_MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # class names, and letters of one, in an error
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def export_samples(
     out: Path,
     kinds: Mapping[str, Kind],
     *,
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -70,7 +71,8 @@ def export_samples(
         out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
             (``<class>/000000.png``, or the images themselves where the generator is unconditional).
         kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
-        labels: Classes to draw, cycled; None = all, equally often.
+        labels: Classes to draw, cycled: numbers from 0, or one text of names and numbers between commas (see
+            `parse_labels`); None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
 
     Raises:
@@ -84,7 +86,7 @@ def export_samples(
     chosen = _labels(generator, num, labels)
     if out.suffix.lower() != ".npz":
         _refuse_folder_names(generator.classes)
-    release = _release_of(source)
+    release = release_of(source)
     seed = secrets.randbits(63) if seed is None else seed
     manifest = _manifest(release, generator, num, chosen, seed)
     card = _card(release, kinds, num, folder=out.suffix.lower() != ".npz")
@@ -161,11 +163,47 @@ def _refuse_folder_names(classes: Sequence[str]) -> None:
             raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
 
 
-def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Tensor | None:
+def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
+    """Return the class numbers that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
+
+    Between commas stands the name of a class, or else its number, from 0 in the order of ``classes``: where a name
+    looks like a number, the name is meant. Names may have commas in them ("glasses, no smiling"): the longest one that
+    fits is meant.
+
+    Raises:
+        InputError: If a part is neither.
+    """
+    names = {_parts(name): number for number, name in enumerate(classes)}
+    longest, parts = max(map(len, names), default=1), _parts(text)
+    numbers, start = [], 0
+    while start < len(parts):
+        fitting = [parts[start : start + n] for n in range(1, longest + 1) if parts[start : start + n] in names]
+        numbers.append(names[fitting[-1]] if fitting else _class_number(parts[start], classes))
+        start += len(fitting[-1]) if fitting else 1
+    return numbers
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _class_number(part: str, classes: Sequence[str]) -> int:
+    if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(classes):
+        return int(part)
+    known = "; ".join(classes[:_MOST_SHOWN]) + ("; ..." if len(classes) > _MOST_SHOWN else "")
+    raise InputError(
+        f"--labels: {part[:_LONGEST_SHOWN]!a} is no class. The classes are {known}. Write names, or numbers from 0 to "
+        f"{len(classes) - 1} in that order, with commas between them."
+    )
+
+
+def _labels(generator: Generator, num: int, labels: Sequence[int] | str | None) -> Tensor | None:
     if labels is None:
         return generator.sample_labels(num)
     if not generator.num_classes:
         raise InputError("--labels was given, but this generator is unconditional. Leave it out.")
+    if isinstance(labels, str):
+        labels = parse_labels(labels, generator.classes)
     wrong = [label for label in labels if not 0 <= label < generator.num_classes]
     if wrong or not labels:
         raise InputError(f"--labels {wrong or 'is empty'}: classes are 0 .. {generator.num_classes - 1}.")
@@ -175,7 +213,8 @@ def _labels(generator: Generator, num: int, labels: Sequence[int] | None) -> Ten
 # What is written -----------------------------------------------------------------------------------------------
 
 
-def _release_of(source: Path) -> Path:
+def release_of(source: Path) -> Path:
+    """Return the release folder of a run, of itself, or of a file in it."""
     folder = source if source.is_dir() else source.parent
     return folder / "release" if (folder / "release").is_dir() else folder
 

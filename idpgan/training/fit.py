@@ -14,11 +14,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
 
 from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
+from idpgan.models.ema import Ema
 from idpgan.models.initialize import torch_seed
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch
@@ -33,6 +34,9 @@ class FitConfig(Section):
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Decoupled weight decay of AdamW.
         schedule: "one_cycle" warms up over the first 30 % of the steps, "cosine" starts at the peak; both end near 0.
+            "step" starts at the peak and falls to a fifth of itself after 40 % and again after 80 % of the epochs.
+        ema_decay: Judge and keep a moving average of the weights with this decay, ramped up (see `Ema`); None keeps
+            the weights themselves.
         held_back_share: Share of the images that chooses the best epoch and is not trained on; unused where the caller
             brings a validation part.
         seed: Seeds the choice of the held-back part, the order of batches and the augmentation.
@@ -42,7 +46,8 @@ class FitConfig(Section):
     batch_size: int = Field(256, ge=3)  # from 3 on, no batch is a single image, which batch normalization cannot take
     learning_rate: float = Field(5e-3, gt=0)
     weight_decay: float = Field(1e-2, ge=0)
-    schedule: Literal["one_cycle", "cosine"] = "one_cycle"
+    schedule: Literal["one_cycle", "cosine", "step"] = "one_cycle"
+    ema_decay: float | None = Field(None, ge=0, lt=1)
     held_back_share: float = Field(0.1, gt=0, lt=1)
     seed: int = Field(0, ge=0)
 
@@ -117,7 +122,9 @@ def fit_classifier(
         raise InputError(f"{len(order)} image is left to train on, and at least 2 are needed. Give more images.")
 
     num_batches = math.ceil(len(order) / config.batch_size)
-    optimizer, scheduler = _optimizer(model, config, config.epochs * num_batches)
+    optimizer, scheduler = _optimizer(model, config, num_batches)
+    average = None if config.ema_decay is None else Ema(model, config.ema_decay)
+    judged = model if average is None else average.module
     augment_rng = torch.Generator(_device(model)).manual_seed(torch_seed(config.seed, 2))
     history: list[Epoch] = []
     best, weights = Epoch(0, math.inf, math.inf, -1.0), dict[str, Tensor]()  # worse than any
@@ -133,10 +140,12 @@ def fit_classifier(
             loss.backward()
             optimizer.step()
             scheduler.step()
+            if average is not None:
+                average.update(model)
             losses.append(loss.detach())
-        epoch = _judge(number, torch.stack(losses).mean(), model, held_back)
+        epoch = _judge(number, torch.stack(losses).mean(), judged, held_back)
         if epoch.rank > best.rank:
-            best, weights = epoch, {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            best, weights = epoch, {name: tensor.detach().clone() for name, tensor in judged.state_dict().items()}
         history.append(epoch)
         if on_epoch is not None:
             on_epoch(epoch)
@@ -176,12 +185,16 @@ def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[T
     return epoch
 
 
-def _optimizer(model: nn.Module, config: FitConfig, steps: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
+def _optimizer(model: nn.Module, config: FitConfig, num_batches: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
+    steps = config.epochs * num_batches
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
     if config.schedule == "cosine":
         return optimizer, CosineAnnealingLR(optimizer, steps)
+    if config.schedule == "step":
+        falls = [round(share * config.epochs) * num_batches for share in (0.4, 0.8)]
+        return optimizer, MultiStepLR(optimizer, falls, gamma=0.2)
     return optimizer, OneCycleLR(optimizer, config.learning_rate, total_steps=steps)
 
 

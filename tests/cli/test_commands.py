@@ -131,8 +131,8 @@ def test_sample_writes_npz_reproducibly(run, finished_run, tmp_path):
     ("arguments", "word"),
     [
         (["--num", "0", "--out", "x"], "--num 0"),
-        (["--num", "1", "--out", "x", "--labels", "10"], "0 .. 9"),
-        (["--num", "1", "--out", "x", "--labels", "a"], "no class number"),
+        (["--num", "1", "--out", "x", "--labels", "10"], "0 to 9"),
+        (["--num", "1", "--out", "x", "--labels", "a"], "'a' is no class"),
         (["--num", "1", "--out", "gone/x"], "does not exist"),
         (["--num", "1", "--out", "."], "exists already"),
     ],

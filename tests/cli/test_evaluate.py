@@ -1,18 +1,22 @@
 """`idpgan evaluate` as a user meets it."""
 
 import json
+import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from scipy.stats import norm
 
 from idpgan.cli import main
 from idpgan.cli.evaluate import evaluate
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.metrics import fitting
+from idpgan.metrics import BenchmarkSettings, fitting
+from idpgan.models.residual import ResNet, ResNeXt, WideResNet
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -25,7 +29,8 @@ def one_epoch():
         patch.setattr(fitting, "MIN_STEPS_PER_EPOCH", 1)
         for name, config in fitting.RECIPES.items():
             patch.setitem(fitting.RECIPES, name, config.model_copy(update={"epochs": 1}))
-        patch.setattr("idpgan.metrics.autoencoder.STEPS", 2)
+        patch.setattr("idpgan.metrics.autoencoder.FEWEST_STEPS", 2)
+        patch.setattr("idpgan.metrics.autoencoder.MOST_STEPS", 2)
         yield
 
 
@@ -165,6 +170,56 @@ def test_the_holdout_judges_where_settings_are_chosen(run, npz):
     assert usual["fidelity"]["features_sha256"] != told["fidelity"]["features_sha256"]  # the holdout is left out
 
 
+BENCHMARK = BenchmarkSettings(ResNet(8, 4, 4), WideResNet(10, 1, grid_px=4), ResNeXt(11, 2, 4, grid_px=4), epochs=1)
+
+
+@pytest.fixture
+def quick_benchmark(monkeypatch):
+    monkeypatch.setattr("idpgan.jobs.evaluate.SMALL", BENCHMARK)
+
+
+def test_the_other_protocol_states_epsilon_at_its_own_delta(run, quick_benchmark):
+    release = Path(__file__).parents[2] / "checkpoints" / "digits-aggregate-eps10"
+    told = json.loads(run(release, "--protocol", "dpimagebench", "--num", 60, "--json"))
+    assert [score["name"] for score in told["dpimagebench"]["scores"]] == ["resnet", "wrn", "resnext"]
+    assert (told["dpimagebench"]["num_images"], told["dpimagebench"]["seeds"]) == (60, [0])
+    assert (told["utility"], told["fidelity"], told["num_images"]) == (None, None, 60)
+    privacy = told["privacy"]
+    assert privacy["num_private"] == 1295
+    assert privacy["benchmark"]["delta"] == pytest.approx(1 / (1295 * math.log(1295)))
+    assert (privacy["own"]["epsilon"], privacy["own"]["delta"]) == (pytest.approx(9.99888, abs=1e-4), 1e-5)
+    # One Gaussian of noise multiplier s: delta = P(N > e s - 1/2s) - exp(e) P(N > e s + 1/2s) (Balle and Wang 2018).
+    s, epsilon = 0.4999342772340647, privacy["benchmark"]["epsilon"]
+    delta = norm.sf(epsilon * s - 0.5 / s) - math.exp(epsilon) * norm.sf(epsilon * s + 0.5 / s)
+    assert delta == pytest.approx(privacy["benchmark"]["delta"], rel=1e-6)
+    text = run(release, "--protocol", "dpimagebench", "--num", 60, "--seeds", 2)
+    for word in (
+        "best of three",
+        "chosen on held-back",
+        "1 / (n ln n)",
+        "own delta 1e-05",
+        "2 seed(s)",
+        "--full takes",
+    ):
+        assert word in text
+
+
+def test_a_run_without_privacy_has_no_finite_epsilon_there(run, finished_run, tmp_path, quick_benchmark):
+    path = shutil.copytree(finished_run, tmp_path / "run")
+    told = json.loads(run(path, "--protocol", "dpimagebench", "--num", 60, "--json"))
+    assert told["privacy"]["benchmark"]["epsilon"] == told["privacy"]["own"]["epsilon"] == "inf"
+    assert told == json.loads((path / "evaluation.json").read_text())
+
+
+def test_images_without_a_release_have_no_epsilon_there(run, npz, unlabeled, quick_benchmark):
+    told = json.loads(run(npz, "--data", "digits", "--protocol", "dpimagebench", "--json"))
+    assert (told["privacy"]["own"], set(told["privacy"]["benchmark"])) == (None, {"delta"})
+    assert told["dpimagebench"]["num_images"] == told["num_images"]
+    assert "no epsilon is known" in run(npz, "--data", "digits", "--protocol", "dpimagebench")
+    with pytest.raises(InputError, match="has no classes"):
+        run(npz, "--config", unlabeled, "--protocol", "dpimagebench")
+
+
 def test_a_release_says_what_is_public_about_its_data(run, finished_run, npz, tmp_path):
     release = shutil.copytree(finished_run / "release", tmp_path / "release")
     for source, options in ((release, ("--num", 20)), (npz, ("--config", release)), (npz, ("--config", finished_run))):
@@ -211,6 +266,10 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
         (["--data", "digits", "--features", "vgg"], "--features vgg is unknown"),
         (["--data", "digits", "--features", "inception-v3"], "nothing is downloaded"),
         (["--data", "digits", "--weights", "w.pth"], "go together"),
+        (["--data", "digits", "--protocol", "dpbench"], "--protocol dpbench is unknown. Known: idpgan, dpimagebench"),
+        (["--data", "digits", "--full"], "--full is for --protocol dpimagebench"),
+        (["--data", "digits", "--protocol", "dpimagebench", "--ceiling"], "--ceiling is not for --protocol dpimage"),
+        (["--data", "digits", "--protocol", "dpimagebench", "--classifier", "cnn"], "--classifier is not for"),
         (["--config", "/nowhere.toml"], "nowhere"),
         (["--config", "."], "has no \\[data\\] section"),
         (["--data", "digits", "--seeds", "0"], "--seeds 0"),

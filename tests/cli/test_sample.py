@@ -5,9 +5,12 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 
 from idpgan.cli.faults import Terminated, sigterm_raises
+from idpgan.data.labels import attribute_classes
+from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS
 from idpgan.release import export
 from tests.cli.test_commands import refused
@@ -43,11 +46,54 @@ def test_free_memory_is_a_number_of_bytes():
     assert 1 << 20 < export.free_memory() < 1 << 50
 
 
-@pytest.mark.parametrize("labels", ["²", "٣", "1,", "-1", "1e3", "9" * 5000])
-def test_labels_that_are_no_numbers_are_one_line(run, finished_run, tmp_path, labels):
-    result = run("sample", finished_run, "--num", 3, "--out", tmp_path / "out", "--labels", labels)
-    assert refused(result, "--labels")
+@pytest.mark.parametrize("labels", ["²", "٣", "1,", "-1", "1e3", "10", "", "a\nb", "9" * 5000])
+def test_labels_that_are_no_classes_are_one_line(run, finished_run, tmp_path, labels):
+    result = run("sample", finished_run, "--num", 3, "--out", tmp_path / "out", f"--labels={labels}")
+    assert refused(result, "--labels", "The classes are 0; 1; 2", "0 to 9")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers"),
+    [
+        ("cat", [1]),
+        (" black dog , cat,cat", [2, 1, 1]),
+        ("1,0", [1, 3]),  # the name "0" wins over the number 0
+        ("0,3", [3, 3]),
+        ("2,cat", [2, 1]),
+    ],
+)
+def test_labels_are_names_or_numbers(labels, numbers):
+    assert export.parse_labels(labels, ("bird", "cat", "black dog", "0")) == numbers
+
+
+def test_the_commas_of_a_name_are_no_ends():
+    classes = attribute_classes(["glasses", "smiling"])
+    for number, name in enumerate(classes):
+        assert export.parse_labels(f"{name}, 0", classes) == [number, 0]
+    assert export.parse_labels(f"{classes[2]},{classes[1]}", classes) == [2, 1]
+    with pytest.raises(InputError, match="'glasses' is no class"):
+        export.parse_labels("glasses", classes)
+
+
+@pytest.mark.parametrize("labels", ["Cat", "4", "black", "cat;bird", "bird,,cat"])
+def test_nothing_else_is_a_label(labels):
+    with pytest.raises(InputError, match="The classes are bird; cat; black dog; 0"):
+        export.parse_labels(labels, ("bird", "cat", "black dog", "0"))
+
+
+def test_images_are_drawn_of_the_classes_that_were_named(run, finished_run, tmp_path):
+    release = shutil.copytree(finished_run / "release", tmp_path / "release")
+    content = json.loads((release / "config.json").read_text())
+    content["generator"]["classes"][:3] = ["zero", "one", "0"]
+    (release / "config.json").write_text(json.dumps(content))
+    (release / "privacy.json").unlink()
+    (tmp_path / "out").mkdir()
+    for labels, expected in (("one,0", [1, 2, 1, 2]), ("1,9", [1, 9, 1, 9])):
+        out = tmp_path / "out" / f"{labels}.npz"
+        assert run("sample", release, "--num", 4, "--out", out, "--labels", labels)[0] == 0
+        with np.load(out) as written:
+            assert written["labels"].tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["x.png", "x.JPG", "x.zip", "x.npy", "x.json"])

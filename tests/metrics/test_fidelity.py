@@ -19,6 +19,7 @@ from idpgan.metrics import (
     nearest_scores,
 )
 from idpgan.metrics import fidelity as module
+from idpgan.metrics.autoencoder import num_steps
 
 SCORES = ("fid", "kid", "precision", "recall", "density", "coverage")
 
@@ -120,9 +121,7 @@ def blurred(images):
 
 @pytest.fixture(scope="module")
 def autoencoder(digits):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("idpgan.metrics.autoencoder.STEPS", 300)
-        return fit_feature_autoencoder(full_training_set(digits))
+    return fit_feature_autoencoder(full_training_set(digits))
 
 
 @pytest.fixture(params=["classifier", "autoencoder"])
@@ -160,11 +159,24 @@ def test_the_result_says_what_it_was_measured_with(digits, feature_classifier, t
 
 
 def test_an_autoencoder_is_kept_and_has_one_hash(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.metrics.autoencoder.STEPS", 3)
+    monkeypatch.setattr("idpgan.metrics.autoencoder.FEWEST_STEPS", 3)
     some, cache = digits.private.select(torch.arange(50)), Cache(tmp_path)
     first = fit_feature_autoencoder(some, cache=cache)
     monkeypatch.setattr("idpgan.metrics.autoencoder._fit", None)  # calling it again would fail
     assert fit_feature_autoencoder(some, cache=cache).sha256 == first.sha256
+
+
+@pytest.mark.parametrize(("num", "expected"), [(2, 300), (1437, 300), (6400, 1000), (19_200, 3000), (10**6, 3000)])
+def test_the_steps_of_an_autoencoder_follow_the_number_of_images(num, expected):
+    assert num_steps(num) == expected
+
+
+def test_each_step_of_an_autoencoder_is_shown(digits, monkeypatch):
+    monkeypatch.setattr("idpgan.metrics.autoencoder.FEWEST_STEPS", 1)
+    seen = []
+    some = digits.private.select(torch.arange(13))  # 20 x 13 images, 128 at a time: 2.03
+    fit_feature_autoencoder(some, progress=lambda what, done, total, note="": seen.append((what, done, total)))
+    assert seen == [("feature autoencoder", done, 3) for done in range(4)]
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (1, 112, 92), (1, 64, 64)])

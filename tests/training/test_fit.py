@@ -8,6 +8,7 @@ from idpgan.config import build
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.classifier import build_classifier
+from idpgan.models.ema import Ema
 from idpgan.models.initialize import seeded_init
 from idpgan.training.fit import FitConfig, FitError, fit_classifier, predict
 
@@ -30,7 +31,7 @@ def accuracy(model, images, labels):
     return predict(model, images).argmax(1).eq(labels).double().mean().item()
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", "cosine"])
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "step"])
 def test_it_learns_what_can_be_learnt(schedule):
     images, labels = blobs()
     model = linear()
@@ -58,6 +59,44 @@ def test_the_best_held_back_epoch_is_kept():
     assert accuracy(fitted.model, *held_back) == fitted.best.held_back_accuracy
     assert fitted.best != fitted.history[-1]  # else the test shows nothing: the last weights would pass too
     assert fitted.best.held_back_accuracy > min(epoch.held_back_accuracy for epoch in fitted.history)
+
+
+def test_the_learning_rate_falls_in_two_steps(monkeypatch):
+    """To a fifth after 20 and 40 of 50 epochs, as with StepLR(20, 0.2)."""
+    seen, adam = [], torch.optim.AdamW.step
+
+    def step(optimizer, *arguments, **options):
+        seen.append(optimizer.param_groups[0]["lr"])
+        return adam(optimizer, *arguments, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    config = FitConfig(epochs=50, batch_size=20, learning_rate=1e-2, schedule="step", held_back_share=1 / 12)
+    fit_classifier(linear(), *blobs(num=36), config=config)  # 33 to train on: 2 batches
+    assert seen == pytest.approx([1e-2] * 40 + [2e-3] * 40 + [4e-4] * 20)
+
+
+def test_a_moving_average_is_judged_and_kept():
+    images, labels = blobs(num=90)
+    model = linear()
+    followed, newest = Ema(model, 0.9999), []
+    config = FAST.model_copy(update={"epochs": 1, "ema_decay": 0.9999})
+
+    def record(batch, rng):  # before each step, so without the last one
+        newest.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return batch
+
+    fitted = fit_classifier(model, images, labels, config=config, held_back=blobs(num=60, seed=1), augment=record)
+    assert accuracy(fitted.model, *blobs(num=60, seed=1)) == fitted.best.held_back_accuracy
+    copy = linear()
+    for weights in newest[1:]:
+        copy.load_state_dict(weights)
+        followed.update(copy)
+    expected = followed.module.weight.detach()  # still without the last step, whose share is 1 - 4/13
+    kept = fitted.model.weight.detach()
+    last = (kept - expected * 4 / 13) / (9 / 13)
+    one_step = (last - newest[-1]["weight"]).abs().max()
+    assert 0 < one_step < 0.1  # what is left is one step of Adam: at most about the learning rate, 0.03
+    assert (kept - newest[-1]["weight"]).abs().max() > 1e-4  # not the weights themselves
 
 
 def test_held_back_images_are_not_trained_on():
