@@ -19,6 +19,9 @@ def sample(
         str | None, typer.Option(help="Classes to draw: names or numbers, as cat,dog or 3,5; default: all, equally.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same images.")] = None,
+    soft_labels: Annotated[
+        bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -29,7 +32,7 @@ def sample(
     from idpgan.jobs.sample import card_of, draw
 
     with shown(quiet or as_json) as progress:
-        manifest = draw(source, num, out, labels=labels, seed=seed, progress=progress)
+        manifest = draw(source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, progress=progress)
     if as_json:
         print_json({"out": str(out), **manifest})
     else:

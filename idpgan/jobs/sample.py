@@ -21,8 +21,9 @@ def draw(
     *,
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
+    soft_labels: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
     check_writable(out)
-    return export_samples(source, num, out, KINDS, labels=labels, seed=seed, progress=progress)
+    return export_samples(source, num, out, KINDS, labels=labels, seed=seed, soft_labels=soft_labels, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -32,6 +33,7 @@ from idpgan.release.received import describe_release, read_privacy, read_setting
 from idpgan.training.samples import png_bytes
 
 MANIFEST = "manifest.json"
+SOFT_LABELS = "soft_labels.csv"  # of a folder
 FORMAT = "idpgan samples 2"
 _BATCH = 1000
 _BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
@@ -49,6 +51,7 @@ class _Drawn:
     images: Tensor  # uint8 (N, C, H, W)
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...]
+    probabilities: Tensor | None  # (N, K)
     manifest: bytes
     card: bytes | None
 
@@ -61,6 +64,7 @@ def export_samples(
     *,
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
+    soft_labels: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -74,6 +78,8 @@ def export_samples(
         labels: Classes to draw, cycled: numbers from 0, or one text of names and numbers between commas (see
             `parse_labels`); None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
+        soft_labels: Also write the probability that the generator's teacher gives each class: the array
+            ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
 
     Raises:
         InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
@@ -84,6 +90,11 @@ def export_samples(
     generator = load_generator(source)
     _refuse_memory(generator, num)
     chosen = _labels(generator, num, labels)
+    if soft_labels and generator.teacher is None:
+        raise InputError(
+            f"--soft-labels: {source} has no teacher that could give them. Train with method.teacher_share above 0, or "
+            "leave them out."
+        )
     if out.suffix.lower() != ".npz":
         _refuse_folder_names(generator.classes)
     release = release_of(source)
@@ -91,8 +102,9 @@ def export_samples(
     manifest = _manifest(release, generator, num, chosen, seed)
     card = _card(release, kinds, num, folder=out.suffix.lower() != ".npz")
     pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
+    told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
-    drawn = _Drawn(pixels, chosen, generator.classes, text, card)
+    drawn = _Drawn(pixels, chosen, generator.classes, told, text, card)
     if out.suffix.lower() == ".npz":
         _write_npz(out, drawn)
     else:
@@ -288,6 +300,8 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
     arrays: dict[str, Any] = {"images": drawn.images.permute(0, 2, 3, 1).numpy()}
     if drawn.labels is not None:
         arrays |= {"labels": drawn.labels.numpy(), "classes": np.array(drawn.classes)}
+    if drawn.probabilities is not None:
+        arrays["probabilities"] = drawn.probabilities.float().numpy()
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     manifest, card = _beside(out)
@@ -306,10 +320,24 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
     """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
     with whole_folder(out) as part:
         digits = len(str(len(drawn.images) - 1))
+        names = []
         for index, image in enumerate(drawn.images):
             folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
             folder.mkdir(exist_ok=True)
-            (folder / f"{index:0{digits}d}.png").write_bytes(png_bytes(image))
+            path = folder / f"{index:0{digits}d}.png"
+            path.write_bytes(png_bytes(image))
+            names.append(path.relative_to(part).as_posix())
+        if drawn.probabilities is not None:
+            _write_soft_labels(part / SOFT_LABELS, names, drawn)
         (part / MANIFEST).write_bytes(drawn.manifest)
         if drawn.card is not None:
             (part / CARD).write_bytes(drawn.card)
+
+
+def _write_soft_labels(path: Path, names: Sequence[str], drawn: _Drawn) -> None:
+    """Write one row per image: its file, and the probability of each class by name."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file_name", *drawn.classes])
+        for name, row in zip(names, [] if drawn.probabilities is None else drawn.probabilities.tolist(), strict=True):
+            writer.writerow([name, *(f"{value:.6g}" for value in row)])

@@ -72,6 +72,15 @@ class GeneratorArtifact:
             return [f"{SAMPLES} is not the grid that the generator draws."]
         return []
 
+    def _taught(self) -> str:
+        """Say in a line of Markdown what the teacher does, if there is one."""
+        if self.generator.teacher is None:
+            return ""
+        return (
+            f"For every image {self.generator.candidates} are drawn, and a private classifier, which lies in the same "
+            "file, chooses the one that looks most\nlike its class.\n"
+        )
+
     def subject(self, facts: CardFacts) -> Subject:
         """See `Artifact`: a model card."""
         shape = ", ".join(map(str, self.generator.image_shape))
@@ -79,7 +88,7 @@ class GeneratorArtifact:
             title=f"Generator of {facts.data} images, method {facts.method}",
             heading="The generator",
             section=(
-                f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n"
+                f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n{self._taught()}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
                 f'images = idpgan.load_generator("FOLDER").sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n```'

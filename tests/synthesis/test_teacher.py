@@ -1,10 +1,12 @@
 """A private teacher beside released sums: its price, its sensitivity, what it chooses, and what is refused."""
 
+import csv
 import dataclasses
 import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from idpgan.data.images import to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import run_case
+from idpgan.jobs.sample import draw
 from idpgan.jobs.train import train_on
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
@@ -274,3 +277,23 @@ def test_null_records_teach_nothing():
     for one, other in itertools.combinations(sums, 2):
         assert 0 < (one - other).norm() <= plan.clip_norm * (1 if sums[0] is one else 2)
     assert plan.relation is Relation.ZERO_OUT
+
+
+def test_soft_labels_are_exported_with_the_images(tmp_path):
+    jobs.start(config_of(), tmp_path / "run")
+    draw(tmp_path / "run", 12, tmp_path / "some.npz", seed=1, soft_labels=True)
+    manifest = draw(tmp_path / "run", 12, tmp_path / "folder", seed=1, soft_labels=True)
+    with np.load(tmp_path / "some.npz") as file:
+        arrays = dict(file)
+    teacher = load_generator(tmp_path / "run").teacher
+    expected = teacher.probabilities(torch.from_numpy(arrays["images"]).permute(0, 3, 1, 2))
+    assert torch.allclose(torch.from_numpy(arrays["probabilities"]), expected, atol=1e-5)
+    rows = list(csv.DictReader((tmp_path / "folder" / "soft_labels.csv").read_text().splitlines()))
+    assert len(rows) == manifest["num"]
+    for row, told in zip(rows, arrays["probabilities"], strict=True):
+        assert (tmp_path / "folder" / row.pop("file_name")).is_file()
+        assert [float(value) for value in row.values()] == pytest.approx(told.tolist(), rel=1e-4, abs=1e-6)
+    jobs.start(config_of(0.0), tmp_path / "untaught")
+    with pytest.raises(InputError, match="no teacher"):
+        draw(tmp_path / "untaught", 2, tmp_path / "none", soft_labels=True)
+    assert not (tmp_path / "none").exists()
