@@ -312,7 +312,11 @@ class RandomFeatures(FeatureMap):
 
     def texture(self, light: Tensor) -> Tensor:
         """Describe the edges of images (B, C, H, W) in [0, 1] by vectors (B, T) of norm at most 1."""
-        waves = functional.conv2d(light.flatten(0, 1)[:, None], self.gabor, stride=self.stride, padding=4)
+        planes, padding = light.flatten(0, 1)[:, None], self.gabor.shape[-1] // 2
+        if self.stride == 2:
+            waves = _every_second(planes, self.gabor, padding)
+        else:
+            waves = functional.conv2d(planes, self.gabor, padding=padding)
         moduli = (waves[:, ::2].square() + waves[:, 1::2].square() + 1e-4).sqrt()  # (B C, 16, h, w)
         return self._unit(functional.adaptive_avg_pool2d(moduli, 4).view(len(light), -1))  # (B, C 16 16)
 
@@ -384,6 +388,20 @@ def _low_cosines(height: int, width: int, count: int) -> Tensor:
     """Return the ``count`` cosine functions of lowest ``(u / height)^2 + (v / width)^2``, (H W, count) float32."""
     low = sorted(((u * width) ** 2 + (v * height) ** 2, u, v) for u in range(height) for v in range(width))[:count]
     return cosines(height, width, [(u, v) for _, u, v in low]).float()
+
+
+def _every_second(planes: Tensor, filters: Tensor, padding: int) -> Tensor:
+    """Return ``conv2d(planes, filters, stride=2, padding=padding)`` of one channel and odd filters, up to rounding.
+
+    Even and odd rows and columns become four channels and the stride 1: on the CPU, forward and backward pass together
+    take half the time.
+    """
+    height, width = ((side + 1) // 2 for side in planes.shape[-2:])
+    even = [side % 2 for side in planes.shape[-2:]]
+    padded = functional.pad(planes, (padding, padding + even[1], padding, padding + even[0]))
+    phases = functional.pixel_unshuffle(padded, 2)
+    kernel = functional.pixel_unshuffle(functional.pad(filters, (0, 1, 0, 1)), 2)
+    return functional.conv2d(functional.pad(phases, (0, 1, 0, 1)), kernel)[..., :height, :width]
 
 
 def _gabor(side: int = 9) -> Tensor:

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from idpgan.models.augment import MOVES, augment, move
-from idpgan.models.features import DATALESS, EmbeddingNet, PublicFeatures, RandomFeatures, ScatteringFeatures
+from idpgan.models.features import (
+    DATALESS,
+    EmbeddingNet,
+    PublicFeatures,
+    RandomFeatures,
+    ScatteringFeatures,
+    _every_second,
+    _gabor,
+)
 
 CLASSES = 3
 
@@ -173,3 +181,12 @@ def test_augmentation_follows_its_generator_and_its_strength():
     assert torch.equal(augment(images, rng(1)), augment(images, rng(1)))
     assert not torch.allclose(augment(images, rng(1)), augment(images, rng(2)), atol=1e-2)
     assert torch.allclose(augment(images, rng(1), 0.0), images, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(17, 20), (28, 28), (32, 31), (112, 92), (18, 17)])
+def test_the_fast_way_of_every_second_convolution_is_the_same_convolution(size):
+    planes, filters = torch.randn(3, 1, *size, generator=rng(1)), _gabor()
+    expected = torch.nn.functional.conv2d(planes, filters, stride=2, padding=4)
+    found = _every_second(planes, filters, 4)
+    assert found.shape == expected.shape
+    assert torch.allclose(found, expected, atol=1e-5)
