@@ -117,6 +117,31 @@ def test_aggregate_of_a_metadata_file(folders, tmp_path, how, unit, split_by):
 
 
 @pytest.mark.parametrize("unit", ["image", "person"])
+@pytest.mark.parametrize("how", ["emptied", "unlabeled"])
+def test_the_teacher_of_an_aggregate(folders, tmp_path, monkeypatch, how, unit):
+    """From equal weights, the clipped sums of a step differ by at most C; its noise does not enter the comparison."""
+    data, table = {**folders["metadata"], "split_by": "identity"}, aggregate(unit, teacher_share=0.5)
+    table["model"]["conditional"] = True
+    change, seen, noisy_step = Change(record(data, person=unit == "person"), how), [], DPSGDPlan.noisy_step
+
+    def watched(plan, optimizer, weights, sums, noise):
+        seen.append(sums["weight"].clone())
+        noisy_step(plan, optimizer, weights, sums, noise)
+
+    monkeypatch.setattr(DPSGDPlan, "noisy_step", watched)
+    (left, _), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
+    for method in (left, right):
+        method.prepare()
+    assert left.ledger.events == right.ledger.events
+    assert len(left.ledger.events) == 2
+    assert int(after.private.null.sum()) == len(change.names)
+    steps, plan = len(seen) // 2, left.teaching.plan(len(after.private))
+    assert plan == right.teaching.plan(len(after.private))
+    moved = (seen[0] - seen[steps]).norm()
+    assert 0.3 * plan.clip_norm < moved <= plan.clip_norm
+
+
+@pytest.mark.parametrize("unit", ["image", "person"])
 def test_aggregate_of_a_metadata_file_control_a_deleted_row(folders, tmp_path, unit):
     data, table = folders["metadata"], aggregate(unit, augment=0.0)
     table["model"]["conditional"] = True
