@@ -31,7 +31,17 @@ if TYPE_CHECKING:
         measure_fidelity,
         nearest_scores,
     )
-    from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
+    from idpgan.metrics.filters import mean_filter, median_filter
+    from idpgan.metrics.images import (
+        absolute_error,
+        entropy,
+        grey_histograms,
+        histogram_distance,
+        mse,
+        psnr,
+        relative_error,
+        ssim,
+    )
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
     from idpgan.metrics.inception_v3 import load_inception
     from idpgan.metrics.recognition import Recognition, first_images, halves, recognize, recognize_by_network
@@ -50,6 +60,7 @@ __all__ = [
     "NearestScores",
     "Recognition",
     "UtilityResult",
+    "absolute_error",
     "class_probabilities",
     "entropy",
     "evaluate_images",
@@ -65,16 +76,19 @@ __all__ = [
     "inception_score",
     "kernel_distance",
     "load_inception",
+    "mean_filter",
     "measure_accuracy",
     "measure_fidelity",
     "measure_inception",
     "measure_utility",
+    "median_filter",
     "mse",
     "nearest_scores",
     "psnr",
     "read_images",
     "recognize",
     "recognize_by_network",
+    "relative_error",
     "ssim",
 ]
 
@@ -90,6 +104,7 @@ _MODULES = {
     "NearestScores": "fidelity",
     "Recognition": "recognition",
     "UtilityResult": "utility",
+    "absolute_error": "images",
     "class_probabilities": "features",
     "entropy": "images",
     "evaluate_images": "evaluation",
@@ -105,16 +120,19 @@ _MODULES = {
     "inception_score": "inception",
     "kernel_distance": "fidelity",
     "load_inception": "inception_v3",
+    "mean_filter": "filters",
     "measure_accuracy": "accuracy",
     "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",
+    "median_filter": "filters",
     "mse": "images",
     "nearest_scores": "fidelity",
     "psnr": "images",
     "read_images": "source",
     "recognize": "recognition",
     "recognize_by_network": "recognition",
+    "relative_error": "images",
     "ssim": "images",
 }
 
