@@ -29,6 +29,19 @@ def test_windows_are_cut_and_put_together_again():
     assert not cut(images, 4)[:, -1, 3:].any()
 
 
+@pytest.mark.parametrize(("window", "step"), [(5, 1), (5, 3), (4, 4), (35, 1), (7, 6)])
+def test_overlapping_windows_hold_every_pixel_and_the_last_one_is_shown(window, step):
+    images = pictures(2, 7, 5)
+    windows = cut(images, window, step)
+    starts = range(0, windows.shape[1] * step, step)
+    assert max(starts) < 35 <= max(starts) + window  # the last holds the last pixel, and one more would hold none
+    assert max(starts) - step + window < 35
+    assert torch.equal(join(windows, (7, 5), step), images)
+    numbers = torch.arange(windows.shape[1]).double()[None, :, None].expand(1, -1, window)
+    expected = [max(k for k, start in enumerate(starts) if start <= place < start + window) for place in range(35)]
+    assert join(numbers, (7, 5), step).flatten().tolist() == expected
+
+
 def test_the_similarity_by_hand():
     one, other = torch.tensor([10.0, 20.0, 20.0, 30.0]), torch.tensor([10.0, 20.0, 40.0, 30.0])
     # d = sqrt(400 / 4) = 10; {10, 20, 30} and {10, 20, 30, 40}: J = 3/4; hashes 0111 (mean 20) and 0011 (mean 25).
@@ -99,8 +112,9 @@ def test_the_published_forms_keep_shape_and_do_not_mix_images(method):
     released = release(images, method, epsilon=2.0, window=10, accept_unsound=True, noise=Noise.fixed(1))
     assert (released.images.shape, released.images.dtype) == (images.shape, images.dtype)
     assert (released.privacy.claimed.epsilon, released.privacy.proven.epsilon) == (2.0, math.inf)
-    exact = release(images, method, epsilon=1e9, window=10, threshold=1.04, accept_unsound=True).images
-    assert torch.allclose(exact, images, atol=1e-5)
+    for step in (None, 1, 7):
+        exact = release(images, method, epsilon=1e9, window=10, step=step, threshold=1.04, accept_unsound=True).images
+        assert torch.allclose(exact, images, atol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "runs"), [("swp", 4000), pytest.param("sort-swp", 30_000, marks=pytest.mark.slow)])
@@ -193,6 +207,10 @@ def test_swp_sound_beats_plain_noise():
         ("swp", {"window": 81}, "window = 81 is longer than the 80 pixels"),
         ("swp-sound", {"window": 81}, "longer than the 80 pixels"),
         ("swp", {"window": 0}, "window = 0"),
+        ("swp", {"window": 8, "step": 9}, "step = 9 is longer than window = 8"),
+        ("sort-swp", {"step": 57}, "step = 57 is longer than window = 56"),
+        ("swp", {"step": 0}, "step = 0"),
+        ("swp-sound", {"step": 1}, "step"),
         ("swp", {"threshold": 1.2}, "threshold = 1.2"),
         ("swp-sound", {"threshold": 0.0}, "threshold = 0.0"),
         ("swp-sound", {"threshold": math.nan}, "threshold = nan"),
