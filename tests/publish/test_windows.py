@@ -1,5 +1,6 @@
 """Sliding windows: as published and where they leak, and made sound with sensitivities by brute force."""
 
+import dataclasses
 import itertools
 import math
 
@@ -12,7 +13,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish.registry import audit_entry, load_publisher
-from idpgan.publish.windows import published
+from idpgan.publish.windows import audits, published
 from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_release
 from idpgan.publish.windows.stream import cut, join, reorder
 from tests.publish.pictures import pictures
@@ -122,6 +123,49 @@ def test_the_growing_share_is_found_by_the_audit(method, runs):
     audited = audit_entry(method).case(method, Request(1.0)).run(runs, seed=1)
     assert audited.exceeds_claim
     assert audited.result.epsilon_lower > 1.5
+
+
+@pytest.mark.parametrize("method", ["swp", "sort-swp"])
+def test_the_raw_threshold_is_found_by_the_audit(method):
+    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    audited = case.run(12_000, seed=1)
+    assert audited.exceeds_claim
+    assert audited.result.epsilon_lower > 1.5
+    score = case.statistics[0](case.pair.data, case.pair.neighbor)
+    for image, certain in ((case.pair.data, -1), (case.pair.neighbor, 1)):
+        scores = score(case.release(image.expand(4000, -1, -1), Noise.fixed(2)))
+        assert set(scores.tolist()) == {0, certain}  # a replacement names the image for sure: no epsilon allows that
+
+
+def test_the_raw_threshold_is_all_that_this_pair_shows(monkeypatch):
+    """The second window gets no more than its nominal share, and without a decision nothing is found."""
+    scales, real = [], published.add_laplace
+
+    def record(answer, scale, noise):
+        scales.append(255 / scale)
+        return real(answer, scale, noise)
+
+    def undecided(values, epsilon, options, noise):
+        return published.swp(values, epsilon, options.model_copy(update={"threshold": 1 + published.ALPHA}), noise)
+
+    monkeypatch.setattr(published, "add_laplace", record)
+    audited = (
+        audits.published_entry("swp", undecided).case("swp", Request(1.0, pair=audits.RAW_THRESHOLD)).run(4000, seed=1)
+    )
+    assert torch.allclose(torch.cat(scales), torch.tensor(1.0).double())
+    assert audited.result.epsilon_lower < 0.5
+
+
+@pytest.mark.parametrize("method", ["swp-sound", "sort-swp-sound"])
+def test_a_decision_on_noisy_numbers_is_never_caught_and_one_without_noise_is(method):
+    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    audited = case.run(12_000, confidence=1 - 0.001 / 2, seed=2)
+    assert 0.1 <= audited.result.epsilon_lower <= case.proven.epsilon <= 1.0
+    made, _ = plan_release((2, 4), Unit.PIXEL, 1.0, 0.0, SwpSoundOptions(window=4))
+    raw = dataclasses.replace(made, compare=lambda distances, noise: distances)
+    assert dataclasses.replace(case, release=raw).run(4000, seed=2).violation
+    with pytest.raises(InputError, match="differs in one pixel"):
+        audit_entry(method).case(method, Request(1.0, unit=Unit.IMAGE, pair=audits.RAW_THRESHOLD))
 
 
 SHAPE, WINDOW = (2, 3), 4  # two windows, of 4 and 2 pixels
