@@ -1,9 +1,9 @@
 r"""SWP, SAS and sort-SWP of Liu, Yang, Zhao, Zhang, Li and Mu (2021), as published. None is private.
 
 Face Image Publication Based on Differential Privacy, doi 10.1155/2021/6680701. The formulas of the text at hand were
-pictures and are lost; docs/publishers.md lists how they are read here. Pixels are on the paper's scale, 0 .. 255. Every
-image of a batch is a stream of its own, and all take one step together. LAP, the paper's baseline, is Laplace noise of
-scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
+pictures and are lost; docs/sliding-windows.md lists how they are read here. Pixels are on the paper's scale, 0 .. 255.
+Every image of a batch is a stream of its own, and all take one step together. LAP, the paper's baseline, is Laplace
+noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
 """
 
 from __future__ import annotations
