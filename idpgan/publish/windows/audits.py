@@ -99,17 +99,18 @@ def published_entry(
         pair = growing_share() if grows else raw_threshold()
         count, window = pair.data.shape
         far = GREYS / 2 if grows else 0.0
-        options = SwpOptions(window=window, threshold=usual_threshold(part * request.epsilon, far=far))
+        threshold = usual_threshold(part * request.epsilon, far=far)
+        options = SwpOptions(window=window, threshold=threshold)
         adjacency = (Unit.PIXEL, Relation.REPLACE_ONE)
         claimed = Guarantee(request.epsilon, 0.0, *adjacency, CLAIM)
         proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
-        notes = (f"an image of {count} windows of {window} pixels, threshold {options.threshold:.4f}",)
+        notes = (f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}",)
 
         def release(values: Tensor, noise: Noise) -> Tensor:
             return algorithm(values, request.epsilon, options, noise)
 
         def decide(raw: Tensor, before: Tensor) -> Tensor:
-            return similarity(raw * GREYS, before * GREYS) >= options.threshold
+            return similarity(raw * GREYS, before * GREYS) >= threshold
 
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == before).all(-1)
