@@ -1,9 +1,12 @@
-"""Figures 3 to 9 of a paper, measured: one JSON line per cell, plots and tables, and its theorems by simulation.
+"""The tables of a paper, measured: one JSON line per cell, plots and tables.
+
+`--paper liu-2021` is Liu et al. (2021), sliding windows: see `window_tables`.
 
 `--paper 000` is Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix
-factorization and differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308. The figures
-themselves are lost; what they show is read from the text. Figures 3 to 8 are CMU, ORL, Yale, Yale B, Faces95 and
-Faces94, each with panels (a) "accurate" (the English abstract: precision), (b) recall and (c) F1-score of an SVM on
+factorization and differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308: its figures 3 to
+9, and its theorems by simulation. The figures themselves are lost; what they show is read from the text. Figures 3 to 8
+are CMU, ORL, Yale, Yale B, Faces95 and Faces94, each with panels (a) "accurate" (the English abstract: precision), (b)
+recall and (c) F1-score of an SVM on
 principal components, against epsilon 0.1, 0.5, 0.9, 1.3, with the images without noise as reference; both halves of
 each person's images are released, the first half trains. Figure 9 is the entropy of one image of each set, drawn at
 random, against epsilon. Entropy and recognition take what is given away, clipped to 8 bits. Of the six sets only ORL is
@@ -20,17 +23,15 @@ LRA is slow: one seed by default, and fewer sweeps than the paper's 100, which t
 neither epsilon nor noise and are computed once per set: its `seconds` are those of the noise and the product.
 
 python benchmarks/paper_tables.py --paper 000 --data-root DIR --out runs/tables [--sets orl yale cmu] [--seeds 5]
+python benchmarks/paper_tables.py --paper liu-2021 --data-root DIR --out runs/tables [--sets orl drawn] [--sas]
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import itertools
 import json
-import os
-import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,10 +39,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import window_tables
+from cells import PACKAGE, data_digest, load_orl, read_or_measure, spread, write_atomic
+from cells import code_digest as hash_of
 from paper_theory import theorems
 from torch import Tensor
 
-import idpgan
 from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.data.faces import draw_people
 from idpgan.metrics import entropy, halves, histogram_distance, mse, psnr, recognize, ssim
@@ -89,9 +92,21 @@ def main() -> None:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
     (arguments.out / "cells").mkdir(parents=True, exist_ok=True)
+    if arguments.paper == window_tables.PAPER:
+        window_tables.run(arguments)
+        return
     for name in arguments.sets:
         images, identities = load_set(name, arguments.data_root)
-        rows = [read_or_measure(cell, images, identities, arguments) for cell in cells(name, images, arguments)]
+        rows = [
+            read_or_measure(
+                cell,
+                functools.partial(measure, cell, images, identities),
+                code_digest(),
+                arguments.out / "cells",
+                any_code=arguments.any_code,
+            )
+            for cell in cells(name, images, arguments)
+        ]
         write_table(rows, arguments.out / name)
         plot(rows, arguments.out / name)
         if not arguments.no_theory:
@@ -100,40 +115,43 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paper", choices=["000"], required=True)
+    parser.add_argument("--paper", choices=["000", window_tables.PAPER], required=True)
     parser.add_argument("--data-root", type=Path, help="holds orl_faces/s1/1.pgm ...")
     parser.add_argument("--out", type=Path, default=Path("runs/tables"))
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=SMALL, help="all but 'orl' are drawn")
-    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *REFERENCES], default=[*REFERENCES, *METHODS])
-    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS)
+    parser.add_argument("--sets", nargs="+", help=f"000: {', '.join(SETS)}; {window_tables.PAPER}: orl, drawn")
+    parser.add_argument("--epsilons", nargs="+", type=float)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--lra-seeds", type=int, default=1)
-    parser.add_argument("--lra-sweeps", type=int, default=30, help="the paper: 100; below 10 it has not settled")
-    parser.add_argument("--no-theory", action="store_true", help="leave the theorems out")
     parser.add_argument("--any-code", action="store_true", help="read cells back that other code computed")
     parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args()
+    parser.add_argument("--network-epsilons", nargs="*", type=float, default=window_tables.NETWORK_EPSILONS)
+    parser.add_argument("--sas", action="store_true", help=f"{window_tables.PAPER}: only the sorting of figure 7")
+    of_000 = parser.add_argument_group("of 000")
+    of_000.add_argument("--methods", nargs="+", choices=[*METHODS, *REFERENCES], default=[*REFERENCES, *METHODS])
+    of_000.add_argument("--lra-seeds", type=int, default=1)
+    of_000.add_argument("--lra-sweeps", type=int, default=30, help="the paper: 100; below 10 it has not settled")
+    of_000.add_argument("--no-theory", action="store_true", help="leave the theorems out")
+    arguments = parser.parse_args()
+    of_windows = arguments.paper == window_tables.PAPER
+    known, usual = (window_tables.SETS,) * 2 if of_windows else (SETS, SMALL)
+    arguments.sets = arguments.sets or list(usual)
+    arguments.epsilons = arguments.epsilons or (window_tables.EPSILONS if of_windows else EPSILONS)
+    if not set(arguments.sets) <= set(known):
+        parser.error(f"--sets of paper {arguments.paper}: {', '.join(known)}")
+    return arguments
 
 
 def load_set(name: str, root: Path | None) -> tuple[Tensor, Tensor]:
     """Return float32 images (N, H, W) in [0, 1], person after person, and their identities."""
     _, people, each, height, width = SETS[name]
-    if name != "orl":
-        drawn = draw_people(people, each, height, width, channels=1, seed=0)
-        return drawn.images[:, 0].float() / 255, drawn.identities
-    if root is None:
-        raise SystemExit("--data-root is needed for the set 'orl': the folder that holds orl_faces/s1/1.pgm ...")
-    from PIL import Image
-
-    files = [root / "orl_faces" / f"s{person + 1}" / f"{image + 1}.pgm" for person, image in np.ndindex(people, each)]
-    images = torch.stack([torch.from_numpy(np.array(Image.open(file))) for file in files])
-    return images.float() / 255, torch.arange(people).repeat_interleave(each)
+    if name == "orl":
+        return load_orl(root)
+    drawn = draw_people(people, each, height, width, channels=1, seed=0)
+    return drawn.images[:, 0].float() / 255, drawn.identities
 
 
 def cells(name: str, images: Tensor, arguments: argparse.Namespace) -> Iterable[dict[str, Any]]:
     """Return the configs of all cells of a set, one seed of all methods after the other."""
-    digest = hashlib.sha256(images.numpy().tobytes()).hexdigest()[:16]
-    base = {"paper": arguments.paper, "set": name, "data": digest, "version": VERSION}
+    base = {"paper": arguments.paper, "set": name, "data": data_digest(images), "version": VERSION}
     for seed, method, epsilon in itertools.product(range(arguments.seeds), arguments.methods, arguments.epsilons):
         options = {"sweeps": arguments.lra_sweeps} if method == "lra" else METHODS.get(method, {})
         if method in REFERENCES:
@@ -143,38 +161,10 @@ def cells(name: str, images: Tensor, arguments: argparse.Namespace) -> Iterable[
             yield {**base, "method": method, "epsilon": epsilon, "seed": seed, "options": options}
 
 
-def read_or_measure(
-    cell: dict[str, Any], images: Tensor, identities: Tensor, arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Return a cell's row, from its file if there is one, and print it."""
-    identity = hashlib.sha256(json.dumps(cell, sort_keys=True).encode()).hexdigest()
-    path = arguments.out / "cells" / f"{identity[:16]}.json"
-    row = json.loads(path.read_text()) if path.exists() else {}
-    if not row or (row["code"] != code_digest() and not arguments.any_code):
-        row = {**cell, **measure(cell, images, identities, int(identity[:8], 16)), **circumstances(arguments)}
-        write_atomic(path, json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
-    return row
-
-
 def code_digest() -> str:
     """Return a hash of the source files that a cell's numbers come from (faces are in the data's own hash)."""
-    package = Path(idpgan.__file__).parent
-    rooms = [*package.glob("publish/**/*.py"), *package.glob("metrics/[ir]*.py")]
-    files = [*sorted(rooms), package / "privacy" / "matrix.py", package / "attacks" / "subspace.py"]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-
-
-def circumstances(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what a timing depends on, and the code."""
-    return {"threads": arguments.threads, "load": round(os.getloadavg()[0], 1), "code": code_digest()}
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file so that an interrupted run leaves the old one or none."""
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
+    rooms = [*PACKAGE.glob("publish/**/*.py"), *PACKAGE.glob("metrics/[ir]*.py")]
+    return hash_of([*sorted(rooms), PACKAGE / "privacy" / "matrix.py", PACKAGE / "attacks" / "subspace.py"])
 
 
 def measure(cell: dict[str, Any], images: Tensor, identities: Tensor, noise_seed: int) -> dict[str, Any]:
@@ -250,12 +240,6 @@ def grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, float | None], list[d
     order = [*REFERENCES, *METHODS]
     keys = sorted({(row["method"], row["epsilon"]) for row in rows}, key=lambda key: (order.index(key[0]), key[1] or 0))
     return {key: [row for row in rows if (row["method"], row["epsilon"]) == key] for key in keys}
-
-
-def spread(rows: list[dict[str, Any]], number: str) -> tuple[float, float] | None:
-    """Return mean and standard deviation over the seeds that have the number; None if none has."""
-    values = [row[number] for row in rows if row.get(number) is not None]
-    return (statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0) if values else None
 
 
 def write_table(rows: list[dict[str, Any]], path: Path) -> None:

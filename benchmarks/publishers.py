@@ -4,10 +4,10 @@ python benchmarks/publishers.py [METHOD ...] [--images 400] [--shape 112 92] [--
 python benchmarks/publishers.py --judge --faces ORL|drawn --unit image --epsilon 10 [METHOD ...]
 
 Images are uniform noise unless --faces names a folder of equal-sized .pgm files below it (ORL, a folder for each
-person), or says "drawn": 400 drawn faces, ten of each person, whom no model was fitted on. --judge releases once and
-states the squared error of the clipped images, and how many faces are recognized (first half of each person's released
-images against the second); its first row is a constant image of each face's own mean, which protects nothing and knows
-nothing but that.
+person), or says "drawn": 400 drawn faces, ten of each person, whom no model was fitted on. --judge releases once for
+each noise seed and states the squared error of the clipped images, and how many faces are recognized (first half of
+each person's released images against the second), mean and standard deviation over the seeds; its first row is a
+constant image of each face's own mean, which protects nothing and knows nothing but that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 
 from idpgan import publish
 from idpgan.metrics.recognition import halves, recognize
+from idpgan.privacy.noise import Noise
 from idpgan.run import describe_environment
 
 BURN_IN, REPEATS = 1, 5
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--judge", action="store_true", help="errors and recognition, of sound methods unless named")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--unit")
+    parser.add_argument("--noise-seeds", type=int, default=3, help="of --judge")
     parser.add_argument("--set", nargs="*", default=[], metavar="OPTION=VALUE", help="such as sweeps=1")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--device", default="cpu")
@@ -89,13 +91,23 @@ def judge(
         if arguments.unit not in (None, *publish.METHODS[method].units):
             continue
         started = time.perf_counter()
-        released = publish.release(
-            images, method, epsilon=arguments.epsilon, unit=arguments.unit, accept_unsound=True, **options
-        )
-        seconds = time.perf_counter() - started
-        shown = released.images.clamp(0, 1)
-        row = {"method": method, **terms, **facts(shown, images, people), "seconds": round(seconds, 2)}
-        print(json.dumps({**row, "options": dict(released.options), "load": os.getloadavg()[0]}), flush=True)
+        found = []
+        for seed in range(arguments.noise_seeds):
+            noise = Noise.fixed(seed)
+            released = publish.release(
+                images,
+                method,
+                epsilon=arguments.epsilon,
+                unit=arguments.unit,
+                accept_unsound=True,
+                noise=noise,
+                **options,
+            )
+            found.append(facts(released.images.clamp(0, 1), images, people))
+        seconds = (time.perf_counter() - started) / arguments.noise_seeds  # judging included
+        row = {"method": method, **terms, "noise_seeds": arguments.noise_seeds, **spread(found)}
+        row |= {"seconds": round(seconds, 2), "options": dict(released.options), "load": os.getloadavg()[0]}
+        print(json.dumps(row), flush=True)
 
 
 def facts(shown: torch.Tensor, images: torch.Tensor, people: torch.Tensor | None) -> dict[str, float]:
@@ -105,6 +117,14 @@ def facts(shown: torch.Tensor, images: torch.Tensor, people: torch.Tensor | None
         train, test = halves(people)
         found["recognized"] = round(recognize(shown[train], people[train], shown[test], people[test]).accuracy, 3)
     return found
+
+
+def spread(found: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each number, and its standard deviation where there are several seeds."""
+    row = {name: round(statistics.fmean(facts[name] for facts in found), 5) for name in found[0]}
+    if len(found) > 1:
+        row |= {f"{name}_std": round(statistics.stdev(facts[name] for facts in found), 5) for name in found[0]}
+    return row
 
 
 def once(images: torch.Tensor, method: str, arguments: argparse.Namespace, options: dict[str, object]) -> float:

@@ -1,9 +1,10 @@
 """``idpgan publish``: a folder of faces goes out under an epsilon, and the folder's ledger adds up.
 
-The order is charge, compute, write. The charge is durable before an image is published, and the output folder appears
-as a whole with one rename: whatever ends the program, there is the release with its charge, or a charge without a
-release. A restart is a publication of its own, with fresh noise and a fresh charge; what the dead one had computed is
-deleted and was shown to nobody.
+The order is charge, read, compute, write. Before the charge only names and headers are read; it is durable before a
+pixel is, so a damaged image costs what it would have cost whole. The output folder appears as a whole with one rename:
+whatever ends the program, there is the release with its charge, or a charge without a release. A restart is a
+publication of its own, with fresh noise and a fresh charge; what the dead one had computed is deleted and was shown to
+nobody.
 """
 
 from __future__ import annotations
@@ -210,17 +211,17 @@ class Published:
 
 
 def publish(order: Order, progress: Progress = silent) -> Published:
-    """Publish a folder of images: charge, compute, write.
+    """Publish a folder of images: charge, read, compute, write.
 
     Raises:
-        InputError: As `quote`, if an image is damaged, or another publication of the folder is running. Nothing is
-            charged then.
+        InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
+        DataError: If an image behind a good header is damaged. The charge stands, since images were read.
     """
     quoted = quote(order)
-    originals = _read(quoted, progress)
     with FolderLedger.locked(order.ledger_path, order.name) as ledger, new_folder(order.out) as part:
-        ledger = ledger.charged(_publication(order, quoted.offer, len(originals)))
+        ledger = ledger.charged(_publication(order, quoted.offer, len(quoted.files)))
         ledger.write()  # the charge: from here on it stands, whatever happens
+        originals = _read(quoted, progress)
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], total=ledger.total(Unit(order.unit)))
         released = _release(done, originals)
         released.write(part / "release", data=order.name if order.keep_names else "images", names=done.names)
@@ -330,8 +331,13 @@ def _read(quoted: Quote, progress: Progress) -> Tensor:
         return folder.decode(path, channels, (size[0], size[1]))
 
     images, refused = folder.read_files(folder.Files(quoted.files), quoted.shape, decoder, progress)
-    for file in refused:
-        raise DataError(file.reason)
+    if refused:
+        more = len(refused) - 1
+        others = {0: "", 1: " So is 1 other."}.get(more, f" So are {more} others.")
+        raise DataError(
+            f"{refused[0].reason}{others} Nothing was published, but the charge stands on {quoted.order.ledger_path}: "
+            "images had been read."
+        )
     return images.images
 
 
@@ -360,6 +366,9 @@ def _write_curator(target: Path, quoted: Quote, originals: Tensor, released: Rel
         "entropy_original": errors.entropy(originals),
         "entropy_released": errors.entropy(pixels),
         "mse": errors.mse(pixels, originals),
+        "absolute_error": errors.absolute_error(released.images.reshape(originals.shape), originals),
+        "relative_error": errors.relative_error(pixels, originals),  # of what is shown: clipped to bytes
+        "histogram_distance": errors.histogram_distance(pixels, originals),
     }
     if min(originals.shape[-2:]) >= _SSIM_LEAST:
         columns["ssim"] = errors.ssim(pixels, originals)

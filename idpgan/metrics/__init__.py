@@ -32,7 +32,17 @@ if TYPE_CHECKING:
         measure_fidelity,
         nearest_scores,
     )
-    from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
+    from idpgan.metrics.filters import mean_filter, median_filter
+    from idpgan.metrics.images import (
+        absolute_error,
+        entropy,
+        grey_histograms,
+        histogram_distance,
+        mse,
+        psnr,
+        relative_error,
+        ssim,
+    )
     from idpgan.metrics.inception import InceptionResult, inception_score, measure_inception
     from idpgan.metrics.inception_v3 import load_inception
     from idpgan.metrics.recognition import Recognition, first_images, halves, recognize, recognize_by_network
@@ -53,6 +63,7 @@ __all__ = [
     "NearestScores",
     "Recognition",
     "UtilityResult",
+    "absolute_error",
     "class_probabilities",
     "entropy",
     "evaluate_images",
@@ -68,17 +79,20 @@ __all__ = [
     "inception_score",
     "kernel_distance",
     "load_inception",
+    "mean_filter",
     "measure_accuracy",
     "measure_dpimagebench",
     "measure_fidelity",
     "measure_inception",
     "measure_utility",
+    "median_filter",
     "mse",
     "nearest_scores",
     "psnr",
     "read_images",
     "recognize",
     "recognize_by_network",
+    "relative_error",
     "ssim",
 ]
 
@@ -96,6 +110,7 @@ _MODULES = {
     "NearestScores": "fidelity",
     "Recognition": "recognition",
     "UtilityResult": "utility",
+    "absolute_error": "images",
     "class_probabilities": "features",
     "entropy": "images",
     "evaluate_images": "evaluation",
@@ -111,17 +126,20 @@ _MODULES = {
     "inception_score": "inception",
     "kernel_distance": "fidelity",
     "load_inception": "inception_v3",
+    "mean_filter": "filters",
     "measure_accuracy": "accuracy",
     "measure_dpimagebench": "dpimagebench",
     "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",
+    "median_filter": "filters",
     "mse": "images",
     "nearest_scores": "fidelity",
     "psnr": "images",
     "read_images": "source",
     "recognize": "recognition",
     "recognize_by_network": "recognition",
+    "relative_error": "images",
     "ssim": "images",
 }
 

@@ -96,6 +96,12 @@ def test_the_curators_errors_are_those_of_the_images(command, faces, tmp_path):
         released = np.array(Image.open(tmp_path / "out" / "release" / "images" / row["released"])) / 255
         assert row["mse"] == pytest.approx(((original - released) ** 2).mean())
         assert 0 < row["mse"] < 0.01  # published and no copy
+        assert row["relative_error"] == pytest.approx(abs(original - released).mean())
+        assert row["absolute_error"] == pytest.approx(1 / 50, rel=0.2)  # of the noise itself: 320 draws of this scale
+        levels = [
+            np.bincount((image * 255).round().astype(int).ravel(), minlength=256) for image in (original, released)
+        ]
+        assert row["histogram_distance"] == pytest.approx(abs(levels[0] - levels[1]).sum() / 2 / original.size)
 
 
 def test_names_are_kept_where_that_is_said(command, run, tmp_path):
@@ -229,6 +235,34 @@ def test_the_charge_is_durable_before_an_image_is_published(order, monkeypatch):
     assert not asked.out.exists()
 
 
+def test_the_charge_is_durable_before_a_pixel_is_read(order, monkeypatch):
+    asked, seen = order(), []
+
+    def fails(path, channels, size=None):
+        seen.append(len(FolderLedger.read(asked.ledger_path, "faces").publications))
+        raise Stopped
+
+    monkeypatch.setattr("idpgan.data.folder.decode", fails)
+    with pytest.raises(Stopped):
+        publish(asked)
+    assert set(seen) == {1}
+    assert not asked.out.exists()
+
+
+def test_a_damaged_image_behind_a_good_header_is_paid_for_and_nothing_comes_out(command, faces, tmp_path):
+    for name in FILES[1:3]:
+        (faces / name).write_bytes((faces / name).read_bytes()[:60])
+    code, said, error = command()
+    assert (code, said, error.count("\n")) == (2, "", 1)
+    for words in ("Cannot read the image", "So is 1 other", "the charge stands on", "faces.ledger.json"):
+        assert words in error
+    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob("*.part"))
+    fill(faces)
+    assert "2 publications, in total epsilon = 4" in command()[1]
+
+
 def test_what_a_kill_left_is_removed_and_what_another_fills_stays(order, tmp_path):
     from idpgan.files import file_lock
 
@@ -276,9 +310,9 @@ def emptied(faces):
     faces.mkdir()
 
 
-def cut(faces):
+def headless(faces):
     path = faces / "s1" / "2.png"
-    path.write_bytes(path.read_bytes()[:60])
+    path.write_bytes(path.read_bytes()[:20])
 
 
 def noted(faces):
@@ -320,7 +354,7 @@ def untouched(faces):
         (smaller, [], {}, "is 5 x 5, but"),
         (colored, [], {}, "--color"),
         (emptied, [], {}, "holds no images"),
-        (cut, [], {}, "Cannot read the image"),
+        (headless, [], {}, "Cannot read the image"),
         (noted, [], {}, "list.csv is no image"),
         (damaged, [], {}, "restore it from a copy"),
         (altered, [], {}, "its checksum does not fit"),
@@ -330,6 +364,17 @@ def untouched(faces):
         (untouched, ["law=nan"], {}, "law = nan"),
         (untouched, ["lwa=laplace"], {}, "Did you mean 'law'"),
         (untouched, ["law=laplace"], {"method": "best"}, "takes no options"),
+        (
+            untouched,
+            ["--accept-unsound", "window=321"],
+            {"method": "swp", "unit": "pixel"},
+            "longer than the 320 pixels",
+        ),
+        (untouched, ["window=321"], {"method": "swp-sound", "unit": "pixel"}, "longer than the 320 pixels"),
+        (untouched, ["--accept-unsound", "window=8", "step=9"], {"method": "swp", "unit": "pixel"}, "step = 9"),
+        (untouched, ["--accept-unsound", "threshold=1.2"], {"method": "sort-swp", "unit": "pixel"}, "threshold = 1.2"),
+        (untouched, ["threshold=nan"], {"method": "swp-sound", "unit": "pixel"}, "threshold = nan"),
+        (untouched, ["compare=inf"], {"method": "sort-swp-sound", "unit": "pixel"}, "compare = inf"),
         (untouched, [], {"epsilon": "nan"}, "epsilon = nan"),
         (untouched, [], {"epsilon": 0}, "must be positive"),
         (untouched, [], {"epsilon": "inf", "method": "best"}, "must be positive and finite"),

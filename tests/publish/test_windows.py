@@ -1,5 +1,6 @@
 """Sliding windows: as published and where they leak, and made sound with sensitivities by brute force."""
 
+import dataclasses
 import itertools
 import math
 
@@ -12,7 +13,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish.registry import audit_entry, load_publisher
-from idpgan.publish.windows import published
+from idpgan.publish.windows import audits, published
 from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_release
 from idpgan.publish.windows.stream import cut, join, reorder
 from tests.publish.pictures import pictures
@@ -27,6 +28,19 @@ def test_windows_are_cut_and_put_together_again():
         order = torch.randperm(windows.shape[1], generator=torch.Generator().manual_seed(1)).expand(2, -1)
         assert torch.equal(reorder(reorder(windows, order), order.argsort(dim=1)), windows)
     assert not cut(images, 4)[:, -1, 3:].any()
+
+
+@pytest.mark.parametrize(("window", "step"), [(5, 1), (5, 3), (4, 4), (35, 1), (7, 6)])
+def test_overlapping_windows_hold_every_pixel_and_the_last_one_is_shown(window, step):
+    images = pictures(2, 7, 5)
+    windows = cut(images, window, step)
+    starts = range(0, windows.shape[1] * step, step)
+    assert max(starts) < 35 <= max(starts) + window  # the last holds the last pixel, and one more would hold none
+    assert max(starts) - step + window < 35
+    assert torch.equal(join(windows, (7, 5), step), images)
+    numbers = torch.arange(windows.shape[1]).double()[None, :, None].expand(1, -1, window)
+    expected = [max(k for k, start in enumerate(starts) if start <= place < start + window) for place in range(35)]
+    assert join(numbers, (7, 5), step).flatten().tolist() == expected
 
 
 def test_the_similarity_by_hand():
@@ -99,8 +113,9 @@ def test_the_published_forms_keep_shape_and_do_not_mix_images(method):
     released = release(images, method, epsilon=2.0, window=10, accept_unsound=True, noise=Noise.fixed(1))
     assert (released.images.shape, released.images.dtype) == (images.shape, images.dtype)
     assert (released.privacy.claimed.epsilon, released.privacy.proven.epsilon) == (2.0, math.inf)
-    exact = release(images, method, epsilon=1e9, window=10, threshold=1.04, accept_unsound=True).images
-    assert torch.allclose(exact, images, atol=1e-5)
+    for step in (None, 1, 7):
+        exact = release(images, method, epsilon=1e9, window=10, step=step, threshold=1.04, accept_unsound=True).images
+        assert torch.allclose(exact, images, atol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "runs"), [("swp", 4000), pytest.param("sort-swp", 30_000, marks=pytest.mark.slow)])
@@ -108,6 +123,49 @@ def test_the_growing_share_is_found_by_the_audit(method, runs):
     audited = audit_entry(method).case(method, Request(1.0)).run(runs, seed=1)
     assert audited.exceeds_claim
     assert audited.result.epsilon_lower > 1.5
+
+
+@pytest.mark.parametrize("method", ["swp", "sort-swp"])
+def test_the_raw_threshold_is_found_by_the_audit(method):
+    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    audited = case.run(12_000, seed=1)
+    assert audited.exceeds_claim
+    assert audited.result.epsilon_lower > 1.5
+    score = case.statistics[0](case.pair.data, case.pair.neighbor)
+    for image, certain in ((case.pair.data, -1), (case.pair.neighbor, 1)):
+        scores = score(case.release(image.expand(4000, -1, -1), Noise.fixed(2)))
+        assert set(scores.tolist()) == {0, certain}  # a replacement names the image for sure: no epsilon allows that
+
+
+def test_the_raw_threshold_is_all_that_this_pair_shows(monkeypatch):
+    """The second window gets no more than its nominal share, and without a decision nothing is found."""
+    scales, real = [], published.add_laplace
+
+    def record(answer, scale, noise):
+        scales.append(255 / scale)
+        return real(answer, scale, noise)
+
+    def undecided(values, epsilon, options, noise):
+        return published.swp(values, epsilon, options.model_copy(update={"threshold": 1 + published.ALPHA}), noise)
+
+    monkeypatch.setattr(published, "add_laplace", record)
+    audited = (
+        audits.published_entry("swp", undecided).case("swp", Request(1.0, pair=audits.RAW_THRESHOLD)).run(4000, seed=1)
+    )
+    assert torch.allclose(torch.cat(scales), torch.tensor(1.0).double())
+    assert audited.result.epsilon_lower < 0.5
+
+
+@pytest.mark.parametrize("method", ["swp-sound", "sort-swp-sound"])
+def test_a_decision_on_noisy_numbers_is_never_caught_and_one_without_noise_is(method):
+    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    audited = case.run(12_000, confidence=1 - 0.001 / 2, seed=2)
+    assert 0.1 <= audited.result.epsilon_lower <= case.proven.epsilon <= 1.0
+    made, _ = plan_release((2, 4), Unit.PIXEL, 1.0, 0.0, SwpSoundOptions(window=4))
+    raw = dataclasses.replace(made, compare=lambda distances, noise: distances)
+    assert dataclasses.replace(case, release=raw).run(4000, seed=2).violation
+    with pytest.raises(InputError, match="differs in one pixel"):
+        audit_entry(method).case(method, Request(1.0, unit=Unit.IMAGE, pair=audits.RAW_THRESHOLD))
 
 
 SHAPE, WINDOW = (2, 3), 4  # two windows, of 4 and 2 pixels
@@ -193,6 +251,10 @@ def test_swp_sound_beats_plain_noise():
         ("swp", {"window": 81}, "window = 81 is longer than the 80 pixels"),
         ("swp-sound", {"window": 81}, "longer than the 80 pixels"),
         ("swp", {"window": 0}, "window = 0"),
+        ("swp", {"window": 8, "step": 9}, "step = 9 is longer than window = 8"),
+        ("sort-swp", {"step": 57}, "step = 57 is longer than window = 56"),
+        ("swp", {"step": 0}, "step = 0"),
+        ("swp-sound", {"step": 1}, "step"),
         ("swp", {"threshold": 1.2}, "threshold = 1.2"),
         ("swp-sound", {"threshold": 0.0}, "threshold = 0.0"),
         ("swp-sound", {"threshold": math.nan}, "threshold = nan"),

@@ -11,13 +11,19 @@ from torch import Tensor
 from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import Linear, Nearness, Statistic
+from idpgan.errors import InputError
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.publish.plan import Options, Plan, Shape
-from idpgan.publish.windows.published import GREYS, SwpOptions, usual_threshold
+from idpgan.publish.plan import Plan, Shape
+from idpgan.publish.windows.published import GREYS, SwpOptions, similarity, usual_threshold
+from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease
 
 CLAIM = "Liu et al. (2021), theorem 9, for each window"
-_SHAPE = (12, 24)  # a row is a window
+GROWING_SHARE, RAW_THRESHOLD, OPPOSITE_ROWS = "growing-share", "raw-threshold", "opposite-rows"
+_SHAPE = (12, 24)  # a row is a window, here and below
+_TWO = (2, 56)  # windows of the paper's length on ORL: the second gets what the first got
 _SMALL = (3, 4)
+_SMALL_TWO = (2, 4)
+Decision = Callable[[Tensor, Tensor], Tensor]  # raw window (w,), released windows before (R, w) -> replaced? (R,)
 
 
 class LastPixel(Statistic):
@@ -37,6 +43,26 @@ class LastPixel(Statistic):
         return ((row[:, 0] - self._data[0]).abs() - (row[:, 0] - self._neighbor[0]).abs()) / scale
 
 
+class RawDecision(Statistic):
+    """Whether the last row was replaced, where only one of the neighbors' raw rows would have been.
+
+    1 where the output speaks for the neighbor, -1 where it speaks for the data, 0 where the raw decision is the same on
+    both. A decision on raw pixels is a function of them and of the rows before, which the output shows: then -1 and 1
+    are certainties.
+    """
+
+    def __init__(self, data: Tensor, neighbor: Tensor, decide: Decision, replaced: Decision) -> None:
+        self.name = "whether a window was replaced, against the decision on raw pixels"
+        self._data, self._neighbor, self._decide, self._replaced = data[-1], neighbor[-1], decide, replaced
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        before = outputs[:, -2].double()
+        by_data, by_neighbor = (self._decide(raw, before) for raw in (self._data, self._neighbor))
+        seen = self._replaced(outputs[:, -1].double(), before)
+        return (seen == by_neighbor).double() - (seen == by_data).double()
+
+
 def growing_share() -> Pair:
     """Return rows that are alike but for the last, in which one pixel differs.
 
@@ -50,25 +76,53 @@ def growing_share() -> Pair:
     return Pair("one pixel of the last window, after windows that are all alike", data, neighbor)
 
 
+def raw_threshold(shape: tuple[int, int] = _TWO) -> Pair:
+    """Return a black row and one with one white pixel, in the neighbor with two.
+
+    Nothing was replaced before, so that the second window's share is the nominal epsilon and no more. Both have black
+    and white pixels, so that a neighbor changes the distance and not the set of values.
+    """
+    data = torch.zeros(shape, dtype=torch.float64)
+    data[-1, 0] = 1.0
+    neighbor = data.clone()
+    neighbor[-1, -1] = 1.0
+    return Pair("one pixel of the second window, which decides whether it is replaced", data, neighbor)
+
+
 def published_entry(
     name: str, algorithm: Callable[[Tensor, float, SwpOptions, Noise], Tensor], part: float = 1.0
 ) -> Entry:
     """Return the entry of a published algorithm; ``part`` of epsilon goes to SWP."""
 
     def build(request: Request) -> AuditCase:
-        options = SwpOptions(window=_SHAPE[1], threshold=usual_threshold(part * request.epsilon, far=GREYS / 2))
+        grows = request.pair == GROWING_SHARE
+        pair = growing_share() if grows else raw_threshold()
+        count, window = pair.data.shape
+        far = GREYS / 2 if grows else 0.0
+        threshold = usual_threshold(part * request.epsilon, far=far)
+        options = SwpOptions(window=window, threshold=threshold)
         adjacency = (Unit.PIXEL, Relation.REPLACE_ONE)
         claimed = Guarantee(request.epsilon, 0.0, *adjacency, CLAIM)
         proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
-        notes = (f"an image of {_SHAPE[0]} windows of {_SHAPE[1]} pixels, threshold {options.threshold:.4f}",)
+        notes = (f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}",)
 
         def release(values: Tensor, noise: Noise) -> Tensor:
             return algorithm(values, request.epsilon, options, noise)
 
-        makers = (LastPixel,)
-        return AuditCase(name, growing_share(), claimed, proven, release, makers, notes=notes, runs=20_000)
+        def decide(raw: Tensor, before: Tensor) -> Tensor:
+            return similarity(raw * GREYS, before * GREYS) >= threshold
 
-    return Entry(build, (Unit.PIXEL,), (Relation.REPLACE_ONE,))
+        def replaced(row: Tensor, before: Tensor) -> Tensor:
+            return (row == before).all(-1)
+
+        def raw_decision(data: Tensor, neighbor: Tensor) -> Statistic:
+            return RawDecision(data, neighbor, decide, replaced)
+
+        makers = (LastPixel,) if grows else (raw_decision,)
+        return AuditCase(name, pair, claimed, proven, release, makers, notes=notes, runs=20_000)
+
+    pairs = {"pair": (GROWING_SHARE, RAW_THRESHOLD)}
+    return Entry(build, (Unit.PIXEL,), (Relation.REPLACE_ONE,), options=pairs)
 
 
 def opposite_rows(unit: Unit) -> Pair:
@@ -82,19 +136,33 @@ def opposite_rows(unit: Unit) -> Pair:
     return Pair(f"black, white and black windows against their negative in one {unit}", data, neighbor)
 
 
-def sound_entry(name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan], options: Options) -> Entry:
+def sound_entry(name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan], options: SwpSoundOptions) -> Entry:
     """Return the entry of a sound publisher; its options have windows of one row."""
 
     def build(request: Request) -> AuditCase:
-        unit = request.unit or Unit.PIXEL
-        planned = plan(_SMALL, unit, request.epsilon, 0.0, options)
+        unit, asks_threshold = request.unit or Unit.PIXEL, request.pair == RAW_THRESHOLD
+        if asks_threshold and unit is not Unit.PIXEL:
+            raise InputError(f"the pair {RAW_THRESHOLD} differs in one pixel: leave unit {unit} or the pair out.")
+        pair = raw_threshold(_SMALL_TWO) if asks_threshold else opposite_rows(unit)
+        count, window = pair.data.shape
+        planned = plan((count, window), unit, request.epsilon, 0.0, options)
         claimed, _ = guarantees(request, planned.events[0])
         total = sum(event.pure * event.count for event in planned.events)
         proven = Guarantee(total, 0.0, unit, Relation.REPLACE_ONE, f"sum of pure epsilons of {planned.law}")
-        pair = opposite_rows(unit)
-        notes = (f"an image of {_SMALL[0]} windows of {_SMALL[1]} pixels",)
-        return AuditCase(
-            name, pair, claimed, proven, planned.release, (Linear, Nearness), notes=notes, events=planned.events
-        )
+        notes = (f"an image of {count} windows of {window} pixels",)
 
-    return Entry(build, (Unit.PIXEL, Unit.IMAGE), (Relation.REPLACE_ONE,))
+        def decide(raw: Tensor, before: Tensor) -> Tensor:
+            center = before.mean(-1).clamp(0, 1)
+            return WindowRelease.distances(raw, center, torch.ones_like(raw)) < options.threshold * window
+
+        def replaced(row: Tensor, before: Tensor) -> Tensor:
+            return (row == row[:, :1]).all(-1)
+
+        def raw_decision(data: Tensor, neighbor: Tensor) -> Statistic:
+            return RawDecision(data, neighbor, decide, replaced)
+
+        makers = (raw_decision, Linear, Nearness) if asks_threshold else (Linear, Nearness)
+        return AuditCase(name, pair, claimed, proven, planned.release, makers, notes=notes, events=planned.events)
+
+    pairs = {"pair": (OPPOSITE_ROWS, RAW_THRESHOLD)}
+    return Entry(build, (Unit.PIXEL, Unit.IMAGE), (Relation.REPLACE_ONE,), options=pairs)

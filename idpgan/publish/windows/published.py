@@ -1,9 +1,9 @@
 r"""SWP, SAS and sort-SWP of Liu, Yang, Zhao, Zhang, Li and Mu (2021), as published. None is private.
 
 Face Image Publication Based on Differential Privacy, doi 10.1155/2021/6680701. The formulas of the text at hand were
-pictures and are lost; docs/publishers.md lists how they are read here. Pixels are on the paper's scale, 0 .. 255. Every
-image of a batch is a stream of its own, and all take one step together. LAP, the paper's baseline, is Laplace noise of
-scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
+pictures and are lost; docs/sliding-windows.md lists how they are read here. Pixels are on the paper's scale, 0 .. 255.
+Every image of a batch is a stream of its own, and all take one step together. LAP, the paper's baseline, is Laplace
+noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ class SwpOptions(Options):
     """Options of SWP and sort-SWP.
 
     Attributes:
-        window: Pixels of a window; one starts where the last ends. None = 56, or all of a smaller image.
+        window: Pixels of a window. None = 56, or all of a smaller image.
+        step: Pixels from the start of a window to that of the next, at most ``window``; None = ``window``. The paper's
+            is "generally 1", which is as many windows as pixels. Of a pixel in several windows the last is shown.
         threshold: Similarity from which a window is replaced by the last released one; None = `usual_threshold`.
     """
 
     window: int | None = pydantic.Field(default=None, ge=1)
+    step: int | None = pydantic.Field(default=None, ge=1)
     threshold: float | None = pydantic.Field(default=None, ge=-1, le=1 + ALPHA)
 
 
@@ -91,9 +94,9 @@ def release_windows(windows: Tensor, epsilon: float, threshold: float, noise: No
 def swp(images: Tensor, epsilon: float, options: SwpOptions, noise: Noise) -> Tensor:
     """Publish images (N, m, n) in [0, 1] by SWP; epsilon is nominal, for each window."""
     threshold = usual_threshold(epsilon) if options.threshold is None else options.threshold
-    windows = cut(images * GREYS, window_of((images.shape[1], images.shape[2]), options.window))
-    released = release_windows(windows, epsilon, threshold, noise)
-    return join(released, (images.shape[1], images.shape[2])) / GREYS
+    shape = (images.shape[1], images.shape[2])
+    windows = cut(images * GREYS, window_of(shape, options.window), options.step)
+    return join(release_windows(windows, epsilon, threshold, noise), shape, options.step) / GREYS
 
 
 def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noise) -> Tensor:
@@ -111,10 +114,18 @@ def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noi
     scale = torch.full((many, 1), GREYS / epsilon_first, dtype=torch.float64, device=windows.device)
     first = add_laplace(windows[:, 0], scale, noise)
     likeness = similarity(windows, first[:, None]).clamp(0, 1)
+    return anneal(draw_order(likeness, epsilon_choice, noise), likeness, noise)
+
+
+def draw_order(likeness: Tensor, epsilon: float, noise: Noise) -> Tensor:
+    """Draw all but place 0 without replacement by the exponential mechanism: (N, K), likenesses (N, K) in [0, 1].
+
+    Each of the K - 1 draws gets ``epsilon / (K - 1)``, sensitivity 1.
+    """
+    many, count = likeness.shape
     gumbel = -(-noise.uniform((many, count - 1)).log()).log()
-    keys = likeness[:, 1:] * (epsilon_choice / (count - 1) / 2) + gumbel.to(windows.device)
-    order = torch.cat([torch.zeros_like(keys[:, :1]).long(), 1 + keys.argsort(dim=1, descending=True)], 1)
-    return anneal(order, likeness, noise)
+    keys = likeness[:, 1:] * (epsilon / (count - 1) / 2) + gumbel.to(likeness.device)
+    return torch.cat([torch.zeros_like(keys[:, :1]).long(), 1 + keys.argsort(dim=1, descending=True)], 1)
 
 
 def anneal(order: Tensor, likeness: Tensor, noise: Noise) -> Tensor:
@@ -144,9 +155,9 @@ def anneal(order: Tensor, likeness: Tensor, noise: Noise) -> Tensor:
 
 def sort_swp(images: Tensor, epsilon: float, options: SwpOptions, noise: Noise) -> Tensor:
     """Publish images (N, m, n) in [0, 1] by sort-SWP: a third of epsilon each for order, first window and SWP."""
-    part = epsilon / 3
+    part, shape = epsilon / 3, (images.shape[1], images.shape[2])
     threshold = usual_threshold(part) if options.threshold is None else options.threshold
-    windows = cut(images * GREYS, window_of((images.shape[1], images.shape[2]), options.window))
+    windows = cut(images * GREYS, window_of(shape, options.window), options.step)
     order = sas(windows, part, part, noise)
     released = release_windows(reorder(windows, order), part, threshold, noise)
-    return join(reorder(released, order.argsort(dim=1)), (images.shape[1], images.shape[2])) / GREYS
+    return join(reorder(released, order.argsort(dim=1)), shape, options.step) / GREYS

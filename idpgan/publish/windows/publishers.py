@@ -22,7 +22,7 @@ def _published(
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpOptions) -> Plan:
         if delta > 0:
             raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
-        count_windows(shape, window_of(shape, options.window))
+        count_windows(shape, window_of(shape, options.window), options.step)
         event = Event.non_private(INFO[name].reason, unit, Relation.REPLACE_ONE)
         return Plan((event,), lambda images, noise: algorithm(images, epsilon, options, noise), audits.CLAIM)
 
