@@ -1,8 +1,8 @@
 """How digits are written with a pen: the skeletons of each digit, and a soft pen that follows them.
 
 A skeleton is a list of points and of strokes; a stroke is a smooth curve (Catmull and Rom, "A class of local
-interpolating splines", 1974) through points that it names by number, so that strokes that meet keep meeting when a point
-moves. x to the right, y down, the digit between 0 and 1.
+interpolating splines", 1974) through points that it names by number, so that strokes that meet keep meeting when a
+point moves. x to the right, y down, the digit between 0 and 1.
 """
 
 from __future__ import annotations
@@ -184,8 +184,13 @@ _SKELETONS: Sequence[Sequence[tuple[Points, Strokes]]] = (
 
 
 class _Skeletons(NamedTuple):
-    """All skeletons, padded: ``points`` (10, STYLES, MOST_POINTS, 2); ``curves`` (10, STYLES, S + 1, MOST_POINTS), the
-    weights of the points in each vertex of the curves; ``pen``, bool (10, STYLES, S): whether a piece is drawn."""
+    """All skeletons, padded.
+
+    Attributes:
+        points: (10, STYLES, MOST_POINTS, 2).
+        curves: Weights of the points in each vertex of the curves, (10, STYLES, S + 1, MOST_POINTS).
+        pen: Whether a piece between two vertices is drawn, bool (10, STYLES, S).
+    """
 
     points: Tensor
     curves: Tensor

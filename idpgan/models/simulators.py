@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from idpgan.data import fonts
 from idpgan.data.face_drawing import render
@@ -22,6 +23,14 @@ from idpgan.errors import ConfigError
 from idpgan.models.augment import NODES, move, moves_of
 
 _NOT = "not "
+_CAMERA: Mapping[str, tuple[float, float]] = {  # uniform ranges
+    "zoom": (0.9, 2.0),
+    "aim_x": (-0.12, 0.12),  # head units, from the middle of the head
+    "aim_y": (-0.05, 0.25),
+    "gain": (0.5, 1.2),
+    "offset": (-0.3, 0.3),  # of [-1, 1]
+    "blur": (0.0, 2.0),  # passes of a mean over 3 x 3 pixels
+}
 _TINT = (0.15, 0.08)  # log contrast and brightness of a varied photo, standard deviations, on [-1, 1]
 
 
@@ -78,9 +87,12 @@ class Simulator(nn.Module):
 
 
 class FaceSimulator(Simulator):
-    """The drawn faces of `idpgan.data.faces`, without their grain."""
+    """The drawn faces of `idpgan.data.faces`, without their grain, as a camera sees them.
 
-    numbers, looks = NUMBERS, ATTRIBUTES
+    Six numbers more (`_CAMERA`) say how near it is, where it aims, and how bright and sharp the picture is.
+    """
+
+    numbers, looks = NUMBERS + len(_CAMERA), ATTRIBUTES
 
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__(image_shape)
@@ -93,12 +105,24 @@ class FaceSimulator(Simulator):
     def forward(self, z: Tensor) -> Tensor:
         """See `Simulator`; the look is computed on the CPU, so that it is the same on every device."""
         channels, height, width = self.image_shape
-        look, _ = look_of(uniform_of(z.cpu()), channels)
+        uniform = uniform_of(z.cpu())
+        look, _ = look_of(uniform[:, :NUMBERS], channels)
+        low, high = torch.tensor(list(_CAMERA.values())).unbind(1)
+        numbers = (low + (high - low) * uniform[:, NUMBERS:])[:, :, None, None].unbind(1)  # (B, 1, 1) each
+        camera = dict(zip(_CAMERA, numbers, strict=True))
+        look["scale"] = look["scale"] * camera["zoom"]
+        look["shift_x"] = look["shift_x"] + camera["aim_x"]
+        look["shift_y"] = look["shift_y"] - camera["aim_y"] * camera["zoom"]
         here = {name: column.to(z.device) for name, column in look.items()}
-        return render(here, height, width, channels).mul_(2).sub_(1).clamp_(-1, 1)
+        drawn = render(here, height, width, channels).clamp_(0, 1)
+        gain, offset, blur = (camera[name][:, None].to(z.device) for name in ("gain", "offset", "blur"))
+        softer = functional.avg_pool2d(drawn, 3, 1, 1, count_include_pad=False)
+        softest = functional.avg_pool2d(softer, 3, 1, 1, count_include_pad=False)
+        drawn = torch.where(blur < 1, torch.lerp(drawn, softer, blur), torch.lerp(softer, softest, blur - 1))
+        return ((2 * drawn - 1) * gain + offset).clamp_(-1, 1)
 
     def _is(self, z: Tensor, name: str) -> Tensor:
-        _, attributes = look_of(uniform_of(z.cpu()), 1)
+        _, attributes = look_of(uniform_of(z[:, :NUMBERS].cpu()), 1)
         return attributes[:, ATTRIBUTES.index(name)].bool().to(z.device)
 
 

@@ -1,4 +1,4 @@
-"""Private Evolution: a simulator proposes, noisy votes of the private records choose; no network sees a private image."""
+"""Private Evolution: a simulator proposes, noisy votes of the private records choose; no network is trained."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Audit case of evolution: the votes that a record can change, in all iterations, on constructed neighbors.
 
-The candidates, hence the generator, are computed from the noisy counts, so a bound for the counts holds for them too. The
-target votes for another candidate than anybody else in every iteration; which one does not matter, since the noise on all
-of them is alike and independent.
+The candidates, hence the generator, are computed from the noisy counts, so a bound for the counts holds for them too.
+The target votes for another candidate than anybody else in every iteration; which one does not matter, since the noise
+on all of them is alike and independent.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class EvolutionConfig(MethodConfig):
         lookahead: Variations by `model.variation` of each candidate whose mean embedding stands for it in the vote; 0:
             the candidate itself.
         looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
-            smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it; any
-            other begins with all kinds of images, and the votes choose.
+            smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
+            any other begins with all kinds of images, and the votes choose.
     """
 
     name: Literal["evolution"] = "evolution"

@@ -12,7 +12,8 @@ from idpgan.models.scattering import Scattering, scales_of
 from idpgan.privacy.precision import full_precision
 from idpgan.synthesis.evolution.nearest import LEVELS, MOST_DIMENSIONS
 
-DRAWN = 2000  # images that the components are learned on
+DRAWN = 1000  # images that the components are learned on
+_DIRECTIONS = 4  # of wavelets: twice as many take three times as long
 LEAST_SIDE = 8  # px, of an image
 _SMALL_SIDE = 16  # px, below which two scales leave too few places
 _TILE = 256  # images of a call, always: fewer are padded
@@ -36,14 +37,12 @@ class Embedding:
     def __init__(self, image_shape: tuple[int, int, int], draw: Callable[[int], Tensor], device: torch.device) -> None:
         height, width = image_shape[1:]
         scales = 1 if min(height, width) < _SMALL_SIDE else scales_of(height, width)
-        self._scattering, self._device = Scattering(image_shape, scales).to(device), device
+        self._scattering, self._device = Scattering(image_shape, scales, _DIRECTIONS).to(device), device
         features = self._features(draw(DRAWN)).double()
         self._mean = features.mean(0)
         centered = features - self._mean
-        variances, vectors = torch.linalg.eigh(centered @ centered.T)  # of the images: there are fewer than features
-        self.size = min(MOST_DIMENSIONS, int((variances > 1e-9 * variances[-1]).sum()))
-        variances, vectors = variances[-self.size :], vectors[:, -self.size :]
-        axes = centered.T @ vectors / variances.sqrt()
+        axes = _principal_axes(centered)
+        self.size = axes.shape[1]
         self._axes = (axes * (LEVELS / (centered @ axes).abs().max())).float()
         self._mean = self._mean.float()
 
@@ -71,8 +70,17 @@ class Embedding:
         return (self._scattering.normalized(padded) - self._mean) @ self._axes
 
 
+def _principal_axes(centered: Tensor) -> Tensor:
+    """Return the orthonormal directions of most variance of centered rows (n, D): (D, at most 256)."""
+    wide = centered.shape[0] < centered.shape[1]
+    variances, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
+    size = min(MOST_DIMENSIONS, int((variances > 1e-9 * variances[-1]).sum()))
+    variances, vectors = variances[-size:], vectors[:, -size:]
+    return centered.T @ vectors / variances.sqrt() if wide else vectors
+
+
 def private_vectors(private: Images, embedding: Embedding) -> Iterator[Tensor]:
-    """Yield the vectors of all private images in their order, int8: the one place of this method that reads their pixels.
+    """Yield the vectors of all private images in their order, int8: the one place here that reads private pixels.
 
     Every call has the same number of rows and null records keep theirs, so that a row, down to the last bit, is a
     function of that row's image and place. Called after the first iteration was charged; the vectors stay in the

@@ -6,9 +6,9 @@ model APIs 1: images" <https://arxiv.org/abs/2305.15560>`_) with a simulator in 
 
 An iteration: every private image votes for the nearest candidate of its class in a public embedding (`nearest`); the
 histogram of the votes gets noise (`votes`, where the proof is); counts below a threshold become 0; the candidates with
-votes go on and have children, which differ from them less and less (`population`). The votes are the only private reads,
-each charged before it; the vectors of the private images are computed after the first charge, once, and stay in the
-process. What is released is the last candidates and their noisy shares: a simulator with settings, no trained network.
+votes go on and have children, which differ from them less and less (`population`). The votes are the only private
+reads, each charged before it; the vectors of the private images are computed after the first charge, once, and stay in
+the process. What is released is the last candidates and their noisy shares: a simulator with settings, no network.
 """
 
 from __future__ import annotations

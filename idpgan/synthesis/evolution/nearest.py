@@ -1,8 +1,8 @@
 """The nearest candidate of each record, exactly: whole numbers, whose products add up without rounding in any order.
 
-With numbers of at most 127 and at most 256 coordinates, ``2 q.c - |c|^2`` is a whole number below 2^24, and so is every
-partial sum: float32 holds them all, on the CPU and on a GPU (TF32 and bfloat16 hold the factors too). So which candidate
-is nearest depends on the record and on the candidates alone, never on the batch, the other records, or the machine.
+With numbers of at most 127 and at most 256 coordinates, ``2 q.c - |c|^2`` is a whole number below 2^24 in size, and so
+is every partial sum: float32 holds them all, on the CPU and on a GPU. So which candidate is nearest depends on the
+record and on the candidates alone, never on the batch, the other records, or the machine.
 """
 
 from __future__ import annotations
