@@ -280,13 +280,13 @@ def write(hand: Hand, height: int, width: int) -> Tensor:
     square = along.square().sum(2).clamp(min=1e-12)
     to_x, to_y = x[:, None] - start[:, None, :, 0], y[:, None] - start[:, None, :, 1]  # (B, W, S), (B, H, S)
     share_x, share_y = (part / square[:, None] for part in (to_x * along[:, None, :, 0], to_y * along[:, None, :, 1]))
-    share = (share_x[:, None] + share_y[:, :, None]).clamp_(0, 1)  # (B, H, W, S)
+    share = (share_x[:, None] + share_y[:, :, None]).clamp(0, 1)  # (B, H, W, S)
     away_x = torch.addcmul(to_x[:, None], share, along[:, None, None, :, 0], value=-1)
     away_y = torch.addcmul(to_y[:, :, None], share, along[:, None, None, :, 1], value=-1)
-    distance = away_x.square_().add_(away_y.square_())
-    distance = distance.masked_fill_(~pen[:, None, None], 4.0).amin(3).sqrt_()
+    squares = (away_x.square() + away_y.square()).masked_fill(~pen[:, None, None], 4.0)
+    distance = squares.amin(3).clamp(min=1e-12).sqrt()  # an attack takes gradients of it
     inside = 0.5 - (distance - hand.thickness[:, None, None] / 2) / hand.softness[:, None, None]
-    return (inside.clamp_(0, 1) * hand.ink[:, None, None])[:, None]
+    return (inside.clamp(0, 1) * hand.ink[:, None, None])[:, None]
 
 
 def _normalized(path: Tensor, pen: Tensor, hand: Hand) -> Tensor:

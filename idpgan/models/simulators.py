@@ -65,7 +65,7 @@ class Simulator(nn.Module):
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Draw images (B, C, H, W) in [-1, 1] from vectors (B, numbers)."""
+        """Draw images (B, C, H, W) in [-1, 1] from vectors (B, numbers), differentiable in most of the numbers."""
         raise NotImplementedError
 
     def knows(self, look: str) -> bool:
@@ -142,7 +142,7 @@ class FontSimulator(Simulator):
     def forward(self, z: Tensor) -> Tensor:
         """See `Simulator`."""
         channels, height, width = self.image_shape
-        return fonts.render(uniform_of(z), height, width).mul_(2).sub_(1).expand(-1, channels, -1, -1)
+        return (2 * fonts.render(uniform_of(z), height, width) - 1).expand(-1, channels, -1, -1)
 
     def _is(self, z: Tensor, name: str) -> Tensor:
         return fonts.digits_of(uniform_of(z)) == fonts.CLASSES.index(name)

@@ -84,6 +84,18 @@ def test_the_file_gives_the_same_images_back(tmp_path, simulator):
     assert torch.equal(load_generator(tmp_path).sample(6, seed=2), model.sample(6, seed=2))
 
 
+@pytest.mark.parametrize("simulator", ["fonts", "faces", "public"])
+def test_an_attack_can_search_the_latent_numbers(simulator):
+    model = with_members(generator(simulator, variation=0.3), [[1.0, 0, 0]] * 2)
+    if simulator == "public":
+        photos = torch.randint(256, (6, 1, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        model.set_population(model.members.detach(), model.shares.detach(), photos)
+    z = torch.randn(4, model.latent_dim, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    (slope,) = torch.autograd.grad(model(z, torch.tensor([0, 1, 0, 1])).square().sum(), z)
+    assert slope.isfinite().all()
+    assert (slope[:, 2:] != 0).double().mean() > 0.3
+
+
 def test_a_row_without_shares_is_uniform():
     model = with_members(generator(), [[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     assert len(model.sample(60, labels=0, seed=0).unique(dim=0)) == 3

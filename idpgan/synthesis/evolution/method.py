@@ -94,7 +94,7 @@ class Evolution(GivesGenerator):
         simulator = build_simulator(self._run.model.simulator, self._data.image_shape, len(self._public))
         if isinstance(simulator, PhotoSimulator):
             simulator.photos.copy_(self._public.images)
-        return simulator.eval()
+        return simulator.eval().to(self._device)
 
     def prepare(self) -> None:
         """Nothing private is read before the steps."""
@@ -166,11 +166,8 @@ class Evolution(GivesGenerator):
 
     def _draw(self, z: Tensor) -> Tensor:
         """Draw images (B, C, H, W) of vectors (B, numbers) on the CPU."""
-        simulator = self._simulator.to(self._device)
         with torch.no_grad():
-            drawn = torch.cat([simulator(part.to(self._device)) for part in z.split(_DRAWN_AT_ONCE)])
-        self._simulator.cpu()
-        return drawn
+            return torch.cat([self._simulator(part.to(self._device)) for part in z.split(_DRAWN_AT_ONCE)])
 
     def _breed(self, counts: Tensor, step: int) -> None:
         """Replace the members by those with votes and their children."""
