@@ -80,3 +80,10 @@ def test_empty_images_have_vectors_too(embedding):
 def test_what_cannot_be_compared_exactly_is_refused(records, candidates):
     with pytest.raises(ValueError, match=r"coordinates|int8"):
         nearest(records, candidates)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_finds_the_same():
+    records, candidates = vectors(5000, most=5), vectors(900, seed=1, most=5)
+    assert torch.equal(nearest(records.cuda(), candidates.cuda()).cpu(), nearest(records, candidates))

@@ -129,11 +129,43 @@ def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
     assert method._records is None
 
 
+def test_lookahead_votes_for_the_mean_of_variations():
+    config = config_of(method={"lookahead": 3}, model={"variation": 0.5}, training={"steps": 2})
+    split, single = load(config.data), config_of(training={"steps": 2})
+    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    plain = Evolution(single, split, ledger=Ledger(*single.ledger_terms()), device=torch.device("cpu"))
+    assert torch.equal(method._members, plain._members)
+    ahead, alone = method._candidate_vectors().float(), plain._candidate_vectors().float()
+    assert ahead.norm(dim=2).mean() < alone.norm(dim=2).mean()  # a mean lies nearer to the middle
+    assert method.step(1)["chosen_share"] >= 0
+
+
 def test_a_dry_run_states_the_price_of_all_iterations():
     plan = price(config_of(training={"steps": 5}))
     assert plan.events[0].count == 5
     assert 0.99 * 3.0 < plan.epsilon <= 3.0
     assert plan.signal.source == "the votes"
+
+
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
+    """The state carries what the next iterations need: with equal noise they are equal, bit for bit."""
+    config = config_of(training={"steps": 4})
+    split = load(config.data)
+
+    def new():
+        ledger = Ledger(*config.ledger_terms())
+        return Evolution(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(5))
+
+    whole, first, second = new(), new(), new()
+    for step in range(1, 5):
+        whole.step(step)
+    first.step(1)
+    first.step(2)
+    second.load_state(first.state())
+    second.step(3)
+    second.step(4)
+    assert torch.equal(whole._members, second._members)
+    assert torch.equal(whole.generator.shares, second.generator.shares)
 
 
 def test_noise_of_a_fixed_seed_is_never_called_private():
