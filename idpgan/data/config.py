@@ -18,7 +18,7 @@ MOST_IMAGES = 100_000_000
 OWN_KEYS = {  # key -> the sources that it is for
     "layout": ("face-folder",),
     "classes": ("folder",),
-    "num_images": ("faces", "folder", "face-folder"),
+    "num_images": ("faces", "folder", "face-folder", "fonts"),
     "num_people": ("faces", "folder", "face-folder"),
 }
 
@@ -31,7 +31,8 @@ class DataConfig(Section):
     that contradicts them. Other sources know them as constants of their format.
 
     Attributes:
-        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces".
+        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces",
+            "fonts".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
@@ -59,7 +60,8 @@ class DataConfig(Section):
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are no non-members.
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
-        num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces": to draw, None: 10,000.
+        num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
+            10,000.
         num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv. Of "faces": to draw,
             None: 1,000.
     """

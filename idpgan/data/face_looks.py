@@ -116,6 +116,7 @@ PICTURE: Mapping[str, tuple[float, float]] = {
     "wall": (0, 1),
     "grain": (0, 1),
 }
+NUMBERS = len(PERSON) + len(PICTURE)
 _SKIN = (
     (0.98, 0.86, 0.77),
     (0.94, 0.78, 0.66),
@@ -142,17 +143,27 @@ def looks(num: int, people: int, channels: int, rng: torch.Generator) -> tuple[d
         (num,); the attributes, uint8 (num, len(ATTRIBUTES)).
     """
     person = torch.arange(num) * people // num
-    look = {name: column[person] for name, column in _drawn(PERSON, people, rng).items()}
-    look |= _drawn(PICTURE, num, rng)
+    of_people = torch.rand(people, len(PERSON), generator=rng)
+    of_pictures = torch.rand(num, len(PICTURE), generator=rng)
+    look, attributes = look_of(torch.cat([of_people[person], of_pictures], 1), channels)
+    return look, person, attributes
+
+
+def look_of(uniform: Tensor, channels: int) -> tuple[dict[str, Tensor], Tensor]:
+    """Return look and attributes of pictures, as `looks` does, whose numbers are given on [0, 1].
+
+    Args:
+        uniform: (num, `NUMBERS`) on the CPU: where each number lies in its range, those of `PERSON` first.
+    """
+    look = _scaled(PERSON, uniform[:, : len(PERSON)]) | _scaled(PICTURE, uniform[:, len(PERSON) :])
     bits = _expressed(look)
     colors = {name: colored(rgb, channels) for name, rgb in _colors(look).items()}
     shaped = {name: column[:, None, None] for name, column in look.items()}
-    return shaped | colors, person, torch.stack([bits[name] for name in ATTRIBUTES], 1).to(torch.uint8)
+    return shaped | colors, torch.stack([bits[name] for name in ATTRIBUTES], 1).to(torch.uint8)
 
 
-def _drawn(ranges: Mapping[str, tuple[float, float]], num: int, rng: torch.Generator) -> dict[str, Tensor]:
-    """Draw every number uniformly in its range, (num,) by name."""
-    uniform = torch.rand(num, len(ranges), generator=rng)
+def _scaled(ranges: Mapping[str, tuple[float, float]], uniform: Tensor) -> dict[str, Tensor]:
+    """Bring numbers on [0, 1], (num, names), to their ranges, (num,) by name."""
     low, high = torch.tensor(list(ranges.values())).unbind(1)
     return dict(zip(ranges, (low + (high - low) * uniform).unbind(1), strict=True))
 

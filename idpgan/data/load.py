@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import celeba, digits, face_folder, faces, folder, mnist
+from idpgan.data import celeba, digits, face_folder, faces, folder, fonts, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.labels import attribute_classes, check_class_names, check_label, labeled_by
@@ -30,6 +30,7 @@ SOURCES: Mapping[str, Source] = {
     "face-folder": face_folder,
     "faces": faces,
     "folder": folder,
+    "fonts": fonts,
     "mnist": mnist,
 }
 _LOG = logging.getLogger(__name__)

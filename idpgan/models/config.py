@@ -38,10 +38,15 @@ class ModelConfig(Section):
             frequencies; at most as many as it has pixels.
         width: Feature maps next to the image, in both networks; each halving of the image doubles them.
         conditional: Whether both networks get the class of the image. Needs labeled data.
-        generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp) or
-            "gaussian" (one normal distribution a class, for the method of that name).
-        codes: Codes per class of a "warp" generator.
+        generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
+            "gaussian" (one normal distribution a class, for the method of that name) or "population" (members that a
+            simulator draws, for the method evolution).
+        codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of its warp: 1 is that of handwriting, 0 none; faces and things move less.
+        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
+            tints the public images of [data].
+        variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
+            simulator do.
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -50,9 +55,11 @@ class ModelConfig(Section):
     latent_dim: int = Field(default=64, ge=1, le=4096)
     width: int = Field(default=64, ge=1, le=1024)
     conditional: bool = True
-    generator: Literal["dcgan", "warp", "gaussian"] = "dcgan"
+    generator: Literal["dcgan", "warp", "gaussian", "population"] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
+    simulator: Literal["faces", "fonts", "public"] = "faces"
+    variation: float = Field(default=0.2, ge=0, le=1)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
 

@@ -18,6 +18,7 @@ _FOLDERS = (  # of this package, one per method
     "dp_gan",
     "hybrid",
     "gaussian",
+    "evolution",
 )
 _MODULES = {module.INFO.name: module for module in (importlib.import_module(f"idpgan.synthesis.{f}") for f in _FOLDERS)}
 METHODS: dict[str, MethodInfo] = {name: module.INFO for name, module in _MODULES.items()}

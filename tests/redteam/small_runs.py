@@ -39,6 +39,10 @@ _TABLES: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {"steps": 0},
     },
+    "evolution": {
+        "model": {"generator": "population", "simulator": "fonts", "codes": 6},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+    },
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
     "idp-gan-local": {

@@ -29,6 +29,7 @@ SLOW = (
     "digits-aggregate",
     "digits-aggregate-public",
     "digits-gaussian",
+    "digits-evolution",
     "digits-idp-gan-published",
     "digits-idp-gan-local",
     "digits-dp-gan",

@@ -18,6 +18,7 @@ DIGITS = DataShape(Sizes(28, 1294, 0, 0), (1, 8, 8), tuple(map(str, range(10))))
 METHODS = (
     "aggregate",
     "gaussian",
+    "evolution",
     pytest.param("dp-gan", marks=pytest.mark.slow),  # their noise takes a search of seconds
     pytest.param("hybrid", marks=pytest.mark.slow),
 )

@@ -1,0 +1,190 @@
+"""Simulators: programs that turn standard normal numbers into images, without having seen a private one.
+
+Everything that varies in an image is one vector z of independent standard normal numbers. A variation of strength s is
+``sqrt(1 - s^2) z + s e`` with fresh e: it is as likely under the simulator as z itself, near z for small s, and a new
+draw for s = 1 (the proposal of Cotter, Roberts, Stuart and White, "MCMC methods for functions", 2013).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from idpgan.data import fonts
+from idpgan.data.face_drawing import render
+from idpgan.data.face_looks import ATTRIBUTES, NUMBERS, look_of
+from idpgan.data.faces import LEAST_SIDE
+from idpgan.data.images import to_float
+from idpgan.errors import ConfigError
+from idpgan.models.augment import NODES, move, moves_of
+
+_NOT = "not "
+_CAMERA: Mapping[str, tuple[float, float]] = {  # uniform ranges
+    "zoom": (0.9, 2.0),
+    "aim_x": (-0.12, 0.12),  # head units, from the middle of the head
+    "aim_y": (-0.05, 0.25),
+    "gain": (0.5, 1.2),
+    "offset": (-0.3, 0.3),  # of [-1, 1]
+    "blur": (0.0, 2.0),  # passes of a mean over 3 x 3 pixels
+}
+_TINT = (0.15, 0.08)  # log contrast and brightness of a varied photo, standard deviations, on [-1, 1]
+
+
+def uniform_of(z: Tensor) -> Tensor:
+    """Turn standard normal numbers into uniform ones on [0, 1], any shape."""
+    return torch.special.ndtr(z.double()).float()
+
+
+def normal_of(uniform: Tensor) -> Tensor:
+    """Turn numbers in (0, 1) into standard normal ones: the inverse of `uniform_of`."""
+    return torch.special.ndtri(uniform.double()).float()
+
+
+class Simulator(nn.Module):
+    """Draws images from vectors of numbers.
+
+    Args:
+        image_shape: (C, H, W) in px.
+
+    Attributes:
+        numbers: Length of a vector.
+        choices: So many numbers, the first, choose among a few things; a variation leaves them as they are.
+        looks: Names that a class can have so that `has_look` knows it.
+    """
+
+    numbers: int
+    choices: int = 0
+    looks: tuple[str, ...] = ()
+
+    def __init__(self, image_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Draw images (B, C, H, W) in [-1, 1] from vectors (B, numbers), differentiable in most of the numbers."""
+        raise NotImplementedError
+
+    def knows(self, look: str) -> bool:
+        """Whether images of a look, "smiling" or "not smiling", can be told by their numbers."""
+        return look.removeprefix(_NOT) in self.looks
+
+    def has_look(self, z: Tensor, look: str) -> Tensor:
+        """Return whether vectors (B, numbers) draw images of a known look, (B,) bool."""
+        column = self._is(z, look.removeprefix(_NOT))
+        return ~column if look.startswith(_NOT) else column
+
+    def _is(self, z: Tensor, name: str) -> Tensor:
+        raise NotImplementedError
+
+    def vary(self, z: Tensor, fresh: Tensor, strength: float) -> Tensor:
+        """Return vectors near z by fresh standard normal numbers, (B, numbers) each; `choices` stay."""
+        varied = math.sqrt(1 - strength**2) * z + strength * fresh
+        return torch.cat([z[:, : self.choices], varied[:, self.choices :]], 1)
+
+
+class FaceSimulator(Simulator):
+    """The drawn faces of `idpgan.data.faces`, without their grain, as a camera sees them.
+
+    Six numbers more (`_CAMERA`) say how near it is, where it aims, and how bright and sharp the picture is.
+    """
+
+    numbers, looks = NUMBERS + len(_CAMERA), ATTRIBUTES
+
+    def __init__(self, image_shape: Sequence[int]) -> None:
+        super().__init__(image_shape)
+        if min(self.image_shape[1:]) < LEAST_SIDE:
+            raise ConfigError(
+                f'model.simulator = "faces" draws images of {LEAST_SIDE} pixels a side or more, not '
+                f"{self.image_shape[2]} x {self.image_shape[1]}."
+            )
+
+    def forward(self, z: Tensor) -> Tensor:
+        """See `Simulator`; the look is computed on the CPU, so that it is the same on every device."""
+        channels, height, width = self.image_shape
+        uniform = uniform_of(z.cpu())
+        look, _ = look_of(uniform[:, :NUMBERS], channels)
+        low, high = torch.tensor(list(_CAMERA.values())).unbind(1)
+        numbers = (low + (high - low) * uniform[:, NUMBERS:])[:, :, None, None].unbind(1)  # (B, 1, 1) each
+        camera = dict(zip(_CAMERA, numbers, strict=True))
+        look["scale"] = look["scale"] * camera["zoom"]
+        look["shift_x"] = look["shift_x"] + camera["aim_x"]
+        look["shift_y"] = look["shift_y"] - camera["aim_y"] * camera["zoom"]
+        here = {name: column.to(z.device) for name, column in look.items()}
+        drawn = render(here, height, width, channels).clamp_(0, 1)
+        gain, offset, blur = (camera[name][:, None].to(z.device) for name in ("gain", "offset", "blur"))
+        softer = functional.avg_pool2d(drawn, 3, 1, 1, count_include_pad=False)
+        softest = functional.avg_pool2d(softer, 3, 1, 1, count_include_pad=False)
+        drawn = torch.where(blur < 1, torch.lerp(drawn, softer, blur), torch.lerp(softer, softest, blur - 1))
+        return ((2 * drawn - 1) * gain + offset).clamp_(-1, 1)
+
+    def _is(self, z: Tensor, name: str) -> Tensor:
+        _, attributes = look_of(uniform_of(z[:, :NUMBERS].cpu()), 1)
+        return attributes[:, ATTRIBUTES.index(name)].bool().to(z.device)
+
+
+class FontSimulator(Simulator):
+    """The pen of `idpgan.data.fonts`; its looks are the digits."""
+
+    numbers, choices, looks = fonts.NUMBERS, fonts.CHOICES, fonts.CLASSES
+
+    def __init__(self, image_shape: Sequence[int]) -> None:
+        super().__init__(image_shape)
+        if min(self.image_shape[1:]) < fonts.LEAST_SIDE:
+            raise ConfigError(
+                f'model.simulator = "fonts" draws images of {fonts.LEAST_SIDE} pixels a side or more, not '
+                f"{self.image_shape[2]} x {self.image_shape[1]}."
+            )
+
+    def forward(self, z: Tensor) -> Tensor:
+        """See `Simulator`."""
+        channels, height, width = self.image_shape
+        return (2 * fonts.render(uniform_of(z), height, width) - 1).expand(-1, channels, -1, -1)
+
+    def _is(self, z: Tensor, name: str) -> Tensor:
+        return fonts.digits_of(uniform_of(z)) == fonts.CLASSES.index(name)
+
+
+class PhotoSimulator(Simulator):
+    """Public images, each moved, bent, brightened and darkened a little. The first number chooses the image.
+
+    Args:
+        num: Images that it holds; all black until they are put there.
+
+    Attributes:
+        photos: uint8 (num, C, H, W).
+    """
+
+    numbers, choices = 1 + 6 + 2 * NODES**2 + 2, 1
+    photos: Tensor
+
+    def __init__(self, image_shape: Sequence[int], num: int) -> None:
+        super().__init__(image_shape)
+        self.register_buffer("photos", torch.zeros(num, *self.image_shape, dtype=torch.uint8))
+
+    def chosen(self, z: Tensor) -> Tensor:
+        """Return which image each vector (B, numbers) is of, (B,)."""
+        return (uniform_of(z[:, 0]) * len(self.photos)).long().clamp(max=len(self.photos) - 1)
+
+    def choosing(self, index: Tensor) -> Tensor:
+        """Return the first number of vectors that choose these images, (B,)."""
+        return normal_of((index.double() + 0.5) / len(self.photos))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """See `Simulator`."""
+        images = to_float(self.photos[self.chosen(z)])
+        moved = move(images, moves_of(uniform_of(z[:, 1:7]), z[:, 7:-2]))
+        contrast, brightness = (deviation * z[:, at] for deviation, at in zip(_TINT, (-2, -1), strict=True))
+        return (moved * contrast.exp()[:, None, None, None] + brightness[:, None, None, None]).clamp(-1, 1)
+
+
+#: those that need nothing but a program, by name: ``model.simulator``
+DRAWN: Mapping[str, type[FaceSimulator] | type[FontSimulator]] = {"faces": FaceSimulator, "fonts": FontSimulator}
+
+
+def build_simulator(name: str, image_shape: Sequence[int], num_photos: int) -> Simulator:
+    """Build the simulator that ``model.simulator`` names; "public" holds so many images."""
+    return PhotoSimulator(image_shape, num_photos) if name == "public" else DRAWN[name](image_shape)

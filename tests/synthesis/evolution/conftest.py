@@ -1,0 +1,11 @@
+"""A quick embedding for small tests."""
+
+import pytest
+
+from idpgan.synthesis.evolution import embedding
+
+
+@pytest.fixture(autouse=True)
+def few_drawn(monkeypatch):
+    """Learn the embedding on fewer drawn images."""
+    monkeypatch.setattr(embedding, "DRAWN", 200)

@@ -1,0 +1,214 @@
+"""From config to a verified release: units, simulators, resume, and what is refused."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from idpgan import jobs
+from idpgan.data.load import known_shape, load
+from idpgan.errors import ConfigError
+from idpgan.jobs.audit import run_case
+from idpgan.jobs.train import load_config, train_on
+from idpgan.jobs.train import plan as price
+from idpgan.jobs.verify import verify
+from idpgan.models import load_generator
+from idpgan.privacy import Ledger, Noise
+from idpgan.synthesis import build_config
+from idpgan.synthesis.evolution.method import Evolution
+
+FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
+FACES |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
+
+
+def table_of(**sections):
+    table = {
+        "model": {"generator": "population", "simulator": "fonts", "codes": 10},
+        "method": {"name": "evolution"},
+        "privacy": {"epsilon": 3.0, "delta": 1e-5},
+        "training": {"device": "cpu", "steps": 3},
+        "release": {"samples": 10},
+    }
+    return {name: table.get(name, {}) | sections.get(name, {}) for name in {**table, **sections}}
+
+
+def config_of(**sections):
+    return build_config(table_of(**sections), "a test")
+
+
+def test_a_run_ends_with_a_verified_release_that_draws_more(tmp_path):
+    finished = jobs.start(config_of(), tmp_path / "run")
+    assert (finished.outcome.step, finished.outcome.ended, finished.released) == (3, "finished", True)
+    assert verify(tmp_path / "run").problems == ()
+    generator = load_generator(tmp_path / "run")
+    images = generator.sample(200, seed=0)
+    assert images.shape == (200, 1, 8, 8)
+    assert len(images.unique(dim=0)) > 190  # more than the 100 members: variations
+    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
+    assert [(event["kind"], event["count"]) for event in stated["events"]] == [("gaussian", 3)]
+    assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
+    case = run_case(tmp_path / "run")
+    assert (case.method, case.events[0].count) == ("evolution", 3)
+    assert case.run(4000, seed=1).result.epsilon_lower <= case.proven.epsilon <= 3.0
+
+
+def test_forged_members_are_found_out(tmp_path):
+    jobs.start(config_of(), tmp_path / "run")
+    weights = tmp_path / "run" / "release" / "generator.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "generator.safetensors was changed after the release." in verify(tmp_path / "run").problems
+
+
+@pytest.mark.parametrize("unit", ["image", "person"])
+@pytest.mark.parametrize("relation", ["zero-out-one", "replace-one"])
+def test_drawn_faces_by_unit_and_relation(tmp_path, unit, relation):
+    model = {"simulator": "faces", "codes": 8}
+    privacy = {"unit": unit, "relation": relation, "most_per_person": 3}
+    training = {"steps": 2}
+    config = config_of(data=FACES, model=model, privacy=privacy, training=training)
+    jobs.start(config, tmp_path / "run")
+    assert verify(tmp_path / "run").problems == ()
+    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
+    assert (stated["unit"], stated["relation"]) == (unit, relation)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_public_images_are_moved_and_only_those_of_members_are_released(tmp_path, channels):
+    data = FACES | {"channels": channels, "public": "faces", "public_images": 50}
+    config = config_of(data=data, model={"simulator": "public", "codes": 8}, training={"steps": 2})
+    jobs.start(config, tmp_path / "run")
+    assert verify(tmp_path / "run").problems == ()
+    generator = load_generator(tmp_path / "run")
+    assert generator.simulator.photos.shape == (16, channels, 24, 20)
+    public = load(config.data).public.images.flatten(1)
+    assert all(bool((public == photo).all(1).any()) for photo in generator.simulator.photos.flatten(1))
+    assert generator.sample(2, seed=0).shape == (2, channels, 24, 20)
+
+
+def test_labels_of_public_images_say_where_a_class_begins():
+    looks = {"not smiling": "not smiling", "smiling": "smiling"}
+    data = FACES | {"public": "faces", "public_images": 50}
+    names = load(config_of(data=data, model={"simulator": "public"}).data).classes
+    data["public_labels"] = dict(zip(names, looks.values(), strict=True))
+    config = config_of(data=data, model={"simulator": "public", "codes": 8})
+    split = load(config.data)
+    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    for row in range(2):
+        assert (split.public.labels[method._simulator.chosen(method._members[row])] == row).all()
+
+
+def test_the_votes_choose_what_is_there():
+    """Private digits are thick: so are the members after some iterations, though all kinds are drawn."""
+    config = config_of(
+        data={"name": "fonts", "num_images": 800, "image_size": 12},
+        model={"codes": 16},
+        privacy={"epsilon": 10.0},
+        training={"steps": 3},
+    )
+    split = load(config.data)
+    ink = split.private.images.float().mean((1, 2, 3))
+    split = dataclasses.replace(split, private=split.private.zeroed_out(ink < ink.quantile(0.85)))
+    method = train_on(config, split)
+    ink = method.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
+    start = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    before = start.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
+    assert ink.median() > before.quantile(0.75)
+
+
+def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
+    config = config_of(data=FACES, model={"simulator": "faces", "codes": 8}, method={"looks": {"smiling": "smiling"}})
+    split = load(config.data)
+    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    assert method._simulator.has_look(method._members[1], "smiling").all()
+    assert method._records is None  # nothing private was read by making it
+    method.prepare()
+    assert method._records is None
+
+
+def test_lookahead_votes_for_the_mean_of_variations():
+    config = config_of(method={"lookahead": 3}, model={"variation": 0.5}, training={"steps": 2})
+    split, single = load(config.data), config_of(training={"steps": 2})
+    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    plain = Evolution(single, split, ledger=Ledger(*single.ledger_terms()), device=torch.device("cpu"))
+    assert torch.equal(method._members, plain._members)
+    ahead, alone = method._candidate_vectors().float(), plain._candidate_vectors().float()
+    assert ahead.norm(dim=2).mean() < alone.norm(dim=2).mean()  # a mean lies nearer to the middle
+    assert method.step(1)["chosen_share"] >= 0
+
+
+def test_a_dry_run_states_the_price_of_all_iterations():
+    plan = price(config_of(training={"steps": 5}))
+    assert plan.events[0].count == 5
+    assert 0.99 * 3.0 < plan.epsilon <= 3.0
+    assert plan.signal.source == "the votes"
+
+
+def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
+    """The state carries what the next iterations need: with equal noise they are equal, bit for bit."""
+    config = config_of(training={"steps": 4})
+    split = load(config.data)
+
+    def new():
+        ledger = Ledger(*config.ledger_terms())
+        return Evolution(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(5))
+
+    whole, first, second = new(), new(), new()
+    for step in range(1, 5):
+        whole.step(step)
+    first.step(1)
+    first.step(2)
+    second.load_state(first.state())
+    second.step(3)
+    second.step(4)
+    assert torch.equal(whole._members, second._members)
+    assert torch.equal(whole.generator.shares, second.generator.shares)
+
+
+def test_noise_of_a_fixed_seed_is_never_called_private():
+    config = config_of()
+    ledger = Ledger(*config.ledger_terms())
+    method = Evolution(config, load(config.data), ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
+    ledger.charge(method.step_event())
+    method.step(1)
+    assert not method.privacy().private
+
+
+def test_the_configs_are_read():
+    for path in sorted((Path(__file__).parents[3] / "configs").glob("*evolution*.toml")):
+        assert load_config(path).method.name == "evolution"
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"generator": "dcgan"}}, r"model\.generator = dcgan, but method evolution trains no network"),
+        ({"privacy": {"delta": 0.0}}, r"privacy\.delta = 0"),
+        ({"privacy": {"unit": "person"}}, r'data\.split_by = "identity"'),
+        (
+            {"method": {"looks": {"0": "smiling"}}},
+            "'smiling' .of '0'. is nothing that model.simulator = \"fonts\" knows",
+        ),
+        ({"model": {"simulator": "public"}, "method": {"looks": {"0": "0"}}}, "Leave looks out"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(sections, words):
+    with pytest.raises(ConfigError, match=words):
+        config_of(**sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"simulator": "public"}}, "needs public images, and there are none"),
+        ({"model": {"simulator": "faces"}}, "16 pixels a side or more"),
+        ({"method": {"looks": {"ten": "1"}}}, "'ten' looks like, but that is no class"),
+    ],
+)
+def test_what_the_data_cannot_give_is_refused_before_it_is_read(sections, words):
+    config = config_of(**sections)
+    with pytest.raises(ConfigError, match=words):
+        config.check(known_shape(config.data))
