@@ -26,8 +26,9 @@ _LINEAR = 0.8  # brightness, of 1, up to which a pixel stays what it is
 class RefinedGenerator(GaussianGenerator):
     """Draw images as a `GaussianGenerator`, add the output of a small convolutional network, and clamp smoothly.
 
-    The network sees the drawn image, a plane of noise of half its size, five cosines of the place, and the class. Its
-    last layer is zero at first, so that images are those of the normal distribution until it is trained.
+    The network sees the drawn image, a plane of noise of half its size, and five cosines of the place. Its last layer
+    is zero at first, so that images are those of the normal distribution until it is trained. It does not see the
+    class: it would draw a faint texture as a mark of it, which a classifier of the images learns instead of the class.
 
     Args:
         config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps.
@@ -49,7 +50,6 @@ class RefinedGenerator(GaussianGenerator):
         self.latent_dim += self._noise_shape[0] * self._noise_shape[1]
         maps = [channels + 1 + len(_PLACES), *[config.width] * len(_DILATIONS)]
         with seeded_init(seed):
-            self.of_class = nn.Embedding(max(self.num_classes, 1), config.width)
             self.hidden = nn.ModuleList(
                 nn.Conv2d(before, after, 3, padding=dilation, dilation=dilation)
                 for before, after, dilation in zip(maps[:-1], maps[1:], _DILATIONS, strict=True)
@@ -62,20 +62,16 @@ class RefinedGenerator(GaussianGenerator):
         """See `Generator.forward`."""
         coefficients, noise = z.split([self._coefficients, z.shape[1] - self._coefficients], dim=1)
         drawn = self.unclamped(coefficients, labels)
-        return softly_clamped(drawn + self._residual(softly_clamped(drawn), noise, labels))
+        return softly_clamped(drawn + self._residual(softly_clamped(drawn), noise))
 
-    def _residual(self, images: Tensor, noise: Tensor, labels: Tensor | None) -> Tensor:
+    def _residual(self, images: Tensor, noise: Tensor) -> Tensor:
         """Return what is added to images (B, C, H, W)."""
         num, (height, width) = len(images), self.image_shape[1:]
         plane = noise.view(num, 1, *self._noise_shape).repeat_interleave(2, 2).repeat_interleave(2, 3)
         places = cosines(height, width, _PLACES).T.to(images).view(1, -1, height, width) * (height * width) ** 0.5
         hidden = torch.cat([images, plane[:, :, :height, :width], places.expand(num, -1, -1, -1)], dim=1)
-        rows = torch.zeros(num, dtype=torch.int64, device=images.device) if labels is None else labels
-        for number, layer in enumerate(self.hidden):
-            hidden = layer(hidden)
-            if number == 0:
-                hidden = hidden + self.of_class(rows)[:, :, None, None]
-            hidden = functional.gelu(hidden)
+        for layer in self.hidden:
+            hidden = functional.gelu(layer(hidden))
         residual: Tensor = self.last(hidden)
         return residual
 
