@@ -34,13 +34,15 @@ class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
     Attributes:
-        latent_dim: Numbers in one latent vector z. Of a "gaussian" generator: DCT coefficients of an image, the lowest
-            frequencies; at most as many as it has pixels.
-        width: Feature maps next to the image, in both networks; each halving of the image doubles them.
+        latent_dim: Numbers in one latent vector z. Of a "gaussian" or "refined" generator: DCT coefficients of an
+            image, the lowest frequencies; at most as many as it has pixels.
+        width: Feature maps next to the image, in both networks; each halving of the image doubles them. Of a "refined"
+            generator: feature maps of its convolutions, all in the size of the image.
         conditional: Whether both networks get the class of the image. Needs labeled data.
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
-            "gaussian" (one normal distribution a class, for the method of that name) or "population" (members that a
-            simulator draws, for the method evolution).
+            "gaussian" (one normal distribution a class, for the method of that name), "refined" (the same, and a few
+            convolutions that refine what it draws) or "population" (members that a simulator draws, for the method
+            evolution).
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of its warp: 1 is that of handwriting, 0 none; faces and things move less.
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
@@ -55,7 +57,7 @@ class ModelConfig(Section):
     latent_dim: int = Field(default=64, ge=1, le=4096)
     width: int = Field(default=64, ge=1, le=1024)
     conditional: bool = True
-    generator: Literal["dcgan", "warp", "gaussian", "population"] = "dcgan"
+    generator: Literal["dcgan", "warp", "gaussian", "refined", "population"] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
     simulator: Literal["faces", "fonts", "public"] = "faces"

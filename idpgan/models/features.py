@@ -64,6 +64,19 @@ class FeatureMap(nn.Module):
         """Return the blocks of float images in [-1, 1]; every row of a vector has norm at most 1."""
         raise NotImplementedError
 
+    def matched_blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
+        """Return the blocks that a critic compares: all, unless a map releases more than a generator has to match."""
+        return self.blocks(images, labels)
+
+    def matched_of(self, sums: Tensor) -> Tensor:
+        """Return of vectors (..., dimensions) the numbers of the matched blocks; never the count coordinate."""
+        return sums[..., :-1]
+
+    def matched(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Map images (B, C, H, W) and labels (B,) or None to the numbers of the matched blocks."""
+        parts = [self._each(block) for block in self.matched_blocks(images, labels)]
+        return self._scale * torch.cat(parts, dim=1)
+
     def forward(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1] and labels (B,) or None to vectors (B, dimensions) of norm <= 1."""
         parts = [self._each(block) for block in self.blocks(images, labels)]
@@ -71,7 +84,7 @@ class FeatureMap(nn.Module):
         return torch.cat([*(self._scale * part for part in parts), constant], dim=1)
 
     def means(self, images: Tensor, labels: Tensor | None, groups: int, members: Tensor | None = None) -> Tensor:
-        """Return the mean vector of each of ``groups`` equal runs of consecutive images, without the count coordinate.
+        """Return the mean of `matched` over each of ``groups`` equal runs of consecutive images.
 
         Args:
             images: (B, C, H, W) in [-1, 1], B a multiple of ``groups``.
@@ -79,9 +92,9 @@ class FeatureMap(nn.Module):
             members: (B, P) weights that split each mean into P summands; None = one.
 
         Returns:
-            (groups, P, dimensions - 1), differentiable in the images.
+            (groups, P, matched numbers), differentiable in the images.
         """
-        blocks = self.blocks(images, labels)
+        blocks = self.matched_blocks(images, labels)
         columns = [None] if members is None else list(members.unbind(1))
         means = [torch.cat([self._mean(block, groups, column) for block in blocks], dim=1) for column in columns]
         return self._scale * torch.stack(means, dim=1)
@@ -308,7 +321,7 @@ class RandomFeatures(FeatureMap):
 
     def _prepare_texture(self, image_shape: tuple[int, int, int]) -> None:
         self.stride = 2 if min(image_shape[1:]) > 16 else 1  # of the Gabor filters
-        self.register_buffer("gabor", _gabor())  # (32, 1, 9, 9)
+        self.register_buffer("gabor", gabor_filters())  # (32, 1, 9, 9)
 
     def texture(self, light: Tensor) -> Tensor:
         """Describe the edges of images (B, C, H, W) in [0, 1] by vectors (B, T) of norm at most 1."""
@@ -404,7 +417,7 @@ def _every_second(planes: Tensor, filters: Tensor, padding: int) -> Tensor:
     return functional.conv2d(functional.pad(phases, (0, 1, 0, 1)), kernel)[..., :height, :width]
 
 
-def _gabor(side: int = 9) -> Tensor:
+def gabor_filters(side: int = 9) -> Tensor:
     """Return 8 orientations x 2 scales, real and imaginary parts in turn, of unit energy: (32, 1, side, side)."""
     line = torch.arange(side).float() - side // 2
     y, x = torch.meshgrid(line, line, indexing="ij")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -105,8 +106,17 @@ class GaussianGenerator(Generator):
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """See `Generator.forward`."""
+        return self.unclamped(z, labels).clamp(-1.0, 1.0)
+
+    def unclamped(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Draw images of coefficients ``z``, (B, q) standard normal; they are not within [-1, 1] yet."""
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
-        basis = low_spectrum(self.image_shape, self.config.latent_dim).basis.to(drawn)
-        return (drawn @ basis.T).view(-1, *self.image_shape).clamp(-1.0, 1.0)
+        basis = _basis(self.image_shape, self.config.latent_dim).to(drawn)
+        return (drawn @ basis.T).view(-1, *self.image_shape)
+
+
+@functools.lru_cache(maxsize=2)  # every batch needs it
+def _basis(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
+    return low_spectrum(image_shape, latent_dim).basis

@@ -93,7 +93,8 @@ class Generators:
     def step_generator(self, loss: Tensor) -> None:
         """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched."""
         self.generator_optimizer.zero_grad()
-        loss.backward(inputs=list(self.newest.parameters()))  # leaves no gradient on critic or features
+        trained = [weight for weight in self.newest.parameters() if weight.requires_grad]
+        loss.backward(inputs=trained)  # leaves no gradient on critic or features
         self.generator_optimizer.step()
         self._ema.update(self.newest)
 

@@ -80,6 +80,14 @@ def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeyp
     assert run("init", "images", "--method", "wgan-gp")[0] == 2
 
 
+def test_photos_and_handwriting_begin_with_other_generators():
+    """A network for strokes draws ghosts of faces."""
+    faces, digits = (init(name, method="idp-gan-aggregate").table for name in ("faces", "digits"))
+    assert (faces["model"]["generator"], faces["method"]["features"]) == ("refined", "photos")
+    assert faces["method"].get("teacher_share", 0.5) == 0.5
+    assert (digits["model"]["generator"], digits["method"]["features"]) == ("warp", "random")
+
+
 @pytest.mark.parametrize("name", ["digits", "mnist", "faces"])
 def test_built_in_sources(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ from idpgan.models.features import (
     RandomFeatures,
     ScatteringFeatures,
     _every_second,
-    _gabor,
+    gabor_filters,
 )
 
 CLASSES = 3
@@ -185,7 +185,7 @@ def test_augmentation_follows_its_generator_and_its_strength():
 
 @pytest.mark.parametrize("size", [(17, 20), (28, 28), (32, 31), (112, 92), (18, 17)])
 def test_the_fast_way_of_every_second_convolution_is_the_same_convolution(size):
-    planes, filters = torch.randn(3, 1, *size, generator=rng(1)), _gabor()
+    planes, filters = torch.randn(3, 1, *size, generator=rng(1)), gabor_filters()
     expected = torch.nn.functional.conv2d(planes, filters, stride=2, padding=4)
     found = _every_second(planes, filters, 4)
     assert found.shape == expected.shape

@@ -17,8 +17,9 @@ from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
-from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.config import CHOOSE_DELTA, MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 
 
@@ -27,9 +28,12 @@ class AggregateConfig(MethodConfig):
 
     Attributes:
         features: "public" (CNN and PCA learned on the public split), or of no data at all: "random" (Gabor moduli) or
-            "scattering" (two orders of wavelet moduli; about twice the time).
+            "scattering" (two orders of wavelet moduli; about twice the time), all three for handwriting; or "photos":
+            the moments of model.latent_dim DCT coefficients, which a "refined" generator starts at, and wavelet moduli,
+            all in absolute units; public images then set center and scale.
         moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
-            are released: m (m + 1) / 2 numbers a class each.
+            are released: m (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments
+            are matched.
         fourier: Random Fourier features of each kind.
         level: Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground
             things are drawn.
@@ -54,7 +58,7 @@ class AggregateConfig(MethodConfig):
     """
 
     name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
-    features: Literal["public", "random", "scattering"] = "random"
+    features: Literal["public", "random", "scattering", "photos"] = "random"
     moments: int = Field(48, ge=1, le=1000)
     fourier: int = Field(500, ge=1, le=100_000)
     level: float = Field(0.5, ge=0, le=1)
@@ -115,11 +119,22 @@ def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
         )
 
 
+class AggregateTraining(TrainingConfig):
+    """[training] of idp-gan-aggregate.
+
+    Attributes:
+        steps: Generator steps, on released sums alone: they cost nothing. 0: the generator as it starts.
+    """
+
+    steps: int = Field(10_000, ge=0, le=MOST_STEPS)
+
+
 class Config(RunConfig):
     """A whole config file of idp-gan-aggregate."""
 
     method: AggregateConfig = AggregateConfig()
     privacy: AggregatePrivacy
+    training: AggregateTraining = AggregateTraining()
 
     @model_validator(mode="after")
     def _check_people(self) -> Config:
@@ -177,11 +192,13 @@ class Config(RunConfig):
                 "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
                 'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
             )
-        if self.data.public and not self.data.public_labels and classes_of(self.model, len(shape.classes)):
+        unlabeled = self.data.public is not None and not self.data.public_labels
+        if unlabeled and self._learns_classes and classes_of(self.model, len(shape.classes)):
             raise ConfigError(
                 f'data.public = "{self.data.public}" without labels, but the generator has classes. Say what each '
                 "looks like in data.public_labels, or set model.conditional = false."
             )
+        self._check_photos()
         if config.clusters > 1 and config.features != "public":
             raise ConfigError(
                 'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
@@ -205,6 +222,24 @@ class Config(RunConfig):
                 "every step generates equally many of each."
             )
 
+    @property
+    def _learns_classes(self) -> bool:
+        """Whether public images teach what classes are: all, but those that set a center and a scale."""
+        return self.method.features != "photos" or self.method.metric == "public" or self.model.generator == "warp"
+
+    def _check_photos(self) -> None:
+        """Refuse a "refined" generator without the moments that it starts at, and noise that they have no proof for."""
+        if self.model.generator == "refined" and self.method.features != "photos":
+            raise ConfigError(
+                f'model.generator = "refined" starts at released moments, and method.features = '
+                f'"{self.method.features}" has none. Set method.features = "photos".'
+            )
+        if self.method.features == "photos" and self.method.law != "gaussian":
+            raise ConfigError(
+                f'method.features = "photos" bounds the L2 norm, and method.law = "{self.method.law}" needs the L1 '
+                'norm. Set method.law = "gaussian", or another method.features.'
+            )
+
     def signal_to_noise(self, shape: DataShape) -> Signal:
         """See `RunConfig.signal_to_noise`."""
         return signal_of_sums(self.cell_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
@@ -218,9 +253,13 @@ class Config(RunConfig):
                 'method.law = "laplace".'
             )
         classes = classes_of(self.model, len(shape.classes))
-        if method.features != "public":
+        if method.features in DATALESS:
             dimensions = DATALESS[method.features].count_dimensions(
                 shape.image_shape, dimensions=method.moments, fourier=method.fourier
+            )
+        elif method.features == "photos":
+            dimensions = PhotoFeatures.count_dimensions(
+                shape.image_shape, self.model.latent_dim, dimensions=method.moments, fourier=method.fourier
             )
         else:
             dimensions = PublicFeatures.count_dimensions(

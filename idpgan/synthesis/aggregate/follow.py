@@ -14,6 +14,7 @@ from idpgan.continual.running_sums import RunningSums, SumsStream
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
+from idpgan.models.features import DATALESS
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.synthesis.aggregate.cells import private_vectors
@@ -29,7 +30,7 @@ def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
     Raises:
         ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
     """
-    if config.method.features == "public" or config.method.clusters > 1:
+    if config.method.features not in DATALESS or config.method.clusters > 1:
         raise ConfigError(
             'a stream needs features that are there before the data: set method.features = "random" or "scattering", '
             "and clusters = 1."

@@ -35,6 +35,7 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.augment import augment
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
+from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
@@ -42,6 +43,7 @@ from idpgan.privacy.sums import NORMS
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy, Config
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
+from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
 from idpgan.synthesis.product import GivesGenerator
@@ -114,7 +116,13 @@ class IdpAggregate(GivesGenerator):
         self._pretrain()
 
     def _pretrain(self) -> None:
-        """Let the generator learn from public images, if there are any."""
+        """Let the generator start at released moments, or learn from public images, where it can."""
+        if isinstance(self.features, PhotoFeatures) and isinstance(self.newest, GaussianGenerator):
+            config, sums = self.config, self._released["sums"]
+            cells = config.clusters * config.groups
+            normals = self.features.normals(sums.unflatten(0, (-1, cells)).sum(1), self.noise_std * math.sqrt(cells))
+            self.newest.set_moments(normals.mean, normals.factor)
+            self.networks.start_from(self.newest)
         if self._pretrained:
             steps, seed = self.config.pretrain_steps, self.training.seed
             pretrain_codes(cast(WarpGenerator, self.newest), self._public, steps=steps, seed=seed)
@@ -134,6 +142,8 @@ class IdpAggregate(GivesGenerator):
             self.features = self._public_features(network)
             if self.config.clusters > 1:
                 self.cells.find_clusters(self._embedding, self._public, self.training.seed)
+        if isinstance(self.features, PhotoFeatures) and len(self._public):
+            self.features.learn_public(self._public)
         private, cap = self._take_private(), self._cap()
         vectors = private_vectors(private, self.features, self.cells, self.noise, motion=self.config.augment, cap=cap)
         released = {"sums": self.sums(vectors, self.noise)}
@@ -161,6 +171,14 @@ class IdpAggregate(GivesGenerator):
         """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
         if self.config.features == "public":
             return self._public_features(self._embedding_net())
+        if self.config.features == "photos":
+            return PhotoFeatures(
+                self.shape,
+                self._run.model.latent_dim,
+                seed=self.training.seed,
+                dimensions=self.config.moments,
+                fourier=self.config.fourier,
+            ).to(self.device)
         return DATALESS[self.config.features](
             self.shape,
             norm=NORMS[self.config.law],
@@ -227,7 +245,7 @@ class IdpAggregate(GivesGenerator):
         if config.critic == "deep":
             size = (sums[:, 0, :, -1] / count).clamp(min=1)
             self.group_size = max(1, round(size.mean().item()))
-            means = sums[:, 0, :, :-1] / size[:, :, None]
+            means = self.features.matched_of(sums[:, 0]) / size[:, :, None]
             self.critic: DeepCritic | LinearCritic = DeepCritic(
                 means,
                 self.noise_std / self.group_size,
@@ -235,7 +253,7 @@ class IdpAggregate(GivesGenerator):
                 learning_rate=config.learning_rate,
             )
             return
-        target = sums[..., :-1].sum(2) / per_row[:, None, None]  # (rows, clusters, D)
+        target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
         self.critic = LinearCritic(target, config.average)
 
     @property
@@ -293,7 +311,7 @@ class IdpAggregate(GivesGenerator):
         labels = rows if self.classes else None
         with torch.no_grad():
             vectors = [
-                self.features(part, None if labels is None else of_part)[:, :-1]
+                self.features.matched(part, None if labels is None else of_part)
                 for part, of_part in zip(images.split(_BATCH), rows.split(_BATCH), strict=True)
             ]
             critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
@@ -328,7 +346,7 @@ class IdpAggregate(GivesGenerator):
         def scores(images: Tensor, labels: Tensor | None = None) -> Tensor:
             rows = torch.zeros(len(images), dtype=torch.int64, device=images.device)
             rows = labels if self.classes and labels is not None else rows
-            vectors = self.features(images, rows if self.classes else None)[:, :-1]
+            vectors = self.features.matched(images, rows if self.classes else None)
             return (vectors * witness[rows]).sum(1)
 
         return scores

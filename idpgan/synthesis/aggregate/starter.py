@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+from idpgan.synthesis.gaussian.starter import coefficients
 from idpgan.synthesis.starter import Facts, Sections, Setting, privacy
 
 _BATCH = 240
 _MOMENTS, _FOURIER = (48, 24, 12), (500, 200, 50)  # many, some, few private images a class
 
 
+_PHOTO_MOMENTS, _PHOTO_FOURIER, _PHOTO_BATCH = 24, 100, 128
+_WIDTH, _CANDIDATES, _TEACHER_SHARE = 16, 8, 0.5  # of photographs
+
+
 def suggest(facts: Facts) -> Sections:
     """Return the settings by size, number of classes and of private images."""
+    return _of_handwriting(facts) if facts.handwriting else _of_photos(facts)
+
+
+def _of_photos(facts: Facts) -> Sections:
+    classes = facts.num_classes
+    taught = {
+        "teacher_share": Setting(_TEACHER_SHARE, "of the budget, for a classifier that chooses among candidates"),
+        "candidates": Setting(_CANDIDATES, "images drawn for each one that it chooses"),
+    }
+    return {
+        "model": {
+            "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "latent_dim": coefficients(facts),
+            "width": Setting(_WIDTH),
+        },
+        "method": {
+            "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
+            "features": Setting("photos", "moments that the generator starts at, and wavelet moduli"),
+            "moments": Setting(_PHOTO_MOMENTS),
+            "fourier": Setting(_PHOTO_FOURIER),
+            "augment": Setting(0.0, "photos are as they lie"),
+            "metric": Setting("none"),
+            "learning_rate": Setting(3e-4, "a higher one draws stripes"),
+            **(taught if classes > 1 else {}),
+        },
+        "privacy": privacy(facts),
+        "training": {
+            "steps": Setting(0, "seconds; a few hundred steps of the network have not been seen to help yet"),
+            "batch_size": Setting(-(-_PHOTO_BATCH // classes) * classes, "of which training.steps would be made"),
+        },
+    }
+
+
+def _of_handwriting(facts: Facts) -> Sections:
     channels, height, width = facts.shape.image_shape
     large, classes = height * width > 32 * 32, facts.num_classes
     numbers = channels * height * width  # of an image: what a step costs
@@ -20,7 +60,7 @@ def suggest(facts: Facts) -> Sections:
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             "latent_dim": Setting(32 if large else 16),
             "codes": Setting(100 if large else 20, "kinds of images per class"),
-            "warp": Setting(0.7 if facts.handwriting else 0.3, "1 is that of handwriting; faces move less"),
+            "warp": Setting(0.7, "1 is that of handwriting"),
             "width": Setting(16 if height * width <= 16 * 16 else 64),
         },
         "method": {
@@ -31,8 +71,8 @@ def suggest(facts: Facts) -> Sections:
                 max(_MOMENTS[few] // (2 if channels == 3 else 1), 8), "fewer numbers, less noise in each"
             ),
             "fourier": Setting(_FOURIER[few]),
-            "augment": Setting(0.67 if facts.handwriting else 0.2),
-            "level": Setting(0.1 if facts.handwriting else 0.5, "brightness of the ground: 0 black, 1 white"),
+            "augment": Setting(0.67),
+            "level": Setting(0.1, "brightness of the ground: 0 black, 1 white"),
             "learning_rate": Setting(2e-3),
         },
         "privacy": privacy(facts),

@@ -18,7 +18,7 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
-from idpgan.synthesis.gaussian.moments import count_moments
+from idpgan.synthesis.gaussian.moments import CLIP, CONTRAST, COUNT_SHARE, count_moments
 from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
@@ -41,9 +41,9 @@ class GaussianConfig(MethodConfig):
     """
 
     name: Literal["gaussian"] = "gaussian"
-    contrast: float = Field(0.35, gt=0, le=1)
-    clip: float = Field(0.7, gt=0, le=100)
-    count_share: float = Field(0.2, gt=0, lt=1)
+    contrast: float = Field(CONTRAST, gt=0, le=1)
+    clip: float = Field(CLIP, gt=0, le=100)
+    count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
     teacher_share: float = Field(0.0, ge=0, le=0.95)
     candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
 

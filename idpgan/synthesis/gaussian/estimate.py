@@ -10,6 +10,13 @@ Classes of one kind of images differ little in covariance. So what is estimated 
 classes together, where the noise is least, and then, of each class, its difference from that one, both shrunk as above.
 Without noise this gives each class its own covariance; with much noise all get the same, and a classifier that learns
 from the images cannot take differences of noise for differences of classes.
+
+Directions within the edge are not empty: the trace, whose noise is only ``s sqrt(q)``, says how much variance the
+others lack (`filled`). Where it lies is unknown, so it is spread evenly, which in whitened coefficients means as the
+public spectrum has it. Only half of what is surely there is spread: the isotropic normal distribution that is nearest
+to another (in Wasserstein-2 distance) has the mean of its standard deviations, hence less variance the more uneven they
+are. Of nothing, a quarter, a third, a half and all of it, a half was the nearest to the truth or within 10 % of it, on
+ORL and on drawn faces with the noise of epsilon 1 to 10; all of it was up to a fifth farther away than nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +29,8 @@ from torch import Tensor
 
 from idpgan.synthesis.gaussian.moments import MomentMap, Sums
 
+_SPREAD_SHARE = 0.5  # of the variance that is surely there
+
 
 class Normals(NamedTuple):
     """Normal distributions of the coefficients.
@@ -29,7 +38,7 @@ class Normals(NamedTuple):
     Attributes:
         mean: (rows, q).
         factor: F of the covariance F F^T, (rows, q, q); columns of missing ranks are zero.
-        ranks: Directions of each.
+        ranks: Directions of each, filled ones included.
     """
 
     mean: Tensor
@@ -49,7 +58,9 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     edge = math.sqrt(2 * moments.size) * found.second_std  # of the noise on a sum of second moments
     total = counts.sum()
     within = (counts[:, None, None] * covariances).sum(0) / total
-    common = shrunk(within, edge * math.sqrt(len(sums)) / total.item())
+    noise = found.second_std * math.sqrt(len(sums)) / total.item()  # standard deviation on the diagonal of `within`
+    common = shrunk(within, math.sqrt(2 * moments.size) * noise)
+    common = filled(common, within.trace().item(), math.sqrt(moments.size) * noise)
     # A row's own noise counts 1/n - 1/N times in its difference from the common covariance, that of the others 1/N.
     parts = ((1 / counts - 1 / total).square() + (len(sums) - 1) / total.square()).sqrt()
     factors, ranks = [], []
@@ -69,6 +80,22 @@ def _gain(found: Sums) -> float:
     """
     kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
     return math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
+
+
+def filled(shrunken: Tensor, trace: float, trace_std: float) -> Tensor:
+    """Return a shrunken covariance (q, q) with half of the variance that it surely lacks, spread over empty directions.
+
+    Args:
+        trace: Of the covariance before it was shrunk.
+        trace_std: Standard deviation of the noise on the trace: two of them are no variance for sure.
+    """
+    values, vectors = torch.linalg.eigh(shrunken)
+    empty = values <= values.max() * 1e-9
+    lacking = trace - values.clamp(min=0).sum().item() - 2 * trace_std
+    if lacking <= 0 or not empty.any():
+        return shrunken
+    values = torch.where(empty, _SPREAD_SHARE * lacking / int(empty.sum()), values)
+    return (vectors * values) @ vectors.T
 
 
 def shrunk(matrix: Tensor, edge: float) -> Tensor:

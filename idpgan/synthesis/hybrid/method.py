@@ -26,6 +26,7 @@ from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relat
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
+from idpgan.synthesis.aggregate.config import AggregateTraining
 from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy, IdpAggregate
 from idpgan.synthesis.aggregate.method import Config as AggregateRun
 from idpgan.synthesis.dp_gan.method import Config as DpGanRun
@@ -128,9 +129,8 @@ class Config(RunConfig):
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""
-        training = self.training.model_copy(
-            update={"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
-        )
+        own = {"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
+        training = AggregateTraining(**(self.training.model_dump() | own))
         privacy = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=self._release_delta())
         return AggregateRun(
             data=self.data, model=self.model, method=self.method.aggregate, privacy=privacy, training=training
