@@ -7,8 +7,8 @@ that nearly always ends at the first one. Canonne, Kamath, Steinke 2020 ("The di
 privacy", Algorithm 1) test exp(-gamma) in that way; Karney 2016 ("Sampling exactly from the normal distribution") does
 without floating point by comparing uniform numbers digit by digit.
 
-Batched: every loop below runs over *rounds*, in each of which the not yet finished entries of a batch are drawn at once.
-Scales are whole numbers of grid steps, which keeps every fraction exact in 64 bits.
+Batched: every loop below runs over *rounds*, in each of which the not yet finished entries of a batch are drawn at
+once. Scales are whole numbers of grid steps, which keeps every fraction exact in 64 bits.
 """
 
 from __future__ import annotations
