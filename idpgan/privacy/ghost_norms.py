@@ -52,19 +52,21 @@ def capture(
         with recorder:
             return loss(leaves, *record)
 
-    with torch.enable_grad():
-        try:
+    try:
+        with torch.enable_grad():
             losses = vmap(watched)(anchor, *(part.detach() for part in records))
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            raise NotCapturedError(str(error)) from error  # an error of the loss itself comes back from torch.func
-        if losses.requires_grad:
-            recorder.phase.final = True
-            _, *rest = torch.autograd.grad(losses.sum(), [anchor, *leaves.values()], allow_unused=True)
-            if any(part is not None for part in rest):
-                raise NotCapturedError("a weight is used outside the known layers.")
-    return recorder.gradients(), losses.detach()
+            if losses.shape != anchor.shape:
+                raise NotCapturedError("the loss of a record is not one number.")
+            if losses.requires_grad:
+                recorder.phase.final = True
+                _, *rest = torch.autograd.grad(losses.sum(), [anchor, *leaves.values()], allow_unused=True)
+                if any(part is not None for part in rest):
+                    raise NotCapturedError("a weight is used outside the known layers.")
+        return recorder.gradients(), losses.detach()
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise NotCapturedError(str(error)) from error  # an error of the loss itself comes back from torch.func
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -109,12 +111,12 @@ class _Recorder(TorchFunctionMode):
         """Return the weight without its place in the graph; what is none of the weights stays as it is."""
         return weight.detach() if self.name(weight) else weight
 
-    def watch(self, inputs: Tensor, output: Tensor, calls: Mapping[str, Call]) -> Tensor:
-        """Return the output, whose gradient and whose inputs will be in ``calls``, by name of the weight."""
-        for name, call in calls.items():
-            if name:
-                self._calls.setdefault(name, []).append(call)
-        watched: Tensor = _Watch.apply(self.anchor, inputs, output, self.phase, list(calls.values()))
+    def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
+        """Return the output, whose gradient and whose inputs will be in the calls, each with its weight."""
+        for weight, call in calls:
+            if self.name(weight):
+                self._calls.setdefault(self.name(weight), []).append(call)
+        watched: Tensor = _Watch.apply(self.anchor, inputs, output, self.phase, [call for _, call in calls])
         return watched
 
     def gradients(self) -> dict[str, LayerGradient]:
@@ -126,6 +128,8 @@ class _Recorder(TorchFunctionMode):
             used = [call for call in calls if call.arrived]
             if used:
                 found[name] = used[0].gradient_of(used, self._leaves[name])
+                if found[name].shape != self._leaves[name].shape:
+                    raise NotCapturedError("a weight is broadcast.")
         return found
 
 
@@ -188,9 +192,10 @@ class _Tap(torch.autograd.Function):
 
 
 def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    if weight.dim() != 2 or not weight.numel():
+        raise NotCapturedError("a linear layer whose weight is no matrix, or an empty one.")
     output = functional.linear(input, recorder.cut(weight), recorder.cut(bias))
-    calls = {recorder.name(weight): Linear(), recorder.name(bias): Affine()}
-    return recorder.watch(input, output, calls)
+    return recorder.watch(input, output, (weight, Linear()), (bias, Affine()))
 
 
 def _conv2d(
@@ -207,8 +212,7 @@ def _conv2d(
         raise NotCapturedError("a convolution whose padding has a name.")
     output = functional.conv2d(input, recorder.cut(weight), recorder.cut(bias), stride, padding, dilation, groups)
     settings = (weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), groups)
-    calls = {recorder.name(weight): Convolution(*settings), recorder.name(bias): Affine(trailing=2)}
-    return recorder.watch(input, output, calls)
+    return recorder.watch(input, output, (weight, Convolution(*settings)), (bias, Affine(trailing=2)))
 
 
 def _group_norm(
@@ -241,8 +245,7 @@ def _affine(recorder: _Recorder, normal: Tensor, weight: Tensor | None, bias: Te
     )
     output = normal if scale is None else normal * scale
     output = output if shift is None else output + shift
-    calls = {recorder.name(weight): Affine(trailing, scales=True), recorder.name(bias): Affine(trailing)}
-    return recorder.watch(normal, output, calls)
+    return recorder.watch(normal, output, (weight, Affine(trailing, scales=True)), (bias, Affine(trailing)))
 
 
 def _embedding(
@@ -258,7 +261,7 @@ def _embedding(
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise NotCapturedError("an embedding with options.")
     output = functional.embedding(input, recorder.cut(weight))
-    return recorder.watch(input, output, {recorder.name(weight): Embedding()})
+    return recorder.watch(input, output, (weight, Embedding()))
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -198,7 +198,9 @@ class _Product(Call):
 
     @staticmethod
     def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
-        """See `Call`."""
+        """See `Call`; calls of unequal groups raise `RuntimeError`: their parts do not fit together."""
+        if len({call.groups for call in calls if isinstance(call, _Product)}) > 1:
+            raise RuntimeError("a weight is in convolutions of unequal groups.")
         return Outer(calls, weight)  # type: ignore[arg-type]
 
 
@@ -281,7 +283,7 @@ class Outer(LayerGradient):
     def _chooses_ghost(self) -> bool:
         """Compare the two ways by their numbers of multiplications."""
         count, matrix, sides = self._counts, self._out * self._inner, self._out + self._inner
-        if sides + count**2 > _MOST_TERMS:
+        if sides + count**2 > _MOST_TERMS or self._dtype == torch.float64:  # whose squares leave the range of float64
             return False
         return _DOUBLE * (count**2 * sides + count * matrix) < (count + _PASS) * matrix
 

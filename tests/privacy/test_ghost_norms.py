@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.ghost_norms import NotCapturedError, capture
-from idpgan.privacy.layer_gradients import Outer, clip_and_add
+from idpgan.privacy.layer_gradients import Linear, Outer, clip_and_add
 
 
 def drawn(*shape, seed=0):
@@ -233,6 +233,71 @@ def test_a_shared_weight_in_layers_of_two_kinds_is_left_to_vmap():
         return functional.linear(hidden, weights["weight"]).square().sum()
 
     assert_equals_the_loop(loss, dict(table.named_parameters()), [torch.tensor([0, 3, 4])], way="vmap")
+
+
+@pytest.mark.parametrize("name", ["layer norm", "group norm"])
+def test_one_weight_that_scales_and_shifts_counts_as_both(name):
+    weights = {"weight": drawn(3, seed=1)}
+
+    def loss(weights, record):
+        both = weights["weight"], weights["weight"]
+        if name == "layer norm":
+            return functional.layer_norm(record, (3,), *both).sin().sum()
+        return functional.group_norm(record.T[None], 3, *both).sin().sum()
+
+    assert_equals_the_loop(loss, weights, [drawn(6, 5, 3)])
+
+
+def convolutions_of_unequal_groups(weights, record):
+    image = record.expand(4, 4, 4)
+    one = functional.conv2d(image[None, :2], weights["weight"]).tanh().sum()
+    return one + functional.conv2d(image[None], weights["weight"], groups=2).square().sum()
+
+
+UNUSUAL_SHAPES = {
+    "a vector on a vector": (lambda w, x: functional.linear(x, w["weight"]).tanh().sum(), (4,), (1,)),
+    "a vector on a matrix": (lambda w, x: functional.linear(x * torch.ones(5, 1), w["weight"]).sin().sum(), (4,), (1,)),
+    "no outputs": (lambda w, x: functional.linear(x, w["weight"]).sum() + (x * w["bias"]).sum(), (0, 4), (4,)),
+    "no inputs": (lambda w, x: (functional.linear(x[:0], w["weight"], w["bias"]) * x[:3]).sum(), (3, 0), (3,)),
+    "one bias for all": (lambda w, x: functional.linear(x[None], w["weight"], w["bias"]).sin().sum(), (3, 4), (1,)),
+    "unequal groups": (convolutions_of_unequal_groups, (4, 2, 3, 3), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL_SHAPES)
+def test_weights_of_unusual_shapes_are_left_to_vmap(name):
+    loss, weight, bias = UNUSUAL_SHAPES[name]
+    weights = {"weight": drawn(*weight, seed=1), "bias": drawn(*bias, seed=2)}
+    assert_equals_the_loop(loss, weights, [drawn(5, 4)], way="vmap")
+
+
+def test_a_loss_of_more_than_one_number_is_refused_as_by_torch_func():
+    plan, weights = DPSGDPlan(0.5, 1.0, 4, 1.0), {"weight": drawn(3, 4)}
+    with pytest.raises(RuntimeError, match="scalar"):
+        plan.clipped_sum(lambda w, x: functional.linear(x, w["weight"]), weights, [drawn(5, 4)], physical_batch=5)
+
+
+def test_an_error_in_the_backward_pass_is_that_of_the_loss():
+    def loss(weights, record):
+        found = functional.linear(record, weights["weight"]).exp()
+        found.add_(1)  # exp needs it
+        return found.sum()
+
+    weights = {"weight": drawn(3, 4)}
+    with pytest.raises(NotCapturedError):
+        capture(loss, weights, [drawn(5, 4)])
+    with pytest.raises(RuntimeError, match="inplace"):
+        DPSGDPlan(0.5, 1.0, 4, 1.0).clipped_sum(loss, weights, [drawn(5, 4)], physical_batch=5)
+
+
+def test_double_precision_whose_squares_underflow_stays_within_the_clip_norm():
+    call = Linear()
+    call.keep(drawn(1, 50).double() * 1e153)
+    call.arrive(drawn(1, 50, seed=1).double() * 1e-161)
+    gradient = Linear.gradient_of([call], torch.zeros(50, 50, dtype=torch.float64))
+    total = {"weight": torch.zeros(50, 50, dtype=torch.float64)}
+    clip_and_add({"weight": gradient}, torch.ones(1, dtype=torch.bool), 1e-9, total)
+    assert float(total["weight"].norm()) == pytest.approx(1e-9, rel=1e-9)
 
 
 def plus(extra):
