@@ -156,7 +156,7 @@ class _Watch(torch.autograd.Function):
         )
         for call in calls:
             call.keep(inputs.detach())
-        return _Tap.apply(output, anchor, phase, calls), 0  # type: ignore[no-untyped-call]
+        return _Tap.apply(output, anchor, phase, calls), 0
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> NoReturn:
