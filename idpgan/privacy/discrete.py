@@ -1,8 +1,14 @@
 r"""Exact samplers of discrete noise: integers only, no floating point between the random bits and the answer.
 
-Discrete Laplace noise: Canonne, Kamath, Steinke 2020, Algorithms 1 and 2. Rounded Gaussian noise: Karney 2016. Both
-batched: every loop below runs over *rounds*, in each of which the not yet finished entries of the whole batch are drawn
-at once. Scales are whole numbers of grid steps, which keeps every fraction exact in 64 bits.
+Both put a number together from a cell and a place in it. The cell is found by inversion of a uniform number, of which
+more bits are drawn where the first 62 do not decide: exact. Cells are narrow, so that the density hardly falls inside
+one: a place is drawn uniformly and kept with a probability exp(-gamma), gamma at most about 1/16, by a test of integers
+that nearly always ends at the first one. Canonne, Kamath, Steinke 2020 ("The discrete Gaussian for differential
+privacy", Algorithm 1) test exp(-gamma) in that way; Karney 2016 ("Sampling exactly from the normal distribution") does
+without floating point by comparing uniform numbers digit by digit.
+
+Batched: every loop below runs over *rounds*, in each of which the not yet finished entries of a batch are drawn at
+once. Scales are whole numbers of grid steps, which keeps every fraction exact in 64 bits.
 """
 
 from __future__ import annotations
@@ -10,7 +16,9 @@ from __future__ import annotations
 import bisect
 import decimal
 import functools
+import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,77 +27,141 @@ from idpgan.privacy.noise import Noise
 
 MAX_LAPLACE_SCALE = 1 << 50
 MAX_GAUSSIAN_SCALE = 1 << 50
-_BATCH = 1 << 17  # fits the cache
+_BATCH = 1 << 15  # fits the cache
+_BITS = 62  # that decide on a cell at first
+_GUIDE_BITS = 14  # of them, that nearly always decide
+_CELLS = 64  # of one standard deviation or one Laplace scale
 
 
 def _integers(below: int, count: int, noise: Noise) -> np.ndarray:
     return noise.integers(below, (count,)).numpy()
 
 
-def _bernoulli_exp_fraction(numerator: np.ndarray, denominator: int, noise: Noise) -> np.ndarray:
-    """Return Bernoulli(exp(-numerator / denominator)), 0 <= numerator <= denominator, (n,) bool. Algorithm 1."""
-    result = np.zeros(len(numerator), dtype=bool)
-    active = np.arange(len(numerator))
-    k = 0
-    while len(active):  # k = 1, 2, ...: go on with probability gamma / k; the parity of the last k is the answer
-        k += 1
-        goes_on = _integers(denominator * k, len(active), noise) < numerator[active]
-        result[active[~goes_on]] = k % 2 == 1
-        active = active[goes_on]
-    return result
+# Cells by inversion ---------------------------------------------------------------------------------------------------
 
 
-def bernoulli_exp(numerator: np.ndarray, denominator: int, noise: Noise) -> np.ndarray:
-    """Draw Bernoulli(exp(-gamma)), bool (n,), for gamma = numerator / denominator >= 0, exactly. Algorithm 1.
+class _NormalCells(NamedTuple):
+    """P(K = k) ~ exp(-(k / 64)^2 / 2), k >= 0: the largest density in each cell of the half normal law."""
 
-    Args:
-        numerator: int64 (n,), >= 0.
-        denominator: Whole number >= 1; the product with about 40 must stay below 2^62.
+    def bounds(self, bits: int) -> list[int]:
+        """Return ``2^bits P(K <= k)`` for k = 0, 1, ..., right to one unit."""
+        with decimal.localcontext() as context:
+            context.prec = bits // 3 + 30
+            count = _CELLS * (math.isqrt(2 * bits) + 4)
+            weights = [(decimal.Decimal(-k * k) / (2 * _CELLS**2)).exp() for k in range(count)]
+            total = sum(weights)
+            return [int(part / total * 2**bits) for part in itertools.accumulate(weights)]
+
+
+class _GeometricCells(NamedTuple):
+    """P(K = k) ~ exp(-k width / scale), k >= 0: cells of so many steps of the discrete Laplace law."""
+
+    width: int
+    scale: int
+
+    def bounds(self, bits: int) -> list[int]:
+        """Return ``2^bits P(K <= k)`` for k = 0, 1, ..., right to one unit."""
+        with decimal.localcontext() as context:
+            context.prec = bits // 3 + 30
+            ratio = (decimal.Decimal(-self.width) / self.scale).exp()
+            powers, power = [], decimal.Decimal(1)
+            for _ in range((bits + 8) * 7 * self.scale // (10 * self.width) + 2):  # the rest is below 2^-(bits + 8)
+                power *= ratio
+                powers.append(power)
+            return [int((1 - power) * 2**bits) for power in powers]
+
+
+_Cells = _NormalCells | _GeometricCells
+
+
+@functools.lru_cache(maxsize=64)
+def _bounds(cells: _Cells, bits: int) -> list[int]:
+    return cells.bounds(bits)
+
+
+@functools.lru_cache(maxsize=64)
+def _guide(cells: _Cells, bits: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the bounds, the cell of a number by its first bits, -1 where those do not decide, and how many follow."""
+    bounds, left = np.array(_bounds(cells, bits)), max(0, bits - _GUIDE_BITS)
+    first = np.arange(1 << (bits - left)) << left
+    low, high = np.searchsorted(bounds, first - 1), np.searchsorted(bounds, first + (1 << left), side="right")
+    return bounds, np.where(low == high, low, -1).astype(np.int16), left
+
+
+def _drawn_cells(cells: _Cells, count: int, noise: Noise, bits: int = _BITS) -> np.ndarray:
+    """Draw K, int64 (count,), by inversion of a uniform number.
+
+    The first ``bits`` bits decide, unless they lie next to a bound: then more bits are drawn until they do.
     """
-    result = _bernoulli_exp_fraction(numerator % denominator, denominator, noise)
-    whole = numerator // denominator  # exp(-gamma) = exp(-1)^whole * exp(-fraction)
-    (active,) = np.nonzero(result & (whole > 0))
-    while len(active):
-        survives = _bernoulli_exp_fraction(np.ones(len(active), dtype=np.int64), 1, noise)
-        result[active[~survives]] = False
-        whole[active] -= 1
-        active = active[survives & (whole[active] > 0)]
-    return result
+    bounds, guide, left = _guide(cells, bits)
+    values = _integers(1 << bits, count, noise)
+    found = guide[values >> left].astype(np.int64)
+    (unclear,) = np.nonzero(found < 0)
+    some = values[unclear]
+    found[unclear] = np.searchsorted(bounds, some - 1)  # bounds below values - 1
+    for row in unclear[found[unclear] != np.searchsorted(bounds, some + 1, side="right")]:
+        found[row] = _decide(cells, int(values[row]), bits, noise)
+    return found
 
 
-def _geometric(count: int, noise: Noise) -> np.ndarray:
-    """Return the number of successes of Bernoulli(exp(-1)) before the first failure, int64 (count,)."""
-    result = np.zeros(count, dtype=np.int64)
-    active = np.arange(count)
-    while len(active):
-        active = active[_bernoulli_exp_fraction(np.ones(len(active), dtype=np.int64), 1, noise)]
-        result[active] += 1
-    return result
+def _decide(cells: _Cells, value: int, bits: int, noise: Noise) -> int:
+    """Return K of a uniform number whose first bits ``value`` lie next to a bound; draws more bits."""
+    while True:
+        value, bits = value << 62 | int(_integers(1 << 62, 1, noise)[0]), bits + 62
+        bounds = _bounds(cells, bits)
+        whole = bisect.bisect_left(bounds, value - 1)
+        if whole < len(bounds) and whole == bisect.bisect_right(bounds, value + 1):
+            return whole
+
+
+# Discrete Laplace -----------------------------------------------------------------------------------------------------
 
 
 def discrete_laplace(scale: int, count: int, noise: Noise) -> torch.Tensor:
-    """Draw int64 (count,) from P(x) ~ exp(-|x| / scale) on the integers, exactly. Algorithm 2.
+    """Draw int64 (count,) from P(x) ~ exp(-|x| / scale) on the integers, exactly.
+
+    ``|x| = r + w k`` with w = scale / 64, rounded up: P(k) ~ exp(-k w / scale), and a uniform r of 0 .. w - 1 is kept
+    with probability exp(-r / scale). A negative zero is drawn again: zero must not be counted twice.
 
     Args:
         scale: Whole number of grid steps, 1 .. 2^50.
     """
     if not 1 <= scale <= MAX_LAPLACE_SCALE:
         raise ValueError(f"discrete Laplace scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
-    return torch.from_numpy(_discrete_laplace(scale, count, noise))
+    result, done = np.empty(count, dtype=np.int64), 0
+    cells = _GeometricCells(-(-scale // _CELLS), scale)
+    while done < count:
+        missing = min(count - done, _BATCH)
+        drawn = missing + missing // 64 + 8  # of a wide scale, 0.992 are kept; of a narrow one, at least 0.68
+        place = _integers(cells.width, drawn, noise)
+        coins = _integers(2 * scale, drawn, noise)
+        magnitude = place + cells.width * _drawn_cells(cells, drawn, noise)
+        sign = 1 - 2 * (coins & 1)
+        keeps = _fraction_survives(place, scale, coins >> 1, noise)
+        keeps &= (magnitude > 0) | (sign > 0)
+        kept = (sign * magnitude)[keeps][:missing]
+        result[done : done + len(kept)] = kept
+        done += len(kept)
+    return torch.from_numpy(result)
 
 
-def _discrete_laplace(scale: int, count: int, noise: Noise) -> np.ndarray:
-    result = np.empty(count, dtype=np.int64)
-    pending = np.arange(count)
-    while len(pending):
-        remainder = _integers(scale, len(pending), noise)
-        (kept,) = np.nonzero(_bernoulli_exp_fraction(remainder, scale, noise))
-        magnitude = remainder[kept] + scale * _geometric(len(kept), noise)
-        negative = _integers(2, len(kept), noise).astype(bool)
-        accepted = ~(negative & (magnitude == 0))  # zero must not be counted twice
-        result[pending[kept[accepted]]] = np.where(negative, -magnitude, magnitude)[accepted]
-        pending = np.delete(pending, kept[accepted])
-    return result
+def _fraction_survives(numerator: np.ndarray, denominator: int, choice: np.ndarray, noise: Noise) -> np.ndarray:
+    """Draw Bernoulli(exp(-gamma)), bool (n,), for gamma = numerator / denominator in [0, 1], exactly.
+
+    For k = 1, 2, ... go on with probability gamma / k: the number of times that it does is even with just that
+    probability. ``choice`` is uniform on 0 .. denominator - 1 and decides for k = 1.
+    """
+    even = np.ones(len(numerator), dtype=bool)
+    (active,) = np.nonzero(choice < numerator)
+    k = 1
+    while len(active):
+        even[active] ^= True
+        k += 1
+        active = active[_integers(denominator * k, len(active), noise) < numerator[active]]
+    return even
+
+
+# Rounded Gaussian -----------------------------------------------------------------------------------------------------
 
 
 class _Uniforms:
@@ -116,69 +188,38 @@ def _less(left: _Uniforms, right: _Uniforms, rows: np.ndarray) -> np.ndarray:
     return result
 
 
-def _step_survives(x: _Uniforms, rows: np.ndarray, whole: np.ndarray, base: int, noise: Noise) -> np.ndarray:
-    """Draw Bernoulli(exp(-x (2k + x) / (2k + 2))) for x[rows], k = ``whole``, bool (n,). Karney 2016, Algorithm B.
+def _place_survives(x: _Uniforms, cell: np.ndarray, choice: np.ndarray, base: int, noise: Noise) -> np.ndarray:
+    """Draw Bernoulli(exp(-gamma)), bool (n,), for gamma = x (2 cell + x) / (2 64^2), exactly; cell < 4,096.
 
-    Von Neumann's trick: a run of falling uniform numbers x > z_1 > z_2 > ... that goes on with probability
-    (2k + x) / (2k + 2) each time has even length with just that probability.
+    As `_fraction_survives`. The chance gamma / k is that of two events: a uniform number is below x, and a number of
+    0 .. 2 64^2 k - 1 is below 2 cell + x, for which only one equal to 2 cell has to be looked at more closely.
+    ``choice``, uniform on 0 .. 2 64^2 - 1, is that number for k = 1.
     """
-    even = np.ones(len(rows), dtype=bool)
-    active, above, above_rows = np.arange(len(rows)), x, rows
+    even = np.ones(len(cell), dtype=bool)
+    (active,) = np.nonzero(choice <= 2 * cell)
+    choice, k = choice[active], 1
     while len(active):
-        among = 2 * whole[active]
-        common = math.lcm(*range(2, int(among.max()) + 3, 2))  # of the different among + 2
-        choice = _integers(common, len(active), noise) % (among + 2)
-        goes_on = choice < among
-        (asked,) = np.nonzero(choice == among)
-        goes_on[asked] = _less(_Uniforms(len(asked), base, noise), x, rows[active[asked]])
-        active, above_rows = active[goes_on], above_rows[goes_on]
-        following = _Uniforms(len(active), base, noise)
-        (falls,) = np.nonzero(_less(following, above, above_rows))
-        active, above, above_rows = active[falls], following, falls
+        below = choice < 2 * cell[active]
+        (asked,) = np.nonzero(~below)
+        below[asked] = _less(_Uniforms(len(asked), base, noise), x, active[asked])
+        active = active[below]
+        active = active[_less(_Uniforms(len(active), base, noise), x, active)]
         even[active] ^= True
+        k += 1
+        choice = _integers(2 * _CELLS**2 * k, len(active), noise)
+        goes_on = choice <= 2 * cell[active]
+        active, choice = active[goes_on], choice[goes_on]
     return even
-
-
-@functools.lru_cache(maxsize=8)
-def _whole_bounds(bits: int) -> list[int]:
-    """Return ``2^bits P(K <= k)`` for k = 0, 1, ..., right to one unit; P(K = k) ~ exp(-k^2 / 2)."""
-    with decimal.localcontext() as context:
-        context.prec = bits // 3 + 30
-        weights = [(decimal.Decimal(-k * k) / 2).exp() for k in range(math.isqrt(2 * bits) + 4)]
-        total = sum(weights)
-        return [int(sum(weights[: k + 1]) / total * 2**bits) for k in range(len(weights))]
-
-
-def _normal_wholes(count: int, noise: Noise, bits: int = 62) -> np.ndarray:
-    """Draw K with P(K = k) ~ exp(-k^2 / 2), k >= 0, int64 (count,): inversion of a uniform number.
-
-    The first ``bits`` bits decide, unless they lie next to a bound: then more bits are drawn until they do.
-    """
-    values, bounds = _integers(1 << bits, count, noise), np.array(_whole_bounds(bits))
-    whole = np.searchsorted(bounds, values - 1)  # bounds below values - 1
-    (unclear,) = np.nonzero(whole != np.searchsorted(bounds, values + 1, side="right"))
-    for row in unclear:
-        whole[row] = _decide(int(values[row]), bits, noise)
-    return whole
-
-
-def _decide(value: int, bits: int, noise: Noise) -> int:
-    """Return K of a uniform number whose first bits ``value`` lie next to a bound; draws more bits."""
-    while True:
-        value, bits = value << 62 | int(_integers(1 << 62, 1, noise)[0]), bits + 62
-        bounds = _whole_bounds(bits)
-        whole = bisect.bisect_left(bounds, value - 1)
-        if whole < len(bounds) and whole == bisect.bisect_right(bounds, value + 1):
-            return whole
 
 
 def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
     r"""Draw round(scale * N(0, 1)), exactly: P(x) = Phi((x + 1/2) / scale) - Phi((x - 1/2) / scale).
 
-    Karney 2016, "Sampling exactly from the normal distribution", Algorithm N: |N(0, 1)| = k + x, where k is whole with
-    P(k) ~ exp(-k^2/2) (here by inversion, exact too), and a uniform x is kept with probability exp(-x (2k + x) / 2).
-    No floating point: x is compared digit by digit, more digits being drawn while two numbers tie, and its first digit
-    says in which half step of the grid it lies, hence where it rounds. A tie of the rounding has probability 0.
+    ``|N(0, 1)| = (k + x) / 64``, where k is whole with P(k) ~ exp(-(k / 64)^2 / 2), and a uniform x of [0, 1) is kept
+    with probability exp(-x (2k + x) / (2 64^2)): the product is the density at (k + x) / 64. No floating point: x is
+    compared digit by digit, more digits being drawn while two numbers tie, and its first digit says between which
+    multiples of 1 / (2 scale) it lies, hence where the product with scale rounds. A tie of the rounding has
+    probability 0.
 
     Args:
         scale: Standard deviation before rounding, a whole number of grid steps, 1 .. 2^50.
@@ -194,22 +235,16 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
 def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int) -> np.ndarray:
     """See `rounded_gaussian`; a digit has base ``2 scale 2^spare_bits`` (few spare bits make ties frequent)."""
     base = 2 * scale << spare_bits
-    result = np.empty(count, dtype=np.int64)
-    done = 0
+    result, done = np.empty(count, dtype=np.int64), 0
     while done < count:
         missing = min(count - done, _BATCH)
-        whole = _normal_wholes(7 * missing // 5 + 8, noise)  # 1.253 / 1.753 of them survive
-        x, kept = _Uniforms(len(whole), base, noise), np.arange(len(whole))
-        survived = 0  # exp(-x (2k + x) / 2) is k + 1 coins
-        while survived <= (whole[kept].max() if len(kept) else -1):
-            tossed = whole[kept] >= survived
-            stays = ~tossed
-            stays[tossed] = _step_survives(x, kept[tossed], whole[kept[tossed]], base, noise)
-            kept, survived = kept[stays], survived + 1
-        kept = kept[:missing]
-        half_steps = x.digit(0)[kept] >> spare_bits  # 0 .. 2 scale - 1
-        magnitude = scale * whole[kept] + (half_steps + 1) // 2  # to the nearest step
-        negative = _integers(2, len(kept), noise).astype(bool)
-        result[done : done + len(kept)] = np.where(negative, -magnitude, magnitude)
+        drawn = missing + missing // 100 + 8  # 0.994 of them are kept
+        cell, x = _drawn_cells(_NormalCells(), drawn, noise), _Uniforms(drawn, base, noise)
+        coins = _integers(4 * _CELLS**2, drawn, noise)
+        keeps = _place_survives(x, cell, coins >> 1, base, noise)
+        # scale (k + x) / 64 = (2 scale k + 2 scale x) / 128, to the nearest whole number.
+        magnitude = ((x.digit(0) >> spare_bits) + 2 * scale * cell + _CELLS) // (2 * _CELLS)
+        kept = ((1 - 2 * (coins & 1)) * magnitude)[keeps][:missing]
+        result[done : done + len(kept)] = kept
         done += len(kept)
     return result

@@ -1,10 +1,11 @@
 r"""DP-SGD as one frozen plan: who is drawn, what a record may add, the noise, the divisor, and what a step costs.
 
 Abadi et al., "Deep Learning with Differential Privacy" (2016), with Poisson sampling and a public divisor. A method
-passes in its loss as a function of (weights, one record). ``vmap(grad)`` differentiates record by record: no hook is
-placed on a network and nothing is left on it. (Opacus' hooks raise ``IndexError: pop from empty list`` where a loss
-differentiates twice, and keep ``grad_sample`` of a generator's step.) Measured: 1.0 to 1.5 times the plain backward
-pass on a CPU.
+passes in its loss as a function of (weights, one record). One backward pass of all records captures what the layers
+saw, which gives norms and clipped sum (`idpgan.privacy.ghost_norms`); where a loss cannot be captured, ``vmap(grad)``
+differentiates record by record. Either way no hook is placed on a network and nothing is left on it. (Opacus' hooks
+raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep ``grad_sample`` of a generator's
+step.)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,12 +23,15 @@ from idpgan import checks
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import LARGEST, Event
+from idpgan.privacy.ghost_norms import NotCapturedError, capture, is_out_of_memory
 from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.layer_gradients import LayerGradient, Materialized, clip_and_add
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.precision import full_precision
 
 Weights = Mapping[str, Tensor]
 RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
+Way = Literal["ghost", "vmap"]
 
 _SLACK = 1e-5  # norms are clipped to C (1 - _SLACK): rounding then never reaches C
 
@@ -40,12 +45,14 @@ class ClippedSum:
         losses: (B,).
         norms: (B,) before clipping, float64; not finite where the record counted as zero, null records among them.
         physical_batch: Records whose gradients were in memory at once; less than asked for if memory was short.
+        way: How gradients were found; see `DPSGDPlan.clipped_sum`.
     """
 
     sums: dict[str, Tensor]
     losses: Tensor
     norms: Tensor
     physical_batch: int
+    way: Way
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ class DPSGDPlan:
         *,
         physical_batch: int,
         null: Tensor | None = None,
+        way: Way = "ghost",
     ) -> ClippedSum:
         r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
 
@@ -146,6 +154,9 @@ class DPSGDPlan:
             physical_batch: Records whose gradients are in memory at once. Where that is too many the whole sum is taken
                 again with half of it: nothing has been accumulated outside, and no coin is thrown again.
             null: bool (B,), which records are null; None = none.
+            way: How gradients are found, both ways exact: "ghost" by one backward pass that captures what the layers
+                see (`idpgan.privacy.ghost_norms`), "vmap" by `torch.func`. Where a loss cannot be captured, "ghost"
+                becomes "vmap". A caller passes on the `ClippedSum.way` of its last step, as with ``physical_batch``.
 
         Raises:
             RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
@@ -156,9 +167,12 @@ class DPSGDPlan:
         checks.whole(physical_batch, "physical_batch", 1)
         while True:
             try:
-                return self._clipped_sum(loss, weights, records, physical_batch, null)
-            except RuntimeError as error:  # torch.OutOfMemoryError is one; on the CPU there is none of its own
-                if physical_batch == 1 or not _is_out_of_memory(error):
+                return self._clipped_sum(loss, weights, records, physical_batch, null, way)
+            except NotCapturedError:
+                way = "vmap"
+                continue
+            except RuntimeError as error:
+                if physical_batch == 1 or not is_out_of_memory(error):
                     raise
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -166,29 +180,25 @@ class DPSGDPlan:
 
     @full_precision()
     def _clipped_sum(
-        self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], physical_batch: int, null: Tensor | None
+        self,
+        loss: RecordLoss,
+        weights: Weights,
+        records: Sequence[Tensor],
+        physical_batch: int,
+        null: Tensor | None,
+        way: Way,
     ) -> ClippedSum:
         num, device = len(records[0]), records[0].device
-        sizes = [weight.numel() for weight in weights.values()]
-        rows = torch.empty(min(num, physical_batch), sum(sizes), dtype=torch.float64, device=device)  # of all chunks
-        total = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+        total = {
+            name: torch.zeros(weight.shape, dtype=torch.float64, device=device) for name, weight in weights.items()
+        }
         counts = torch.ones(num, dtype=torch.bool, device=device) if null is None else ~null
         losses, norms = [], []
         for *chunk, counted in zip(*(part.split(physical_batch) for part in (*records, counts)), strict=True):
-            gradients, values = per_example_gradients(loss, weights, chunk)
-            row = rows[: len(counted)]
-            for part, gradient in zip(row.split(sizes, 1), gradients.values(), strict=True):
-                part.copy_(gradient.flatten(1))
-            norm = torch.linalg.vector_norm(row, dim=1).masked_fill(~counted, torch.nan)  # (B,)
-            finite = norm.isfinite()
-            if not bool(finite.all()):
-                row.masked_fill_(~finite[:, None], 0.0)
-            factor = torch.where(finite, (self.clip_norm * (1 - _SLACK) / norm).clamp(max=1.0), 0.0)
-            total += factor @ row
+            gradients, values = record_gradients(loss, weights, chunk, way)
+            norms.append(clip_and_add(gradients, counted, self.clip_norm * (1 - _SLACK), total))
             losses.append(values)
-            norms.append(norm)
-        sums = {name: part.view_as(weights[name]) for name, part in zip(weights, total.split(sizes), strict=True)}
-        return ClippedSum(sums, torch.cat(losses), torch.cat(norms), physical_batch)
+        return ClippedSum(total, torch.cat(losses), torch.cat(norms), physical_batch, way)
 
     @full_precision()
     def clipped_outer_sum(
@@ -279,6 +289,20 @@ def per_example_gradients(
     return gradients, losses
 
 
+def record_gradients(
+    loss: RecordLoss, weights: Weights, records: Sequence[Tensor], way: Way
+) -> tuple[Mapping[str, LayerGradient], Tensor]:
+    """Return the gradients of every record by weight, in a form that can be clipped and summed, and the losses (B,).
+
+    Raises:
+        NotCapturedError: If the way is "ghost" and the loss cannot be captured.
+    """
+    if way == "ghost" and len(records[0]):
+        return capture(loss, weights, records)
+    gradients, losses = per_example_gradients(loss, weights, records)
+    return {name: Materialized(gradient) for name, gradient in gradients.items()}, losses
+
+
 @functools.lru_cache(maxsize=16)  # some seconds of work, and asked for by the plan of a run and by its method
 def least_noise(
     epsilon: float,
@@ -297,7 +321,3 @@ def least_noise(
 
 def _step_event(noise_multiplier: float, sample_rate: float, unit: Unit) -> Event:
     return Event("poisson-gaussian", unit, Relation.ZERO_OUT, noise_multiplier, sample_rate=sample_rate)
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

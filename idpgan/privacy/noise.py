@@ -168,13 +168,16 @@ class CipherNoise(Noise):
         """See `Noise.integers`."""
         if not 1 <= below <= _MAX_INTEGER:
             raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
+        words = self.words(_numel(shape))
+        if below & (below - 1) == 0:  # a power of two: no word is rejected
+            return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
         limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
-        words = self.words(_numel(shape)).copy()
         (rejected,) = np.nonzero(words > limit)
+        words = words.copy() if len(rejected) else words
         while len(rejected):
             words[rejected] = self.words(len(rejected))
             rejected = rejected[words[rejected] > limit]
-        return torch.from_numpy((words % np.uint64(below)).astype(np.int64)).reshape(tuple(shape))
+        return torch.from_numpy((words % np.uint64(below)).view(np.int64)).reshape(tuple(shape))
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         """See `Noise.normal`; Box-Muller, both halves used."""

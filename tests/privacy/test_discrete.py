@@ -1,14 +1,21 @@
 """The exact samplers against their probability mass functions, with controls that must be rejected."""
 
+import bisect
+
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chisquare, norm
 
 from idpgan.privacy import Noise, discrete
 from idpgan.privacy.discrete import (
-    _normal_wholes,
+    _drawn_cells,
+    _fraction_survives,
+    _GeometricCells,
+    _NormalCells,
+    _place_survives,
     _rounded_gaussian,
-    bernoulli_exp,
+    _Uniforms,
     discrete_laplace,
     rounded_gaussian,
 )
@@ -62,20 +69,88 @@ def test_rounded_gaussian_has_its_exact_probabilities(scale):
         assert _p_value(many, lambda x: np.exp(-(x**2) / (2 * scale**2))) < 1e-6
 
 
+@pytest.mark.parametrize("scale", [63, 65, 1000, 1 << 20, 1 << 40])
+def test_wide_scales_follow_their_distribution_in_bins(scale):
+    """160 bins of a twentieth of the scale: finer than what a cell of 1 / 64 could blur, and the last bits uniform."""
+    edges = np.unique(np.round(scale * np.linspace(-4, 4, 161)).astype(np.int64))
+    ratio = np.expm1(-1 / scale) + 2  # 1 + exp(-1 / scale)
+
+    def laplace(x, scale):
+        return np.where(x >= 0, 1 - np.exp(-(x + 1) / scale) / ratio, np.exp(x / scale) / ratio)
+
+    def p_value(draws, below):
+        counts = np.diff(np.searchsorted(np.sort(draws), edges, side="right"), prepend=0, append=len(draws))
+        return chisquare(counts, np.diff(below, prepend=0, append=1) * len(draws)).pvalue
+
+    for sampler, below in (
+        (discrete_laplace, laplace),
+        (rounded_gaussian, lambda x, scale: norm.cdf((x + 0.5) / scale)),
+    ):
+        draws = sampler(scale, 3 * COUNT, Noise.fixed(scale)).numpy()
+        assert p_value(draws, below(edges, scale)) > 1e-3
+        for wrong in (0.97 * scale, 1.03 * scale):
+            assert p_value(draws, below(edges, wrong)) < 1e-6
+        if scale >= 1000:
+            assert chisquare(np.bincount(draws % 8)).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("scale", [1, 3])
-def test_ties_between_digits_are_broken_by_more_digits(scale, monkeypatch):
-    """With half steps for digits comparisons tie often; a sampler that gives up at the first one must be rejected."""
+def test_ties_between_digits_are_broken_by_more_digits(scale):
+    """With half steps for digits comparisons tie often."""
     draws = _rounded_gaussian(scale, COUNT, Noise.fixed(scale), 0)
     assert _p_value(draws, rounded_normal(scale)) > 1e-3
-    monkeypatch.setattr(discrete, "_less", lambda left, right, rows: left.digit(0) < right.digit(0)[rows])
-    assert _p_value(_rounded_gaussian(scale, COUNT, Noise.fixed(scale), 0), rounded_normal(scale)) < 1e-6
 
 
-@pytest.mark.parametrize("bits", [3, 8, 62])
-def test_whole_parts_have_their_probabilities_however_few_bits_decide(bits):
-    draws = _normal_wholes(20_000, Noise.fixed(bits), bits)
-    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-(k**2) / 2), 0)) > 1e-3
-    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-(k**2) / 1.8), 0)) < 1e-6
+@pytest.mark.parametrize("bits", [3, 8, 13, 62])
+def test_cells_have_their_probabilities_however_few_bits_decide(bits):
+    draws = _drawn_cells(_NormalCells(), 20_000, Noise.fixed(bits), bits)
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-((k / 64) ** 2) / 2), 0)) > 1e-3
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-((k / 64) ** 2) / 1.8), 0)) < 1e-6
+    draws = _drawn_cells(_GeometricCells(3, 7), 20_000, Noise.fixed(bits), bits)
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-k * 3 / 7), 0)) > 1e-3
+    assert _p_value(draws, lambda k: np.where(k >= 0, np.exp(-k * 3.2 / 7), 0)) < 1e-6
+
+
+@pytest.mark.parametrize("cells", [_NormalCells(), _GeometricCells(1, 1), _GeometricCells(5, 300)])
+def test_the_guide_gives_the_cell_that_the_bounds_give(cells):
+    """Next to every bound, and where the first bits change: the cell of the bounds, or one of its two neighbors."""
+    exact = cells.bounds(200)
+    at = [bound + by for bound in cells.bounds(62) for by in (-2, -1, 0, 1, 2)]
+    at += [(first << 48) + by for first in range(0, 1 << 14, 7) for by in (-1, 0, 1)]
+    at = [value for value in at if 0 <= value < 1 << 62]
+
+    class Given:
+        def __init__(self):
+            self.first = True
+
+        def integers(self, below, shape):
+            values = torch.tensor(at) if self.first else torch.full(shape, below // 2)
+            self.first = False
+            return values
+
+    found = _drawn_cells(cells, len(at), Given())
+    for value, cell in zip(at, found.tolist(), strict=True):
+        low, high = (bisect.bisect_right(exact, (value + part) << 138) for part in (0, 1))
+        assert low <= cell <= high
+
+
+@pytest.mark.parametrize("cell", [0, 1, 100, 1500])
+def test_a_place_is_kept_with_its_probability(cell, monkeypatch):
+    noise = Noise.fixed(cell)
+    x = _Uniforms(COUNT, 8, noise)  # few digits: ties are frequent
+    kept = _place_survives(x, np.full(COUNT, cell), noise.integers(8192, (COUNT,)).numpy(), 8, noise)
+    place = x.digit(0) / 8 + x.digit(1) / 64 + 1 / 128
+    probability = np.exp(-place * (2 * cell + place) / 8192)
+    slack = 5 * (probability * (1 - probability)).sum() ** 0.5 + 1e-4 * COUNT / 8
+    assert abs(kept.sum() - probability.sum()) <= slack
+    for part in (place < 0.25, place > 0.75):
+        assert abs(kept[part].sum() - probability[part].sum()) <= slack
+    if cell >= 100:
+        assert abs(kept.sum() - (probability**1.2).sum()) > slack  # a fifth steeper
+    if cell == 1500:  # who gives up at the first tie keeps too many
+        monkeypatch.setattr(discrete, "_less", lambda left, right, rows: left.digit(0) < right.digit(0)[rows])
+        kept = _place_survives(x, np.full(COUNT, cell), noise.integers(8192, (COUNT,)).numpy(), 8, noise)
+        assert kept.sum() > probability.sum() + slack
 
 
 def test_zero_is_not_counted_twice():
@@ -84,13 +159,15 @@ def test_zero_is_not_counted_twice():
     assert (draws == 0).double().mean().item() == pytest.approx(np.tanh(0.5), abs=5 * (0.25 / COUNT) ** 0.5)
 
 
-@pytest.mark.parametrize(("numerator", "denominator"), [(0, 1), (1, 3), (1, 1), (7, 3), (30, 2)])
+@pytest.mark.parametrize(("numerator", "denominator"), [(0, 1), (1, 3), (1, 1), (5, 7)])
 def test_bernoulli_exp(numerator, denominator):
-    draws = bernoulli_exp(np.full(COUNT, numerator), denominator, Noise.fixed(5))
+    noise = Noise.fixed(5)
+    choice = noise.integers(denominator, (COUNT,)).numpy()
+    draws = _fraction_survives(np.full(COUNT, numerator), denominator, choice, noise)
     probability = np.exp(-numerator / denominator)
     slack = 5 * (probability * (1 - probability) / COUNT) ** 0.5
     assert abs(draws.mean() - probability) <= slack
-    if 0 < numerator < 30:  # exp(-15) is too rare for a control
+    if numerator:
         assert abs(draws.mean() - 1.1 * probability) > slack
 
 

@@ -16,7 +16,7 @@ from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.critic import Critic
 from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
-from idpgan.privacy.dpsgd import per_example_gradients
+from idpgan.privacy.dpsgd import per_example_gradients, record_gradients
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from tests.training.toy import digits
 
@@ -176,14 +176,14 @@ def test_the_sum_equals_that_of_opacus():
 def test_the_batch_is_halved_until_it_fits(error, monkeypatch):
     critic, batch, tried = critic_of(), records(40), []
 
-    def tight(loss, weights, chunk):
+    def tight(loss, weights, chunk, way):
         tried.append(len(chunk[0]))
         if tried[-1] > 5:
             raise error
-        return per_example_gradients(loss, weights, chunk)
+        return record_gradients(loss, weights, chunk, way)
 
     plenty = sum_of(batch, critic=critic, physical_batch=40)
-    monkeypatch.setattr(dpsgd, "per_example_gradients", tight)
+    monkeypatch.setattr(dpsgd, "record_gradients", tight)
     result = sum_of(batch, critic=critic, physical_batch=40)
     assert (plenty.physical_batch, result.physical_batch) == (40, 5)
     assert tried == [40, 20, 10, *[5] * 8]
@@ -196,7 +196,7 @@ def test_other_errors_and_a_single_record_too_many_are_passed_on(monkeypatch):
         def failing(*_, error=error):
             raise error
 
-        monkeypatch.setattr(dpsgd, "per_example_gradients", failing)
+        monkeypatch.setattr(dpsgd, "record_gradients", failing)
         with pytest.raises(RuntimeError, match=r"shape|no") as raised:
             sum_of(records(3), critic=critic_of(), physical_batch=8)
         assert raised.value is error

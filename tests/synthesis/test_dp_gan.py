@@ -281,14 +281,14 @@ def test_physical_batches_change_neither_step_nor_charge(fakes, tmp_path):
 def test_too_little_memory_halves_the_physical_batch_and_takes_the_same_step(monkeypatch):
     plenty, little = method_of(config_of()), method_of(config_of())
     plenty.critic_step(1)
-    real = dpsgd.per_example_gradients
+    real = dpsgd.record_gradients
 
-    def tight(loss, weights, chunk):
+    def tight(loss, weights, chunk, way):
         if len(chunk[0]) > 16:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(loss, weights, chunk)
+        return real(loss, weights, chunk, way)
 
-    monkeypatch.setattr(dpsgd, "per_example_gradients", tight)
+    monkeypatch.setattr(dpsgd, "record_gradients", tight)
     little.critic_step(1)
     assert little.state()["physical_batch"] == 16
     assert torch.allclose(weights(plenty.critic), weights(little.critic), atol=1e-5)

@@ -25,7 +25,7 @@ from idpgan.models.ema import Ema
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Ledger, Noise
-from idpgan.privacy.dpsgd import Weights
+from idpgan.privacy.dpsgd import Way, Weights
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -43,6 +43,7 @@ class DpSgd(TrainsClassifier):
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
         )
         self._physical_batch = self.config.max_physical_batch
+        self._way: Way = "ghost"
 
     def _build(self) -> PrivateClassifier:
         """Build the network, and see that no layer of it mixes records."""
@@ -62,9 +63,9 @@ class DpSgd(TrainsClassifier):
         weights = dict(self.newest.named_parameters())
         records = (to_float(batch.images), cast(Tensor, batch.labels))
         result = self.plan.clipped_sum(
-            self._loss, weights, records, physical_batch=self._physical_batch, null=batch.null
+            self._loss, weights, records, physical_batch=self._physical_batch, null=batch.null, way=self._way
         )
-        self._physical_batch = result.physical_batch
+        self._physical_batch, self._way = result.physical_batch, result.way
         self.plan.noisy_step(self.optimizer, weights, result.sums, self.noise)
         self._ema.update(self.newest)
         return step_statistics(result.losses, result.norms, self.plan.clip_norm)
@@ -82,6 +83,7 @@ class DpSgd(TrainsClassifier):
             "optimizer": self.optimizer.state_dict(),
             "noise": self.noise.state(),
             "physical_batch": self._physical_batch,
+            "way": self._way,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -90,7 +92,7 @@ class DpSgd(TrainsClassifier):
         self._ema.load_state(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.noise.load_state(state["noise"])
-        self._physical_batch = state["physical_batch"]
+        self._physical_batch, self._way = state["physical_batch"], state["way"]
 
 
 Method: Callable[..., method.Method] = DpSgd

@@ -40,7 +40,7 @@ from idpgan.models.critic import Critic
 from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
-from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Weights
+from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
 from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from idpgan.synthesis.networks import Adam, Networks, set_rate
@@ -111,6 +111,7 @@ class DpGan(GivesGenerator):
         self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
         self.plan = config.plan
         self._physical_batch = self.config.max_physical_batch
+        self._way: Way = "vmap" if self.config.loss == "wgan-gp" else "ghost"  # a penalty is not captured
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = self.config.critic_steps_per_generator_step, 0, 1.0
@@ -169,9 +170,11 @@ class DpGan(GivesGenerator):
     def _clipped_sum(
         self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
     ) -> ClippedSum:
-        """Clip and sum, from now on with as many records in memory as sufficed."""
-        result = self.plan.clipped_sum(loss, weights, records, physical_batch=self._physical_batch, null=null)
-        self._physical_batch = result.physical_batch
+        """Clip and sum, from now on with as many records in memory as sufficed, and in the way that worked."""
+        result = self.plan.clipped_sum(
+            loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
+        )
+        self._physical_batch, self._way = result.physical_batch, result.way
         return result
 
     def _records(self) -> tuple[Tensor, ...]:
@@ -271,6 +274,7 @@ class DpGan(GivesGenerator):
             "noise": self.noise.state(),
             "pace": [self.pace, self._since, self._accuracy],
             "physical_batch": self._physical_batch,
+            "way": self._way,
             "frozen_statistics": self._frozen_statistics,
         }
 
@@ -279,7 +283,7 @@ class DpGan(GivesGenerator):
         self.networks.load_state(state["networks"])
         self.noise.load_state(state["noise"])
         self.pace, self._since, self._accuracy = state["pace"]
-        self._physical_batch = state["physical_batch"]
+        self._physical_batch, self._way = state["physical_batch"], state["way"]
         self._frozen_statistics = state["frozen_statistics"]
 
 

@@ -1,0 +1,278 @@
+r"""Per-record gradients from one backward pass: what known layers saw is captured, and no weight is differentiated.
+
+The gradient of record i in a layer's weight is ``sum_r a_r x_r^T`` over the layer's inputs x_r and the gradients a_r of
+its outputs (`idpgan.privacy.layer_gradients`). Both come out of one backward pass of all records, which then serves the
+norms and the clipped sum ("ghost norms": Goodfellow 2015, "Efficient per-example gradient computations"; Li et al.
+2022, "Large language models can be strong differentially private learners"; book-keeping: Bu et al. 2023,
+"Differentially private optimization on large model at small cost").
+
+Why nothing is forgotten, which would make a norm too small. The loss runs under ``vmap``, so a row of whatever a layer
+sees belongs to one record, however often the record passes the layer. A known layer is computed with weights that are
+cut from the graph, and its uses of them are captured. Every other use of a weight leads, in the graph, to the weight
+itself: if any gradient arrives there, the capture is refused. So it is if the loss differentiates by itself, nests
+another ``vmap``, or changes a captured tensor in place. What is refused is for `torch.func`, which knows every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from idpgan.privacy.layer_gradients import Affine, Call, Convolution, Embedding, LayerGradient, Linear
+
+
+class NotCapturedError(Exception):
+    """The loss does something that is not captured; `torch.func` has to differentiate it."""
+
+
+def capture(
+    loss: Callable[..., Tensor], weights: Mapping[str, Tensor], records: Sequence[Tensor]
+) -> tuple[dict[str, LayerGradient], Tensor]:
+    """Return the gradients of every record, not yet multiplied out, by weight, and the losses (B,).
+
+    A weight without an entry is one that the loss does not depend on. The arguments are those of
+    `per_example_gradients`; B >= 1.
+
+    Raises:
+        NotCapturedError: If the loss uses a weight in another way than in ``linear``, ``conv2d``, ``group_norm``,
+            ``layer_norm`` and ``embedding`` of `torch.nn.functional`.
+    """
+    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    anchor = torch.zeros(len(records[0]), device=records[0].device, requires_grad=True)
+    recorder = _Recorder(leaves)
+
+    def watched(anchor: Tensor, *record: Tensor) -> Tensor:
+        recorder.anchor = anchor
+        with recorder:
+            return loss(leaves, *record)
+
+    try:
+        with torch.enable_grad():
+            losses = vmap(watched)(anchor, *(part.detach() for part in records))
+            if losses.shape != anchor.shape:
+                raise NotCapturedError("the loss of a record is not one number.")
+            if losses.requires_grad:
+                recorder.phase.final = True
+                _, *rest = torch.autograd.grad(losses.sum(), [anchor, *leaves.values()], allow_unused=True)
+                if any(part is not None for part in rest):
+                    raise NotCapturedError("a weight is used outside the known layers.")
+        return recorder.gradients(), losses.detach()
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise NotCapturedError(str(error)) from error  # an error of the loss itself comes back from torch.func
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Tell whether an error means too little memory; on the CPU there is no class of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+class _Phase:
+    """Whether the one backward pass has begun: a gradient that is asked for earlier is the loss's own."""
+
+    final = False
+
+
+class _Recorder(TorchFunctionMode):
+    """Computes known layers with cut weights, and keeps what they saw.
+
+    Attributes:
+        anchor: (B,) inside ``vmap``: tells its level from others, and needs a gradient, so that all that follows does.
+        phase: Of the capture.
+    """
+
+    def __init__(self, leaves: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.anchor, self.phase = torch.zeros(0), _Phase()
+        self._names = {id(leaf): name for name, leaf in leaves.items()}
+        self._leaves = leaves
+        self._calls: dict[str, list[Call]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        layer = _LAYERS.get(func)
+        if layer is None or not any(id(part) in self._names for part in (*args, *(kwargs or {}).values())):
+            return func(*args, **(kwargs or {}))
+        return layer(self, *args, **(kwargs or {}))
+
+    def name(self, weight: Tensor | None) -> str:
+        """Return the weight's name, empty for what is none of the weights."""
+        return self._names.get(id(weight), "")
+
+    def cut(self, weight: Any) -> Any:
+        """Return the weight without its place in the graph; what is none of the weights stays as it is."""
+        return weight.detach() if self.name(weight) else weight
+
+    def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
+        """Return the output, whose gradient and whose inputs will be in the calls, each with its weight."""
+        for weight, call in calls:
+            if self.name(weight):
+                self._calls.setdefault(self.name(weight), []).append(call)
+        watched: Tensor = _Watch.apply(self.anchor, inputs, output, self.phase, [call for _, call in calls])
+        return watched
+
+    def gradients(self) -> dict[str, LayerGradient]:
+        """Return what was captured, by weight; outputs that the losses do not depend on are left out."""
+        found = {}
+        for name, calls in self._calls.items():
+            if any(type(call) is not type(calls[0]) for call in calls) or any(call.changed for call in calls):
+                raise NotCapturedError("a weight is in layers of two kinds, or an input was changed in place.")
+            used = [call for call in calls if call.arrived]
+            if used:
+                found[name] = used[0].gradient_of(used, self._leaves[name])
+                if found[name].shape != self._leaves[name].shape:
+                    raise NotCapturedError("a weight is broadcast.")
+        return found
+
+
+class _Watch(torch.autograd.Function):
+    """Shows the recorder the plain tensors of all records under the one ``vmap`` around the loss."""
+
+    @staticmethod
+    def forward(*_: Any) -> NoReturn:
+        raise NotCapturedError("a layer ran outside the recorder's vmap.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep nothing; there only since functorch asks for it."""
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, anchor: Tensor, inputs: Tensor, output: Tensor, phase: _Phase, calls: list[Call]
+    ) -> tuple[Tensor, int]:
+        if in_dims[0] is None:
+            raise NotCapturedError("another vmap is nested in the loss.")
+        inputs, output = (
+            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
+            for part, dim in ((inputs, in_dims[1]), (output, in_dims[2]))
+        )
+        for call in calls:
+            call.keep(inputs.detach())
+        return _Tap.apply(output, anchor, phase, calls), 0
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> NoReturn:
+        raise NotCapturedError("the loss differentiates by itself.")
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> NoReturn:
+        raise NotCapturedError("the loss differentiates by itself.")
+
+
+class _Tap(torch.autograd.Function):
+    """Hands a tensor through, and its gradient to the calls."""
+
+    @staticmethod
+    def forward(output: Tensor, anchor: Tensor, phase: _Phase, calls: list[Call]) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.phase, ctx.calls = inputs[2:]
+
+    @staticmethod
+    def vmap(*_: Any) -> NoReturn:
+        raise NotCapturedError("another vmap is around the recorder's.")
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
+        if not ctx.phase.final or torch.is_grad_enabled():
+            raise NotCapturedError("the loss differentiates by itself.")
+        for call in ctx.calls:
+            call.arrive(gradient)
+        return gradient if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    if weight.dim() != 2 or not weight.numel():
+        raise NotCapturedError("a linear layer whose weight is no matrix, or an empty one.")
+    output = functional.linear(input, recorder.cut(weight), recorder.cut(bias))
+    return recorder.watch(input, output, (weight, Linear()), (bias, Affine()))
+
+
+def _conv2d(
+    recorder: _Recorder,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if isinstance(padding, str):
+        raise NotCapturedError("a convolution whose padding has a name.")
+    output = functional.conv2d(input, recorder.cut(weight), recorder.cut(bias), stride, padding, dilation, groups)
+    settings = (weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), groups)
+    return recorder.watch(input, output, (weight, Convolution(*settings)), (bias, Affine(trailing=2)))
+
+
+def _group_norm(
+    recorder: _Recorder,
+    input: Tensor,  # noqa: A002
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    normal = functional.group_norm(input, num_groups, None, None, eps)
+    return _affine(recorder, normal, weight, bias, normal.dim() - 2)
+
+
+def _layer_norm(
+    recorder: _Recorder,
+    input: Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    return _affine(recorder, functional.layer_norm(input, normalized_shape, None, None, eps), weight, bias, 0)
+
+
+def _affine(recorder: _Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor | None, trailing: int) -> Tensor:
+    """Scale and shift what was normalized; ``trailing`` dimensions follow those of weight and bias."""
+    scale, shift = (
+        part if part is None else recorder.cut(part).view(*part.shape, *[1] * trailing) for part in (weight, bias)
+    )
+    output = normal if scale is None else normal * scale
+    output = output if shift is None else output + shift
+    return recorder.watch(normal, output, (weight, Affine(trailing, scales=True)), (bias, Affine(trailing)))
+
+
+def _embedding(
+    recorder: _Recorder,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
+        raise NotCapturedError("an embedding with options.")
+    output = functional.embedding(input, recorder.cut(weight))
+    return recorder.watch(input, output, (weight, Embedding()))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = (value, value) if isinstance(value, int) else (value * 2)[:2]
+    return int(first), int(second)
+
+
+_LAYERS: dict[Any, Callable[..., Tensor]] = {
+    functional.linear: _linear,
+    functional.conv2d: _conv2d,
+    functional.group_norm: _group_norm,
+    functional.layer_norm: _layer_norm,
+    functional.embedding: _embedding,
+}

@@ -1,0 +1,385 @@
+r"""The gradient of every record in one weight, as what a layer saw: multiplied out in rows, or never.
+
+A layer that multiplies has ``g_i = sum_r a_r x_r^T``: x_r are the R inputs of record i, a_r the gradients of the
+outputs (a convolution's inputs are its patches, one per position). There are two exact ways to its norm and to the
+clipped sum:
+
+- *rows*: g_i is multiplied out, some records at a time, in the precision of the weights; its norm and the sum over
+  records are float64.
+- *ghost*: ``||g_i||^2 = sum_{r,s} (a_r . a_s) (x_r . x_s)`` (Goodfellow 2015; for R > 1, Li et al. 2022), and the sum
+  is one matrix product of all records' ``f_i a_r`` and x_r. Both float64.
+
+`Outer.ghost` chooses by a fixed rule, so that equal runs take equal ways.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+_DOUBLE = 2.0  # cost of a float64 multiplication, in those of float32: of a processor, and of a GPU of a data center
+_PASS = 12.0  # cost of writing a number of a row, converting, squaring and summing it, in float32 multiplications
+_FEW_LINES = 256  # of an embedding: up to here a matrix product is faster than adding line by line
+_MOST_TERMS = 1 << 17  # see `Outer.squares`
+
+
+_BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows at once: on a processor what stays in its cache
+
+
+def clip_and_add(
+    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, total: Mapping[str, Tensor]
+) -> Tensor:
+    """Add ``sum_i g_i min(1, bound / ||g_i||)``, g_i being record i's gradient in all weights together.
+
+    Args:
+        gradients: By weight; none for a weight that the losses do not depend on.
+        counted: bool (B,); a record that is not, or whose gradient is not finite, adds zero.
+        bound: The norm that clipping leaves.
+        total: What it is added to, float64, by weight.
+
+    Returns:
+        The norms (B,) before clipping, float64, not finite where the record added zero.
+    """
+    ghosts = {name: gradient for name, gradient in gradients.items() if gradient.ghost}
+    others = {name: gradient for name, gradient in gradients.items() if not gradient.ghost}
+    squares = torch.zeros(len(counted), dtype=torch.float64, device=counted.device)
+    for gradient in ghosts.values():
+        squares += gradient.squares()
+    squares.masked_fill_(~counted, torch.nan)
+    sizes = [gradient.numel for gradient in others.values()]
+    block = max(1, _BLOCK_BYTES.get(counted.device.type, 1 << 30) // (8 * max(1, sum(sizes))))
+    buffer = squares.new_empty(min(block, len(counted)), sum(sizes))
+    sums, factors, norms = squares.new_zeros(sum(sizes)), [], []
+    for start in range(0, len(counted), block):
+        some = slice(start, start + block)
+        rows = buffer[: len(squares[some])]
+        for part, gradient in zip(rows.split(sizes, 1), others.values(), strict=True):
+            part.copy_(gradient.rows(some))
+        norm = torch.hypot(torch.linalg.vector_norm(rows, dim=1), squares[some].sqrt())
+        finite = norm.isfinite()
+        if not bool(finite.all()):
+            rows.masked_fill_(~finite[:, None], 0.0)
+        factor = torch.where(finite, (bound / norm).clamp(max=1.0), 0.0)
+        sums.addmv_(rows.mT, factor)
+        factors.append(factor)
+        norms.append(norm)
+    for part, (name, gradient) in zip(sums.split(sizes), others.items(), strict=True):
+        total[name].add_(gradient.arranged(part))
+    if ghosts and factors:
+        factor = torch.cat(factors)
+        for name, gradient in ghosts.items():
+            total[name].add_(gradient.weighted(factor))
+    return torch.cat(norms) if norms else squares
+
+
+class Call(ABC):
+    """One call of a layer: what went in, and the gradient of what came out. The first dimension is the record."""
+
+    def __init__(self) -> None:
+        self._gradient: Tensor | None = None
+
+    def keep(self, inputs: Tensor) -> None:
+        """Take what went in, (B, ...)."""
+        self.inputs, self._version = inputs, inputs._version
+
+    def arrive(self, gradient: Tensor) -> None:
+        """Take the gradient of what came out, (B, ...)."""
+        self._gradient = gradient
+
+    @property
+    def changed(self) -> bool:
+        """Whether the input is not any more what went in."""
+        return self.inputs._version != self._version
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the losses depend on this call."""
+        return self._gradient is not None
+
+    @property
+    def gradient(self) -> Tensor:
+        """(B, ...)."""
+        if self._gradient is None:
+            raise RuntimeError("no gradient has arrived.")
+        return self._gradient
+
+    @staticmethod
+    @abstractmethod
+    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
+        """Return the gradient of a weight that is in these calls, all of this class."""
+
+
+class LayerGradient:
+    """The gradients of B records in one weight."""
+
+    ghost = False  # whether the gradients are never multiplied out: it has `squares` and `weighted`, else `rows`
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape, self.numel = shape, shape.numel()
+
+    def rows(self, some: slice) -> Tensor:
+        """Return the gradients of some records, (k, numel), in the order of `arranged`."""
+        raise NotImplementedError
+
+    def arranged(self, total: Tensor) -> Tensor:
+        """Return a sum of rows, (numel,), in the shape of the weight."""
+        return total.view(self.shape)
+
+    def squares(self) -> Tensor:
+        """Return the squared norms, (B,) float64, never less than they are."""
+        raise NotImplementedError
+
+    def weighted(self, factor: Tensor) -> Tensor:
+        """Return the sum of all gradients times their factors (B,) float64, in float64.
+
+        Factor 0 leaves a record out, whatever its gradient.
+        """
+        raise NotImplementedError
+
+
+class Materialized(LayerGradient):
+    """Gradients (B, *shape) that are there already."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        super().__init__(gradients.shape[1:])
+        self._gradients = gradients.flatten(1)
+
+    def rows(self, some: slice) -> Tensor:
+        """See `LayerGradient`."""
+        return self._gradients[some]
+
+
+class Affine(Call):
+    """``y = x * scale`` or ``y = x + shift``.
+
+    Args:
+        trailing: Dimensions of x after those of the weight.
+        scales: Whether the weight is the scale.
+    """
+
+    def __init__(self, trailing: int = 0, *, scales: bool = False) -> None:
+        super().__init__()
+        self._trailing, self._scales = trailing, scales
+
+    def vector(self, dims: int) -> Tensor:
+        """Return the gradient in a weight of so many dimensions, (B, *shape)."""
+        product = self.gradient * self.inputs if self._scales else self.gradient
+        last = product.ndim - self._trailing
+        others = [dim for dim in range(1, product.ndim) if not last - dims <= dim < last]
+        return product.sum(others) if others else product
+
+    @staticmethod
+    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
+        """See `Call`."""
+        vectors = [call.vector(weight.ndim).to(weight.dtype) for call in calls if isinstance(call, Affine)]
+        return Materialized(torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0])
+
+
+class _Product(Call):
+    """A call of a layer that multiplies, in G groups: ``y_r = W x_r`` for the R inputs of a record."""
+
+    groups = 1
+
+    @abstractmethod
+    def counts(self) -> int:
+        """Return R."""
+
+    @abstractmethod
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """Return a (k G, p, R) and x (k G, R, d) of some records, in parts of fewer R each."""
+
+    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
+        """Return a sum of ``a x^T``, (G, p, d), in the shape of the weight."""
+        return total.reshape(shape)
+
+    @staticmethod
+    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
+        """See `Call`; calls of unequal groups raise `RuntimeError`: their parts do not fit together."""
+        if len({call.groups for call in calls if isinstance(call, _Product)}) > 1:
+            raise RuntimeError("a weight is in convolutions of unequal groups.")
+        return Outer(calls, weight)  # type: ignore[arg-type]
+
+
+class Linear(_Product):
+    """``torch.nn.functional.linear``."""
+
+    def counts(self) -> int:
+        """See `_Product`."""
+        return math.prod(self.inputs.shape[1:-1])
+
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """See `_Product`."""
+        gradient, inputs = self.gradient[some], self.inputs[some]
+        batch = len(inputs)
+        return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
+
+
+class Convolution(_Product):
+    """``torch.nn.functional.conv2d``.
+
+    Args:
+        kernel: Height and width.
+        stride: Down and across, as the following two.
+        padding: Zeros on either side.
+        dilation: 1 = none.
+        groups: G.
+    """
+
+    def __init__(
+        self,
+        kernel: Sequence[int],
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+        dilation: tuple[int, int],
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.padding, self.dilation, self.groups = kernel, stride, padding, dilation, groups
+
+    def counts(self) -> int:
+        """See `_Product`."""
+        return math.prod(self.gradient.shape[1:]) // self.gradient.shape[-3]
+
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
+        gradient, inputs = self.gradient[some], self.inputs[some]
+        batch, channels = len(inputs), inputs.shape[-3]
+        images = inputs.reshape(batch, -1, *inputs.shape[-3:])
+        number, height, width = images.shape[1], *images.shape[-2:]
+        (up, left), (down, across), (y, x) = self.padding, self.stride, self.dilation
+        padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
+        padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
+        record, image, row, column, one = padded.stride()
+        part = channels // self.groups
+        patches = padded.as_strided(
+            (batch, number, self.groups, *gradient.shape[-2:], *self.kernel, part),
+            (record, image, part, down * row, across * column, y * row, x * column, one),
+        ).reshape(batch, number, self.groups, math.prod(gradient.shape[-2:]), -1)
+        outputs = gradient.reshape(batch, number, self.groups, -1, patches.shape[3])
+        return [(outputs[:, i].flatten(0, 1), patches[:, i].flatten(0, 1)) for i in range(number)]
+
+    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
+        """See `_Product`."""
+        return total.reshape(shape[0], *self.kernel, shape[1]).permute(0, 3, 1, 2)
+
+
+class Outer(LayerGradient):
+    """The gradients ``sum_r a_r x_r^T`` in the weight of a linear layer or a convolution."""
+
+    def __init__(self, calls: Sequence[_Product], weight: Tensor) -> None:
+        super().__init__(weight.shape)
+        self._dtype = weight.dtype
+        self._calls, self._groups = calls, calls[0].groups
+        self._counts = sum(call.counts() for call in calls)
+        self._out = weight.shape[0] // self._groups
+        self._inner = weight.numel() // weight.shape[0]
+        self.ghost = self._chooses_ghost()
+        self._whole: tuple[Tensor, Tensor] | None = None
+
+    def _chooses_ghost(self) -> bool:
+        """Compare the two ways by their numbers of multiplications."""
+        count, matrix, sides = self._counts, self._out * self._inner, self._out + self._inner
+        if sides + count**2 > _MOST_TERMS or self._dtype == torch.float64:  # whose squares leave the range of float64
+            return False
+        return _DOUBLE * (count**2 * sides + count * matrix) < (count + _PASS) * matrix
+
+    def rows(self, some: slice) -> Tensor:
+        """See `LayerGradient`."""
+        (left, right), *others = self._parts(some)
+        total = torch.bmm(left, right)
+        for left, right in others:
+            total.baddbmm_(left, right)
+        return total.view(-1, self.numel)
+
+    def arranged(self, total: Tensor) -> Tensor:
+        """See `LayerGradient`."""
+        return self._calls[0].arranged(total.view(self._groups, self._out, self._inner), self.shape)
+
+    def _parts(self, some: slice) -> Iterator[tuple[Tensor, Tensor]]:
+        for call in self._calls:
+            for left, right in call.factors(some):
+                yield left.to(self._dtype), right.to(self._dtype)
+
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        """Return all a (B, G, R, p) and x (B, G, R, d), float64."""
+        if self._whole is None:
+            lefts, rights = zip(*self._parts(slice(None)), strict=True)
+            left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
+            self._whole = (
+                left.unflatten(0, (-1, self._groups)).double(),
+                right.unflatten(0, (-1, self._groups)).double(),
+            )
+        return self._whole
+
+    def squares(self) -> Tensor:
+        """See `LayerGradient`. Where the terms of a record cancel, rounding could make the sum too small.
+
+        Rounding moves it by at most ``n u (sum_r |a_r| |x_r|)^2`` for n terms in all and u = 2^-53 (Higham 2002,
+        "Accuracy and stability of numerical algorithms", section 3.1), and that much is added. By the same bound
+        clipped terms then round by at most ``C sqrt(n u)``, less than half of the plan's slack up to `_MOST_TERMS`.
+        """
+        left, right = self._factors()
+        if self._counts == 1:
+            products = left.square().sum((2, 3)) * right.square().sum((2, 3))
+            return products.sum(1)
+        grams = left @ left.mT, right @ right.mT  # (B, G, R, R)
+        lengths = grams[0].diagonal(dim1=2, dim2=3) * grams[1].diagonal(dim1=2, dim2=3)
+        margin = (self._out + self._inner + self._counts**2 + 8) * 2.0**-53
+        return ((grams[0] * grams[1]).sum((2, 3)) + margin * lengths.sqrt().sum(2).square()).sum(1)
+
+    def weighted(self, factor: Tensor) -> Tensor:
+        """See `LayerGradient`."""
+        left, right = self._factors()
+        kept = factor[:, None, None, None]
+        left = left * kept
+        if not bool(factor.all()):
+            left, right = (torch.where(kept > 0, part, 0.0) for part in (left, right))
+        left, right = (part.transpose(0, 1).flatten(1, 2) for part in (left, right))  # (G, B R, ...)
+        return self.arranged((left.mT @ right).flatten())
+
+
+class Embedding(Call):
+    """``torch.nn.functional.embedding``."""
+
+    @staticmethod
+    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
+        """See `Call`."""
+        return _Lookup(calls, weight)
+
+
+class _Lookup(LayerGradient):
+    """The gradients in an embedding: a_r is added to line x_r of it."""
+
+    ghost = True
+
+    def __init__(self, calls: Sequence[Call], weight: Tensor) -> None:
+        super().__init__(weight.shape)
+        batch = len(calls[0].inputs)
+        self._lines = torch.cat([call.inputs.reshape(batch, -1) for call in calls], 1)  # (B, R)
+        width = weight.shape[1]
+        self._left = torch.cat([call.gradient.reshape(batch, -1, width) for call in calls], 1).double()  # (B, R, D)
+
+    def squares(self) -> Tensor:
+        """See `Outer.squares`."""
+        grams = self._left @ self._left.mT  # (B, R, R)
+        same = self._lines[:, :, None] == self._lines[:, None, :]
+        lengths = grams.diagonal(dim1=1, dim2=2).sqrt()
+        margin = (self.shape[1] + self._lines.shape[1] ** 2 + 8) * 2.0**-53
+        return torch.where(same, grams, 0.0).sum((1, 2)) + margin * lengths.sum(1).square()
+
+    def weighted(self, factor: Tensor) -> Tensor:
+        """See `LayerGradient`."""
+        left, lines = self._left, self._lines
+        if not bool(factor.all()):
+            left = torch.where(factor[:, None, None] > 0, left, 0.0)
+        left = left.flatten(0, 1)  # (B R, D)
+        weights = factor[:, None].expand(lines.shape).flatten()
+        if self.shape[0] <= _FEW_LINES:
+            places = torch.arange(self.shape[0], device=lines.device)[:, None] == lines.flatten()
+            return torch.where(places, weights, 0.0) @ left
+        total = torch.zeros(self.shape, dtype=torch.float64, device=left.device)
+        return total.index_add_(0, lines.flatten(), left * weights[:, None])
