@@ -11,7 +11,7 @@ from idpgan import jobs
 from idpgan.data.load import known_shape, load
 from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
-from idpgan.jobs.train import load_config, train_on
+from idpgan.jobs.train import load_config
 from idpgan.jobs.train import plan as price
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
