@@ -15,6 +15,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 MOST_ATTRIBUTES = 6  # of data.label: 64 classes
 MOST_SIDE = 16_384  # px of an image, and what stops a decompression bomb
 MOST_IMAGES = 100_000_000
+WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # keys of the curator's machine, never released
 OWN_KEYS = {  # key -> the sources that it is for
     "layout": ("face-folder",),
     "classes": ("folder",),
@@ -36,10 +37,12 @@ class DataConfig(Section):
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
-        confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
-            `public_root`.
+        confirm_public: Must be true where `public_share` is above 0, for ``privacy.unit = "person"`` with a
+            `public_root`, and for a `public_generator` that promises less to its own training images.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
             then taken out of the private ones.
+        public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
+            "generator"``. Its own guarantee covers what it was trained on; see docs/evolution.md.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones.
         public_images: Drawn public images, one of each person; None: 6,000.
@@ -71,6 +74,7 @@ class DataConfig(Section):
     public_share: Share = 0.0
     confirm_public: bool = False
     public_root: Path | None = None
+    public_generator: Path | None = None
     public: Literal["faces"] | None = None
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None

@@ -18,6 +18,7 @@ from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
 from idpgan.jobs.methods import REGISTRY
+from idpgan.jobs.origin import with_origin
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -47,7 +48,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first thing that is wrong with it.
     """
     where = "the default config" if path is None else str(path)
-    return REGISTRY.build_config(apply_overrides(load_table(path), overrides), where)
+    return REGISTRY.build_config(with_origin(apply_overrides(load_table(path), overrides)), where)
 
 
 @dataclass(frozen=True)

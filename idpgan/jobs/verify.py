@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.continual.settings import StreamSettings
+from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape
 from idpgan.data.split import Sizes
 from idpgan.errors import ConfigError
@@ -35,7 +36,7 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
         InputError: If it is none, or one that `idpgan train` refuses.
     """
     data, num_public = table.get("data"), document["num_public"]
-    if not isinstance(data, dict) or {"root", "public_root"} & set(data):
+    if not isinstance(data, dict) or set(WHERE_FILES_LIE) & set(data):
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
     if num_public and not (data.get("public_share") or data.get("public")):  # then they came from a folder of their own
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}

@@ -107,7 +107,7 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
     Raises:
         InputError: If a file is missing, damaged, of another program, or a pickle.
     """
-    weights = _find_weights(Path(path))
+    weights = find_weights(Path(path))
     config = weights.with_name(CONFIG)
     if not config.exists():
         raise InputError(f"{config} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
@@ -116,7 +116,7 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
     return generator.eval()
 
 
-def _find_weights(path: Path) -> Path:
+def find_weights(path: Path) -> Path:
     """Return the path of the weights file of a run folder, a release folder or a file."""
     if is_classifier(path):
         raise InputError(

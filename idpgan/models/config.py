@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
@@ -46,7 +46,8 @@ class ModelConfig(Section):
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of its warp: 1 is that of handwriting, 0 none; faces and things move less.
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
-            tints the public images of [data].
+            tints the public images of [data], "generator" is the released generator of ``data.public_generator``.
+        origin: That generator; written by `idpgan train`, which reads its release.
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
         generator_norm: Normalization in the generator, which sees no private record.
@@ -60,10 +61,61 @@ class ModelConfig(Section):
     generator: Literal["dcgan", "warp", "gaussian", "refined", "population"] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
-    simulator: Literal["faces", "fonts", "public"] = "faces"
+    simulator: Literal["faces", "fonts", "public", "generator"] = "faces"
+    origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
+
+    @model_validator(mode="after")
+    def _check_origin(self) -> ModelConfig:
+        if self.simulator == "generator" and self.origin is None:
+            raise ConfigError(
+                'simulator = "generator" needs a released generator: name its folder as data.public_generator.'
+            )
+        if self.simulator != "generator" and self.origin is not None:
+            raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
+        return self
+
+
+class Origin(Section):
+    """[model.origin]: a released generator whose latent numbers are a simulator, and what its release proves.
+
+    Attributes:
+        model: Its own [model].
+        image_shape: (C, H, W) in px of its images.
+        classes: Their names; empty: unconditional.
+        weights: SHA-256 (hex) of its file of weights.
+        num_private: Private images that it was trained on.
+        epsilon: Proven of them; None: nothing is.
+        delta: Where it is proven.
+        unit: Of that guarantee, an `idpgan.privacy.Unit`.
+        relation: Of that guarantee, an `idpgan.privacy.Relation`.
+    """
+
+    model: ModelConfig
+    image_shape: tuple[int, int, int]
+    classes: tuple[str, ...] = ()
+    weights: str = Field(pattern=r"^[0-9a-f]{64}$")
+    num_private: int = Field(ge=1)
+    epsilon: float | None = Field(default=None, ge=0)
+    delta: float = Field(ge=0, lt=1)
+    unit: Literal["image", "column", "pixel", "window", "label", "event", "person"]
+    relation: Literal["replace-one", "zero-out-one"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_model(cls, table: Any) -> Any:
+        model = table.get("model") if isinstance(table, Mapping) else None
+        if isinstance(model, Mapping) and model.get("origin") is not None:  # before anything is nested further
+            raise ConfigError(
+                "a population whose simulator is a released generator is no simulator itself. Name that generator as "
+                "data.public_generator."
+            )
+        return table
+
+
+ModelConfig.model_rebuild()
 
 
 def pyramid_of(image_shape: Sequence[int]) -> Pyramid:

@@ -37,6 +37,8 @@ class Generator(nn.Module):
         teacher: A classifier of the same classes, which chooses among candidates; None = each image is drawn once.
         candidates: Images that are drawn for each one that `sample` returns: that which the teacher finds most like the
             class asked for. 1 without a teacher.
+        choosing: Places of the latent numbers that choose among a few things, such as members: a little more or less
+            of one makes another image.
 
     Raises:
         ConfigError: If classes are asked for and there are none.
@@ -50,6 +52,7 @@ class Generator(nn.Module):
         self.num_classes = classes_of(config, num_classes)
         self.classes: tuple[str, ...] = tuple(map(str, range(self.num_classes)))
         self.teacher: PrivateClassifier | None = None
+        self.choosing: tuple[int, ...] = ()
         self.candidates = 1
 
     def taught_by(self, teacher: PrivateClassifier, candidates: int) -> Self:

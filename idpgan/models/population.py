@@ -31,8 +31,9 @@ class PopulationGenerator(Generator):
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         rows, codes = max(classes_of(config, num_classes), 1), config.codes
-        simulator = build_simulator(config.simulator, image_shape, rows * codes)
+        simulator = build_simulator(config, image_shape, rows * codes)
         super().__init__(config, image_shape, num_classes, latent_dim=1 + simulator.numbers)
+        self.choosing = (0,)
         self.simulator = simulator
         self.members = nn.Parameter(torch.zeros(rows, codes, simulator.numbers))
         self.shares = nn.Parameter(torch.ones(rows, codes))

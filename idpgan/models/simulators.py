@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,10 @@ from idpgan.data.faces import LEAST_SIDE
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
 from idpgan.models.augment import NODES, move, moves_of
+from idpgan.models.config import ModelConfig, Origin
+
+if TYPE_CHECKING:
+    from idpgan.models.generator import Generator
 
 _NOT = "not "
 _CAMERA: Mapping[str, tuple[float, float]] = {  # uniform ranges
@@ -181,10 +186,82 @@ class PhotoSimulator(Simulator):
         return (moved * contrast.exp()[:, None, None, None] + brightness[:, None, None, None]).clamp(-1, 1)
 
 
+class GeneratorSimulator(Simulator):
+    """The latent numbers of a released generator; its looks are its classes.
+
+    A vector is the number that chooses the class, if there are any, then the latent numbers, those that choose among a
+    few things first.
+
+    Args:
+        generator: Without a teacher.
+
+    Attributes:
+        generator: In eval mode, whatever mode the simulator is in.
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__(generator.image_shape)
+        self.generator = generator.eval().requires_grad_(False)
+        self.looks, self._conditional = generator.classes, bool(generator.num_classes)
+        others = set(range(generator.latent_dim)) - set(generator.choosing)
+        self._order = [*generator.choosing, *sorted(others)]
+        self.numbers = generator.latent_dim + self._conditional
+        self.choices = len(generator.choosing) + self._conditional
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode: an image depends on its own vector alone."""
+        return super().train(False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """See `Simulator`."""
+        latent = torch.empty_like(z[:, self._conditional :])
+        latent[:, self._order] = z[:, self._conditional :]
+        images: Tensor = self.generator(latent, self._classes_of(z) if self._conditional else None)
+        return images
+
+    def _classes_of(self, z: Tensor) -> Tensor:
+        num = len(self.looks)
+        return (uniform_of(z[:, 0]) * num).long().clamp(max=num - 1)
+
+    def _is(self, z: Tensor, name: str) -> Tensor:
+        return self._classes_of(z) == self.looks.index(name)
+
+
 #: those that need nothing but a program, by name: ``model.simulator``
 DRAWN: Mapping[str, type[FaceSimulator] | type[FontSimulator]] = {"faces": FaceSimulator, "fonts": FontSimulator}
 
 
-def build_simulator(name: str, image_shape: Sequence[int], num_photos: int) -> Simulator:
-    """Build the simulator that ``model.simulator`` names; "public" holds so many images."""
-    return PhotoSimulator(image_shape, num_photos) if name == "public" else DRAWN[name](image_shape)
+def looks_known(model: ModelConfig) -> tuple[str, ...]:
+    """Return the `Simulator.looks` of the simulator that a [model] names."""
+    if model.origin is not None:
+        return model.origin.classes
+    return () if model.simulator == "public" else DRAWN[model.simulator].looks
+
+
+def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
+    """Build the simulator that a [model] names; "public" holds so many images, "generator" has any weights.
+
+    Raises:
+        ConfigError: If it does not draw such images.
+    """
+    if model.simulator == "public":
+        return PhotoSimulator(image_shape, num_photos)
+    return DRAWN[model.simulator](image_shape) if model.origin is None else _of_origin(model.origin, image_shape)
+
+
+def _of_origin(origin: Origin, image_shape: Sequence[int]) -> GeneratorSimulator:
+    from idpgan.models.families import build_generator  # here: a family of generators has a simulator
+
+    if tuple(image_shape) != origin.image_shape:
+        raise ConfigError(
+            f"the generator of data.public_generator draws images of {_sides(origin.image_shape)} (channels x height x "
+            f"width), and those of the data have {_sides(image_shape)}. Name one of the same shape."
+        )
+    generator = build_generator(origin.model, origin.image_shape, len(origin.classes))
+    if generator.num_classes:
+        generator.classes = origin.classes
+    return GeneratorSimulator(generator)
+
+
+def _sides(image_shape: Sequence[int]) -> str:
+    return " x ".join(map(str, image_shape))

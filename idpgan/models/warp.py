@@ -47,6 +47,7 @@ class WarpGenerator(Generator):
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         pyramid_of(image_shape)  # refuses sizes that no critic is built for
         super().__init__(config, image_shape, num_classes, config.latent_dim + MOVES + 1)
+        self.choosing = (self.latent_dim - 1,)
         groups, hidden = max(self.num_classes, 1), _HIDDEN * config.width
         inputs = config.latent_dim + self.num_classes
         with seeded_init(seed):

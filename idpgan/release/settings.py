@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import DataShape
 from idpgan.data.public import count_public
 from idpgan.privacy.event import Event
@@ -14,8 +15,6 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import RunConfig
-
-_WHERE_FILES_LIE = {"root", "public_root"}
 
 
 class Settings(Protocol):
@@ -122,7 +121,7 @@ class RunSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the config without where files lie on the curator's machine."""
         public = self.config.model_dump(mode="json", exclude_none=True)
-        public["data"] = {key: value for key, value in public["data"].items() if key not in _WHERE_FILES_LIE}
+        public["data"] = {key: value for key, value in public["data"].items() if key not in WHERE_FILES_LIE}
         return public
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:

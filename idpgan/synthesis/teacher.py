@@ -69,22 +69,36 @@ class Teaching:
         return self.plan(1).event.repeated(_TRAINING.steps)
 
 
-def beside_sums(share: float, unit: Unit) -> dict[str, Any]:
-    """Return the arguments of `CellSums.calibrated` that leave a share of the budget to a teacher."""
-    if not share:
+def beside_sums(
+    share: float,
+    unit: Unit,
+    other: float = 0.0,
+    others: Callable[[float], Sequence[Event]] = lambda multiplier: (),
+) -> dict[str, Any]:
+    """Return the arguments of `CellSums.calibrated` that leave a share of the budget to a teacher.
+
+    Args:
+        other: Share that something else gets.
+        others: Maps m to what that is.
+    """
+    if not share and not other:
         return {}
-    beside: Callable[[float], Sequence[Event]] = lambda multiplier: (Teaching(share, multiplier, unit).event,)  # noqa: E731
-    return {"factor": 1 / math.sqrt(1 - share), "beside": beside}
+
+    def beside(multiplier: float) -> Sequence[Event]:
+        taught = (Teaching(share, multiplier, unit).event,) if share else ()
+        return (*taught, *others(multiplier))
+
+    return {"factor": 1 / math.sqrt(1 - share - other), "beside": beside}
 
 
-def teaching_beside(share: float, sums: CellSums) -> Teaching | None:
+def teaching_beside(share: float, sums: CellSums, other: float = 0.0) -> Teaching | None:
     """Return the teacher that the sums, so calibrated, leave a share of the budget to; None for no share."""
-    return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share), sums.unit) if share else None
+    return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share - other), sums.unit) if share else None
 
 
-def teacher_events(share: float, sums: CellSums) -> tuple[Event, ...]:
+def teacher_events(share: float, sums: CellSums, other: float = 0.0) -> tuple[Event, ...]:
     """Return what is charged for the teacher beside the sums; nothing for no share."""
-    teaching = teaching_beside(share, sums)
+    teaching = teaching_beside(share, sums, other)
     return () if teaching is None else (teaching.event,)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from idpgan.config import Section, digest
-from idpgan.data.config import DataConfig
+from idpgan.data.config import WHERE_FILES_LIE, DataConfig
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
 
 if TYPE_CHECKING:
@@ -93,9 +93,8 @@ class RunConfig(Section):
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""
-        return digest(
-            self.model_copy(update={"data": self.data.model_copy(update={"root": None, "public_root": None})})
-        )
+        nowhere = dict.fromkeys(WHERE_FILES_LIE)
+        return digest(self.model_copy(update={"data": self.data.model_copy(update=nowhere)}))
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """Return unit, relation and target of the run's ledger."""

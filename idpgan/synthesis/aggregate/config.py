@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.data.config import DataConfig
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
@@ -17,9 +16,18 @@ from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate.evolved import (
+    EvolutionRun,
+    EvolvedConfig,
+    check_evolution_terms,
+    evolution_run,
+    vote_events,
+    voting_of,
+)
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
-from idpgan.training.config import CHOOSE_DELTA, MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
+from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
+from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 
 
@@ -55,6 +63,9 @@ class AggregateConfig(MethodConfig):
         teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
             0 = none. See `idpgan.synthesis.teacher`.
         candidates: Images that the released generator draws for each one that the classifier chooses.
+        evolution_share: Share of the budget that the votes of evolution get; what they choose is what a "warp"
+            generator is pre-trained on, in place of public images. 0 = none. See `idpgan.synthesis.aggregate.evolved`.
+        evolution: [method.evolution], as [method] of evolution; the simulator is that of [model].
     """
 
     name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
@@ -79,44 +90,8 @@ class AggregateConfig(MethodConfig):
     ema_decay: float = Field(0.99, ge=0, lt=1)
     teacher_share: float = Field(0.0, ge=0, le=0.95)
     candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
-
-
-class AggregatePrivacy(PrivacyConfig):
-    """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
-
-    Attributes:
-        epsilon: Of the one release, whatever is trained from it.
-        delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
-        unit: "image", or "person" where the data names identities.
-        relation: How neighbors differ.
-        most_per_person: Public cap on a person's images; further ones are left out, the first by index stay.
-    """
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
-    unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
-    relation: Relation = Relation.ZERO_OUT
-    most_per_person: int = Field(20, ge=1, le=1_000_000)
-
-
-def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
-    """Raise a `ConfigError` for unit person unless everybody has all images in one part.
-
-    One public image of a person voids the guarantee.
-    """
-    if unit is not Unit.PERSON:
-        return
-    if data.split_by != "identity":
-        raise ConfigError(
-            'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
-            'and nothing protects those in the public one. Set data.split_by = "identity".'
-        )
-    if data.public_root is not None and not data.confirm_public:
-        raise ConfigError(
-            f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
-            "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
-            "is on the public images, confirm it with data.confirm_public = true."
-        )
+    evolution_share: float = Field(0.0, ge=0, le=0.95)
+    evolution: EvolvedConfig = EvolvedConfig()
 
 
 class AggregateTraining(TrainingConfig):
@@ -140,7 +115,12 @@ class Config(RunConfig):
     def _check_people(self) -> Config:
         refuse_shared_people(self.privacy.unit, self.data)
         check_teacher_terms(self.method.teacher_share, self.method.law, self.privacy.relation)
+        check_evolution_terms(self)
         return self
+
+    def evolution_part(self) -> EvolutionRun | None:
+        """Return the evolution whose population the generator starts from as a config of its own; None without it."""
+        return evolution_run(self) if self.method.evolution_share else None
 
     @property
     def candidates(self) -> int | None:
@@ -153,8 +133,9 @@ class Config(RunConfig):
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """See `RunConfig.planned_events`."""
-        sums = self.cell_sums(shape)
-        return (sums.event, *teacher_events(self.method.teacher_share, sums))
+        sums, method = self.cell_sums(shape), self.method
+        taught = teacher_events(method.teacher_share, sums, method.evolution_share)
+        return (sums.event, *taught, *vote_events(voting_of(method, self.privacy), sums, method.teacher_share))
 
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
@@ -166,15 +147,19 @@ class Config(RunConfig):
         )
         assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
         taught = f", and a classifier on {method.teacher_share:g} of the budget" if method.teacher_share else ""
+        chosen = f", and votes for images on {method.evolution_share:g} of it" if method.evolution_share else ""
+        part = self.evolution_part()
         if shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        if privacy.unit is Unit.PERSON:
+        if part is not None:
+            assumptions += part.public_assumptions()
+        elif privacy.unit is Unit.PERSON:
             assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
         return PrivacyReport(
             claimed=claimed,
             proven=proven,
             audited=None,
-            reason=f"one release of noisy sums{taught}; noise: {noise[0].name}",
+            reason=f"one release of noisy sums{taught}{chosen}; noise: {noise[0].name}",
             private=noise[0].private and proven.finite,
             public_assumptions=tuple(assumptions),
         )
@@ -216,6 +201,14 @@ class Config(RunConfig):
                 "unit = image."
             )
         check_teacher_classes(config.teacher_share, classes_of(self.model, len(shape.classes)))
+        part = self.evolution_part()
+        if part is not None:
+            part.check(shape)
+        if part is not None and config.evolution.images < rows:
+            raise ConfigError(
+                f"method.evolution.images = {config.evolution.images} is less than one image for each of the {rows} "
+                "classes. Raise it."
+            )
         if self.training.batch_size % rows:
             raise ConfigError(
                 f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
@@ -270,6 +263,11 @@ class Config(RunConfig):
 
 def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
     """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy]."""
+    voting = voting_of(method, privacy)
+
+    def votes(multiplier: float) -> tuple[Event, ...]:
+        return () if voting is None else (voting.event(multiplier),)
+
     return CellSums.calibrated(
         cells,
         dimensions,
@@ -279,7 +277,7 @@ def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dime
         unit=privacy.unit,
         relation=privacy.relation,
         most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
-        **beside_sums(method.teacher_share, privacy.unit),
+        **beside_sums(method.teacher_share, privacy.unit, method.evolution_share, votes),
     )
 
 

@@ -37,6 +37,8 @@ def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
         )
     if config.method.teacher_share:
         raise ConfigError("a stream releases sums and trains no teacher: set method.teacher_share = 0.")
+    if config.method.evolution_share:
+        raise ConfigError("a stream releases sums and takes no votes: set method.evolution_share = 0.")
     if config.privacy.unit is not Unit.IMAGE:
         raise ConfigError("a stream of images is released for unit image; set privacy.unit to image.")
     return RunningSums(config.cell_sums(split.shape), parts)

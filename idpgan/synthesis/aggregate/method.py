@@ -6,7 +6,8 @@ not hold. It does if (a) the layer's input is a feature map phi that is fixed be
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. That is
 this method; what differs from the paper: docs/deviations.md, aggregate 1 to 7.
 
-The only private read is `prepare`: for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
+The only private read is `prepare` (with a teacher or votes beside the sums: `synthesis.teacher`, `aggregate.evolved`,
+each charged in the same release): for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
 images, of norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of
 the sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
 
@@ -41,8 +42,9 @@ from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
 from idpgan.privacy.sums import NORMS
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
-from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePrivacy, Config
+from idpgan.synthesis.aggregate.config import AggregateConfig, Config
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
+from idpgan.synthesis.aggregate.evolved import chosen_population, images_of, vote_events, voting_of
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
@@ -51,7 +53,7 @@ from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teach
 from idpgan.training import method
 from idpgan.training.method import CriticScores, NoCriticError, Stats
 
-__all__ = ["AggregateConfig", "AggregatePrivacy", "Config", "IdpAggregate", "Method"]
+__all__ = ["AggregateConfig", "Config", "IdpAggregate", "Method"]
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
@@ -103,20 +105,23 @@ class IdpAggregate(GivesGenerator):
         self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
         self.sums = config.cell_sums(split.shape)
         self.noise_std = self.sums.noise_std
-        self.teaching, self.candidates = teaching_beside(self.config.teacher_share, self.sums), config.candidates
+        self.teaching = teaching_beside(self.config.teacher_share, self.sums, self.config.evolution_share)
+        self.candidates = config.candidates
 
     # The one private read --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Release the noisy sums, drop the private images, and start from what public images teach."""
-        teacher = teacher_events(self.config.teacher_share, self.sums)
-        released = self.ledger.release([self.sums.event, *teacher], self._release, noise=self.noise)
+        """Release the noisy sums, drop the private images, and start from what public or chosen images teach."""
+        teacher, evolution = self.config.teacher_share, self.config.evolution_share
+        taught = teacher_events(teacher, self.sums, evolution)
+        votes = vote_events(voting_of(self.config, self.privacy_config), self.sums, teacher)
+        released = self.ledger.release([self.sums.event, *taught, *votes], self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
         self._pretrain()
 
     def _pretrain(self) -> None:
-        """Let the generator start at released moments, or learn from public images, where it can."""
+        """Let the generator start at released moments, or learn from what votes chose or public images show."""
         if isinstance(self.features, PhotoFeatures) and isinstance(self.newest, GaussianGenerator):
             config, sums = self.config, self._released["sums"]
             cells = config.clusters * config.groups
@@ -124,15 +129,17 @@ class IdpAggregate(GivesGenerator):
             self.newest.set_moments(normals.mean, normals.factor)
             self.networks.start_from(self.newest)
         if self._pretrained:
-            steps, seed = self.config.pretrain_steps, self.training.seed
-            pretrain_codes(cast(WarpGenerator, self.newest), self._public, steps=steps, seed=seed)
+            steps, seed, images = self.config.pretrain_steps, self.training.seed, self._public
+            if self.config.evolution_share:
+                images = images_of(self._released, self._run, self.shape, self.generator.classes)
+            pretrain_codes(cast(WarpGenerator, self.newest), images, steps=steps, seed=seed)
             self.newest.eval()
             self.networks.start_from(self.newest)
 
     @property
     def _pretrained(self) -> bool:
-        public, steps = len(self._public), self.config.pretrain_steps
-        return bool(public and steps) and isinstance(self.newest, WarpGenerator)
+        images, steps = len(self._public) or self.config.evolution_share, self.config.pretrain_steps
+        return bool(images and steps) and isinstance(self.newest, WarpGenerator)
 
     def _release(self) -> dict[str, Tensor]:
         """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
@@ -149,6 +156,7 @@ class IdpAggregate(GivesGenerator):
         released = {"sums": self.sums(vectors, self.noise)}
         if self.teaching is not None:
             released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
+        released |= self._population(private)
         released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         if self.cells.centroids is not None:
             released["centroids"] = self.cells.centroids
@@ -160,6 +168,15 @@ class IdpAggregate(GivesGenerator):
         if private is None:
             raise RuntimeError("the private images were dropped after the release.")
         return private
+
+    def _population(self, private: Images) -> dict[str, Tensor]:
+        """Return what the private images choose by votes that have been charged; nothing where none are taken."""
+        part, voting = self._run.evolution_part(), voting_of(self.config, self.privacy_config)
+        if part is None or voting is None:
+            return {}
+        multiplier = voting.multiplier_beside(self.sums, self.config.teacher_share)
+        votes = voting.votes(multiplier, self.rows, self.config.evolution.codes)
+        return chosen_population(part, votes, private, self._public, device=self.device, noise=self.noise)
 
     def _cap(self) -> int | None:
         return self.privacy_config.most_per_person if self.privacy_config.unit is Unit.PERSON else None

@@ -35,10 +35,8 @@ def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarant
     def release(counts: Tensor, noise: Noise) -> Tensor:
         return grid.value(mechanism(counts, noise))
 
-    first, last = (0, 0), (votes.rows - 1, votes.candidates - 1)
-    absent = None if votes.relation is Relation.ZERO_OUT else last
     name = neighbors.ABSENT if votes.relation is Relation.ZERO_OUT else neighbors.MOVED
-    pair = Pair(name, _counts(votes, absent, iterations), _counts(votes, first, iterations))
+    pair = Pair(name, *_sides(votes, iterations))
     asked, proven = guarantees(request, event)
     notes = (
         f"{iterations} iterations of {votes.rows} x {votes.candidates} counts; counts that do not differ get "
@@ -48,6 +46,20 @@ def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarant
         INFO.name, pair, claimed or asked, proven, release, (likelihood_ratio(mechanism, grid),),
         entrywise=True, notes=notes, events=(event,),
     )  # fmt: skip
+
+
+def _sides(votes: Votes, iterations: int) -> tuple[Tensor, Tensor]:
+    """Return the counts of both neighbors, in grid steps, int64 (iterations, rows, candidates) each."""
+    first, last = (0, 0), (votes.rows - 1, votes.candidates - 1)
+    absent = None if votes.relation is Relation.ZERO_OUT else last
+    return _counts(votes, absent, iterations), _counts(votes, first, iterations)
+
+
+def differing_counts(votes: Votes, iterations: int) -> tuple[Tensor, Tensor]:
+    """Return the counts that differ between the neighbors of `votes_case`, in grid steps, int64 (n,) each."""
+    data, neighbor = _sides(votes, iterations)
+    differ = data != neighbor
+    return data[differ], neighbor[differ]
 
 
 def _counts(votes: Votes, target: tuple[int, int] | None, iterations: int) -> Tensor:

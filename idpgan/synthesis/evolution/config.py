@@ -11,18 +11,18 @@ from pydantic import Field, model_validator
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig, Origin, classes_of
 from idpgan.models.footprint import generator_bytes
 from idpgan.models.scattering import scattering_shape
-from idpgan.models.simulators import DRAWN
+from idpgan.models.simulators import looks_known
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people
 from idpgan.synthesis.evolution.embedding import DRAWN as DRAWN_FOR_EMBEDDING
 from idpgan.synthesis.evolution.embedding import LEAST_SIDE
 from idpgan.synthesis.evolution.nearest import MOST_DIMENSIONS
 from idpgan.synthesis.evolution.votes import Votes
+from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
 from idpgan.training.config import CHOOSE_DELTA, MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 
@@ -71,6 +71,18 @@ class EvolutionTraining(TrainingConfig):
     tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
 
 
+def stated_origin(origin: Origin) -> str:
+    """Say what is known of the privacy of a released generator that draws the candidates."""
+    images = f"its {origin.num_private:,} training images"
+    if origin.epsilon is None:
+        return f"that generator, which the release contains; nothing is proven of {images}"
+    return (
+        f"that generator, which the release contains; epsilon = {origin.epsilon:.4g}, delta = {origin.delta:.3g}, "
+        f"unit: {origin.unit}, {origin.relation}, is proven of {images}; for a record that is among them and among the "
+        "private ones here, epsilons and deltas add up where unit and relation are the same, and are not added here"
+    )
+
+
 class Config(RunConfig):
     """A whole config file of evolution."""
 
@@ -90,23 +102,37 @@ class Config(RunConfig):
         for name, look in looks.items():
             if self.model.simulator == "public":
                 raise ConfigError(
-                    'method.looks are for drawn images; with model.simulator = "public" the labels of the public '
+                    'method.looks are for what is drawn; with model.simulator = "public" the labels of the public '
                     "images say what a class looks like. Leave looks out."
                 )
-            known = DRAWN[self.model.simulator].looks
+            known = looks_known(self.model)
             if look.removeprefix("not ") not in known:
                 raise ConfigError(
                     f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
-                    f'"{self.model.simulator}" knows. Known: {", ".join(known)}.'
+                    f'"{self.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
                 )
         refuse_shared_people(self.privacy.unit, self.data)
+        if self.model.origin is not None:
+            self._check_origin(self.model.origin)
         return self
+
+    def _check_origin(self, origin: Origin) -> None:
+        """Refuse a generator whose own training images have less protection than ours, unless they are public."""
+        person = self.privacy.unit is Unit.PERSON and origin.unit != Unit.PERSON
+        if (origin.epsilon is None or person) and not self.data.confirm_public:
+            why = (
+                "nothing is proven of the images that it was trained on"
+                if origin.epsilon is None
+                else f"it protects one {origin.unit} of its training images, not a person"
+            )
+            raise ConfigError(
+                f"the generator of data.public_generator is taken as it is, and {why}. If nobody of the private images "
+                "is on those, or they are public, confirm it with data.confirm_public = true."
+            )
 
     def looks_of(self, classes: Sequence[str]) -> dict[str, str]:
         """Return the look of each class that has one."""
-        if self.model.simulator == "public":
-            return {}
-        known = DRAWN[self.model.simulator].looks
+        known = looks_known(self.model)
         named = {name: name for name in classes if name.removeprefix("not ") in known}
         return named | (self.method.looks or {})
 
@@ -122,13 +148,7 @@ class Config(RunConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy, simulator = self.privacy, self.model.simulator
-        what = "public images" if simulator == "public" else f"the program that draws {simulator}"
-        assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
-        if simulator == "public":
-            assumptions.append("the public images; the release contains some of them")
-        if privacy.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
+        privacy = self.privacy
         return PrivacyReport(
             claimed=Guarantee(
                 privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
@@ -137,8 +157,23 @@ class Config(RunConfig):
             audited=None,
             reason=f"a noisy histogram of votes at each iteration; noise: {noise[0].name}",
             private=noise[0].private and proven.finite,
-            public_assumptions=tuple(assumptions),
+            public_assumptions=self.public_assumptions(),
         )
+
+    def public_assumptions(self) -> tuple[str, ...]:
+        """Return what is taken as public, one phrase each."""
+        privacy, simulator, origin = self.privacy, self.model.simulator, self.model.origin
+        what = "public images" if simulator == "public" else f"the program that draws {simulator}"
+        if origin is not None:
+            what = "a released generator"
+        assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
+        if simulator == "public":
+            assumptions.append("the public images; the release contains some of them")
+        if origin is not None:
+            assumptions.append(stated_origin(origin))
+        if privacy.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
+        return tuple(assumptions)
 
     def check(self, shape: DataShape) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do. See `RunConfig`."""

@@ -23,15 +23,16 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.families import build_generator
 from idpgan.models.initialize import torch_seed
+from idpgan.models.origin import origin_weights
 from idpgan.models.population import PopulationGenerator
-from idpgan.models.simulators import PhotoSimulator, Simulator, build_simulator
+from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Simulator, build_simulator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares
 from idpgan.synthesis.evolution.config import Config
 from idpgan.synthesis.evolution.embedding import Embedding, private_vectors
 from idpgan.synthesis.evolution.nearest import nearest
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.evolution.votes import steps_of
+from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
 from idpgan.training.method import Stats
@@ -50,6 +51,7 @@ class Evolution(GivesGenerator):
         ledger: The loop charges it before each step.
         device: Where images are drawn, embedded and compared. Candidates and counts are on the CPU.
         noise: None = the operating system's.
+        votes: The mechanism of an iteration; None = what all of [privacy] pays for.
 
     Attributes:
         generator: The candidates of the last vote, in eval mode.
@@ -62,7 +64,14 @@ class Evolution(GivesGenerator):
     generator: PopulationGenerator
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self,
+        config: Config,
+        split: Split,
+        *,
+        ledger: Ledger,
+        device: torch.device,
+        noise: Noise | None = None,
+        votes: Votes | None = None,
     ) -> None:
         self._run, self._data, self.ledger, self._device = config, split.shape, ledger, device
         self.noise = noise or Noise.system()
@@ -73,7 +82,7 @@ class Evolution(GivesGenerator):
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.votes = config.votes(len(split.classes))
+        self.votes = votes or config.votes(len(split.classes))
         self._simulator = self._build_simulator()
         self._rng = torch.Generator().manual_seed(torch_seed(config.training.seed, _RNG_STREAM))
         self._members = first_candidates(
@@ -90,10 +99,18 @@ class Evolution(GivesGenerator):
         self._give(torch.ones(self._members.shape[:2]))
 
     def _build_simulator(self) -> Simulator:
-        """Build the simulator of the candidates: unlike that of the release, it holds all public images."""
-        simulator = build_simulator(self._run.model.simulator, self._data.image_shape, len(self._public))
+        """Build the simulator of the candidates: unlike that of the release, it holds all public images.
+
+        A released generator is in both.
+        """
+        model = self._run.model
+        simulator = build_simulator(model, self._data.image_shape, len(self._public))
         if isinstance(simulator, PhotoSimulator):
             simulator.photos.copy_(self._public.images)
+        if isinstance(simulator, GeneratorSimulator) and model.origin is not None:
+            weights = origin_weights(self._run.data.public_generator, model.origin)
+            simulator.generator.load_state_dict(weights)
+            self.generator.simulator.load_state_dict(simulator.state_dict())
         return simulator.eval().to(self._device)
 
     def prepare(self) -> None:

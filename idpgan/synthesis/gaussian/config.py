@@ -17,9 +17,10 @@ from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.config import AggregatePrivacy, refuse_shared_people, signal_of_sums
+from idpgan.synthesis.aggregate.config import signal_of_sums
 from idpgan.synthesis.gaussian.moments import CLIP, CONTRAST, COUNT_SHARE, count_moments
 from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
+from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
 

@@ -27,11 +27,12 @@ from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.aggregate.config import AggregateTraining
-from idpgan.synthesis.aggregate.method import AggregateConfig, AggregatePrivacy, IdpAggregate
+from idpgan.synthesis.aggregate.method import AggregateConfig, IdpAggregate
 from idpgan.synthesis.aggregate.method import Config as AggregateRun
 from idpgan.synthesis.dp_gan.method import Config as DpGanRun
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.terms import AggregatePrivacy
 from idpgan.training import method
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -86,6 +87,11 @@ class Config(RunConfig):
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
                 f"method.aggregate_steps = {self.method.aggregate_steps}; the rest are critic steps of dp-gan."
+            )
+        if self.method.aggregate.evolution_share:
+            raise ConfigError(
+                f"method.aggregate.evolution_share = {self.method.aggregate.evolution_share:g}, but hybrid takes no "
+                "votes. Set it to 0, or take method idp-gan-aggregate."
             )
         return self
 
