@@ -19,7 +19,6 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.numerics import svd_methods
-from idpgan.numerics.safe_svd import safe_svd
 
 DECOMPOSITIONS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
     "lapack": svd_methods.lapack,
@@ -66,8 +65,6 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
         matrices = matrices.detach()
         _, m, n = matrices.shape
         name = choose_method(matrices.device.type, matrices.dtype, m, n, rank)
-        if name == "lapack" and rank in (None, min(m, n)) and torch.get_num_threads() == 1:
-            return safe_svd(matrices)  # nothing to spread over threads or to cut: the library's own call is faster
         return decompose(matrices, rank, name)
 
 

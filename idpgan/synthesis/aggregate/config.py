@@ -98,7 +98,7 @@ class AggregateTraining(TrainingConfig):
     """[training] of idp-gan-aggregate.
 
     Attributes:
-        steps: Generator steps, on released sums alone: they cost nothing. 0: the generator as it starts.
+        steps: Generator steps, on released sums alone: they cost nothing. 0: a "refined" generator as it starts.
     """
 
     steps: int = Field(10_000, ge=0, le=MOST_STEPS)
@@ -116,6 +116,12 @@ class Config(RunConfig):
         refuse_shared_people(self.privacy.unit, self.data)
         check_teacher_terms(self.method.teacher_share, self.method.law, self.privacy.relation)
         check_evolution_terms(self)
+        if not self.training.steps and self.model.generator != "refined":
+            raise ConfigError(
+                "training.steps = 0 leaves the generator as it starts, and only a "
+                f'"refined" one starts at what was released; model.generator = "{self.model.generator}". Set '
+                "training.steps to 1 or more."
+            )
         return self
 
     def evolution_part(self) -> EvolutionRun | None:

@@ -111,7 +111,7 @@ def test_an_impossible_number_of_images_is_refused(keys):
 def test_the_audit_comes_near_the_proof_and_not_above(unit, relation):
     most = 3 if unit is Unit.PERSON else 1
     made = Votes.calibrated(2, 3, 4, epsilon=2.0, delta=1e-5, unit=unit, relation=relation, most_per_unit=most)
-    audited = votes_case(made, 4, Request(2.0, 1e-5)).run(8000, seed=3)
+    audited = votes_case(made, 4, Request(2.0, 1e-5)).run(30_000, seed=3)
     assert 0.8 * audited.proven_mu < audited.result.separation.mu_lower <= audited.proven_mu
     half = Votes(2, 3, made.noise_multiplier / 2, unit, relation, most)  # control: half of the noise is found out
     broken = votes_case(half, 4, Request(2.0, 1e-5)).run(8000, seed=3)
