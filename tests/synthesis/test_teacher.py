@@ -64,6 +64,22 @@ def test_teacher_and_sums_together_cost_what_was_asked(kind):
     assert compose_epsilon(events[1:], 1e-5) < 6  # control: each of them is a real part of it
 
 
+def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch):
+    config, taken, noisy_step = config_of(), [], DPSGDPlan.noisy_step
+
+    def watched(plan, *arguments):
+        taken.append(plan)
+        noisy_step(plan, *arguments)
+
+    monkeypatch.setattr(DPSGDPlan, "noisy_step", watched)
+    method = train_on(config, load(config.data))
+    charged = method.ledger.events[1]
+    assert len(taken) == charged.count
+    assert {(plan.noise_multiplier, plan.sample_rate, plan.unit) for plan in taken} == {
+        (charged.noise_multiplier, charged.sample_rate, charged.unit)
+    }
+
+
 def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():
     split = load(config_of().data)
     noises = []
