@@ -1,4 +1,8 @@
-"""Settings of all tests: one torch thread, a fixed model seed, and hypothesis without a clock, fixed examples."""
+"""Settings of all tests: one torch thread, fixed seeds of models and noise, hypothesis without a clock."""
+
+import hashlib
+import itertools
+import secrets
 
 import hypothesis
 import pytest
@@ -15,3 +19,33 @@ hypothesis.settings.load_profile("idpgan")
 def _model_seed():
     """Weights that a test does not seed are the same in every run; noise has its own source and is untouched."""
     torch.manual_seed(0)
+
+
+# The operating system's bits are replaced, so that no test fails by chance: each fixture and each test that draws a key
+# gets keys of its own name, the same in every run. The marker `os_noise` leaves a test with the real ones.
+_OS_BYTES = secrets.token_bytes
+
+
+def _keys_of(name: str):
+    numbers = itertools.count()
+    return lambda size=32: hashlib.shake_256(f"{name} {next(numbers)}".encode()).digest(size)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """A fixture's noise hangs on its own name, and on the test's where it is made anew for each."""
+    before = secrets.token_bytes
+    if before is not _OS_BYTES or fixturedef.scope != "function":
+        test = request.node.nodeid if fixturedef.scope == "function" else fixturedef.baseid
+        secrets.token_bytes = _keys_of(f"{fixturedef.argname} {getattr(request, 'param_index', 0)} {test}")
+    yield
+    secrets.token_bytes = before
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """A test's noise hangs on its name."""
+    if item.get_closest_marker("os_noise") is None:
+        secrets.token_bytes = _keys_of(item.nodeid)
+    yield
+    secrets.token_bytes = _OS_BYTES
