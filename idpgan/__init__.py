@@ -9,18 +9,47 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from idpgan.models.checkpoint import load_generator
+    from idpgan import (
+        attacks,
+        audit,
+        classify,
+        continual,
+        data,
+        metrics,
+        models,
+        privacy,
+        publish,
+        synthesis,
+        training,
+    )
     from idpgan.release.classifier import load_classifier
+    from idpgan.release.dataset import SyntheticDataset
+    from idpgan.release.generator import load_generator
 
 __version__ = "0.1.0"
-_ROOMS = (
-    "attacks", "audit", "classify", "continual", "data", "metrics", "models", "privacy", "publish", "synthesis",
+_NAMES = {
+    "SyntheticDataset": "idpgan.release.dataset",
+    "load_classifier": "idpgan.release.classifier",
+    "load_generator": "idpgan.release.generator",
+}
+
+__all__ = [
+    "SyntheticDataset",
+    "__version__",
+    "attacks",
+    "audit",
+    "classify",
+    "continual",
+    "data",
+    "load_classifier",
+    "load_generator",
+    "metrics",
+    "models",
+    "privacy",
+    "publish",
+    "synthesis",
     "training",
-)  # fmt: skip
-
-_LOADERS = {"load_classifier": "idpgan.release.classifier", "load_generator": "idpgan.models.checkpoint"}
-
-__all__ = ["__version__", "load_classifier", "load_generator", *_ROOMS]
+]
 
 
 def __dir__() -> list[str]:
@@ -28,9 +57,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room, or what loads a release, on first use."""
-    if name in _LOADERS:
-        return getattr(importlib.import_module(_LOADERS[name]), name)
-    if name in _ROOMS:
+    """Load a room, or what reads a release, on first use."""
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in __all__:
         return importlib.import_module(f"idpgan.{name}")
     raise AttributeError(f"module 'idpgan' has no attribute {name!r}")

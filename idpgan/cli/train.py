@@ -28,6 +28,9 @@ def train(
     ] = False,
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies (data.root).")] = None,
     accept_unsound: Annotated[bool, typer.Option("--accept-unsound", help="Run a method that proves nothing.")] = False,
+    keep_names: Annotated[
+        bool, typer.Option("--keep-names", help="Release class names that may be people's (data.keep_names).")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,6 +43,8 @@ def train(
     config_path, overrides = _parse(arguments or [])
     if accept_unsound:
         overrides.append("privacy.accept_unsound=true")
+    if keep_names:
+        overrides.append("data.keep_names=true")
     if resume is not None and (config_path or overrides or out or dry_run):
         raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
 

@@ -57,8 +57,11 @@ class DataConfig(Section):
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
         classes: Names of the class folders of a "folder", or values of the column `label` of its metadata.csv, in the
             order of the labels; [] for unlabeled images. An image of another class stands as a null record.
+        keep_names: Whether classes that seem to be people (they share names with the people of the set, are as many, or
+            are the folders of a known face database) keep their names in a release, which calls them class-0, ... else.
         label: A column of metadata.csv, with its `classes`; or, without them, attributes (1 or 0) whose combinations
-            are the classes, at most 6. Empty: the source's own classes.
+            are the classes, at most 6. Empty: the source's own classes, which in a metadata.csv are those of the column
+            ``label``.
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are no non-members.
@@ -84,6 +87,7 @@ class DataConfig(Section):
     image_size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
     classes: tuple[str, ...] | None = None
+    keep_names: bool = False
     label: tuple[str, ...] = ()
     split_by: Literal["image", "identity"] = "image"
     layout: str | None = None

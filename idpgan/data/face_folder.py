@@ -43,6 +43,7 @@ from idpgan.errors import ConfigError, DataError
 from idpgan.progress import Progress, silent
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
+OF_PEOPLE = ("orl", "yale", "yale-b", "faces94", "faces95")  # who is who is in their names
 _SEXES = ("male", "female", "malestaff", "male staff")
 _IMAGE = "|".join(extension[1:] for extension in (*folder.EXTENSIONS, ".gif"))
 _ORL = re.compile(r"s(\d+)")

@@ -3,7 +3,8 @@
     root/CLASS/*.png           one folder a class, searched to any depth; labels are positions in `data.classes`
     root/train/..., root/test/...    the set brings its own test images
     root/*.png                 no classes: the images are unlabeled
-    root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` writes it)
+    root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` and
+                               `idpgan sample` write it)
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
 and folders are left out: every name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what `idpgan sample`
@@ -38,7 +39,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, shown
 from idpgan.data.images import Images
 from idpgan.data.labels import attribute_classes
-from idpgan.data.metadata import METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
+from idpgan.data.metadata import LABEL, METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
 from idpgan.data.source import Found, Read, Refused
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
@@ -77,9 +78,20 @@ def describe(config: DataConfig) -> Found | None:
     if _has_metadata(config):
         files, rows, shape = _declared_rows(config)
         people = torch.bincount(torch.tensor(rows.people)).tolist() if rows.people else ()
-        return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people))
+        return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people), rows.person_names)
     train, test, shape = _declared(config)
-    return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes)
+    names = _people_of_a_known_layout(_root(config))
+    return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes, person_names=names)
+
+
+def _people_of_a_known_layout(root: Path) -> tuple[str, ...]:
+    """Return the class folders of a face database, each of which is a person."""
+    from idpgan.data import face_folder  # here: it is built on this module
+
+    try:
+        return tuple(_class_names(root)) if face_folder.recognize(root) in face_folder.OF_PEOPLE else ()
+    except DataError:  # no layout that is known
+        return ()
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
@@ -126,7 +138,7 @@ def _read_rows(config: DataConfig, progress: Progress) -> Read:
 def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
     """List the rows of metadata.csv, and check all declared keys."""
     root = _root(config)
-    rows = read_rows(root, config.label)
+    label, rows = _rows_of(root, config)
     if not rows.paths:
         raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
     if config.num_people is not None and rows.people is None:
@@ -134,7 +146,7 @@ def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
             f"data.num_people = {config.num_people}, but {root / METADATA} has no column 'person'. Leave num_people "
             "out, or add the column."
         )
-    if config.classes and not config.label:
+    if config.classes and not label:
         raise DataError(
             f"data.classes = {shown(config.classes)}, but data.label does not say which column of {root / METADATA} "
             f"holds them: {', '.join(rows.columns) or 'it has none'}. Set data.label, or data.classes = []."
@@ -145,25 +157,35 @@ def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
     if config.classes:
         found = class_values(rows.values[0])
         counted["classes"] = found[:MOST_CLASSES]
-    elif not config.label:
+    elif not label:
         counted["classes"] = found
         hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns else ""
     elif any(None in bits(values) for values in rows.values):
-        hint = f" Classes of '{config.label[0]}' (data.classes): {_first(class_values(rows.values[0]))}."
+        hint = f" Classes of '{label[0]}' (data.classes): {_first(class_values(rows.values[0]))}."
     shape = declared_shape(config, root, rows.paths, counted, lambda path: header(path, config.channels), hint)
-    files = _labeled_rows(config.label, config.classes or (), rows)
+    files = _labeled_rows(label, config.classes or (), rows)
     unwanted = files.labels.count(UNWANTED)
     if 2 * unwanted > len(rows.paths):
         wanted = (
             f"data.classes = {shown(config.classes)}"
             if config.classes
-            else f"data.label = {shown(config.label)} without data.classes, which asks for columns of 1 and 0"
+            else f"data.label = {shown(label)} without data.classes, which asks for columns of 1 and 0"
         )
         raise DataError(
             f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values. Column "
-            f"'{config.label[0]}' has {_first(class_values(rows.values[0]))}: set data.classes."
+            f"'{label[0]}' has {_first(class_values(rows.values[0]))}: set data.classes."
         )
     return files, rows, shape
+
+
+def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Rows]:
+    """Return the columns of labels and the rows: where none is named, classes stand in the column ``label``."""
+    label = config.label if config else ()
+    rows = read_rows(root, label)
+    if LABEL in rows.columns and not label and (config is None or config.classes):
+        label = (LABEL,)
+        rows = read_rows(root, label)
+    return label, rows
 
 
 def _first(values: Sequence[str]) -> str:
@@ -183,8 +205,9 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> F
 
 def _public_rows(root: Path, config: DataConfig | None) -> Files:
     """List public images by their metadata.csv; those of other classes are left out."""
-    rows = read_rows(root, config.label if config else ())
-    files = _labeled_rows(config.label if config else (), (config.classes or ()) if config else (), rows)
+    label, rows = _rows_of(root, config)
+    named = config.classes or () if config else class_values(rows.values[0]) if label else ()
+    files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:
         raise DataError(f"{root / METADATA} names no image of data.classes. Name another folder of public images.")
@@ -199,7 +222,8 @@ def _public_rows(root: Path, config: DataConfig | None) -> Files:
 def read_all(root: Path, channels: int | None, progress: Progress = silent, config: DataConfig | None = None) -> Images:
     """Read a folder that protects nobody, train/ and test/ together if it has them.
 
-    Its classes are its folders; with a metadata.csv they are those of ``config``.
+    Its classes are its folders; with a metadata.csv they are those of ``config`` or, without one, the values of its
+    column ``label``.
 
     Raises:
         DataError: If there are no images, or for the first file that is damaged or unlike the first one.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from idpgan.data.picture import notebook_png
 from idpgan.errors import DataError
 
 
@@ -67,6 +68,21 @@ class Images:
 
     def __len__(self) -> int:
         return self.images.shape[0]
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self):,} images of {' x '.join(map(str, self.image_shape))} (channels x height x width)"]
+        parts += [f"{len(self.classes):,} classes"] if self.classes else ["unlabeled"]
+        parts += [f"attributes {', '.join(self.attribute_names)}"] if self.attribute_names else []
+        parts += ["with people"] if self.identities is not None else []
+        return f"<Images: {', '.join(parts)}>"
+
+    def _repr_png_(self) -> bytes | None:
+        """Show the first 64 images in a notebook, null records left out.
+
+        They are the images themselves: of a private set only the curator may look, so clear the outputs of a notebook
+        before it goes to anybody else. (``repr`` gives only what is public.)
+        """
+        return notebook_png(self.existing().images)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +14,7 @@ from idpgan.data.images import Images
 from idpgan.errors import DataError
 from idpgan.files import printable
 
+_LOG = logging.getLogger(__name__)
 LONGEST_CLASS_NAME = 200  # characters
 
 
@@ -38,6 +41,25 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
     for name in label:
         if name not in attribute_names:
             raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
+
+
+def names_people(classes: Sequence[str], person_names: Sequence[str]) -> bool:
+    """Tell whether classes are people, by what is declared of both: names in common, or equally many.
+
+    No label is looked at, which is private: who is on which image, and the list of classes, are public.
+    """
+    people = {name.casefold() for name in person_names}
+    return bool(people & {name.casefold() for name in classes}) or 0 < len(person_names) == len(classes)
+
+
+@functools.cache  # once a data set, although several rooms describe it
+def warn_of_names(classes: tuple[str, ...], where: str) -> None:
+    """Say once that the names of classes will not be released."""
+    _LOG.warning(
+        "The classes of %s (%s) seem to be people, so a release calls them class-0 to class-%d. If their names may be "
+        "known, give --keep-names (data.keep_names = true).",
+        where, ", ".join(classes[:3]) + ", ..." * (len(classes) > 3), len(classes) - 1,
+    )  # fmt: skip
 
 
 def check_class_names(classes: Sequence[str]) -> None:

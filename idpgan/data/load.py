@@ -16,7 +16,14 @@ from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, fonts, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.labels import attribute_classes, check_class_names, check_label, labeled_by
+from idpgan.data.labels import (
+    attribute_classes,
+    check_class_names,
+    check_label,
+    labeled_by,
+    names_people,
+    warn_of_names,
+)
 from idpgan.data.public import check_public_labels, count_public, draw_public
 from idpgan.data.source import Found, Refused, Source
 from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
@@ -144,7 +151,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         public = draw_public(config, images.image_shape, images.classes, progress)
     test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
-    return Split(
+    split = Split(
         public=_filled(_part(images, index.public))
         if public is None
         else public
@@ -156,6 +163,25 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         label_attributes=config.attributes,
         refused=refused,
     )
+    return _renamed(
+        split, _released_classes(source.describe(config) if config.classes else None, split.classes, config)
+    )
+
+
+def _released_classes(found: Found | None, classes: tuple[str, ...], config: DataConfig) -> tuple[str, ...]:
+    """Return the names that classes have in a release: numbered ones where they are people's; see `names_people`."""
+    if found is None or config.keep_names or not config.classes or not names_people(classes, found.person_names):
+        return classes
+    warn_of_names(classes, f"'{config.name}'")
+    return tuple(f"class-{number}" for number in range(len(classes)))
+
+
+def _renamed(split: Split, classes: tuple[str, ...]) -> Split:
+    if classes == split.classes:
+        return split
+    parts = {name: getattr(split, name) for name in ("public", "private", "holdout", "test")}
+    named = {name: dataclasses.replace(part, classes=classes) for name, part in parts.items() if part.classes}
+    return dataclasses.replace(split, **named)
 
 
 def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfig) -> None:
@@ -243,14 +269,15 @@ def describe(config: DataConfig) -> DataShape | None:
     if config.public is not None:
         check_public_labels(config, classes)
         sizes = sizes._replace(public=count_public(config))
+    check_class_names(classes)
+    classes = _released_classes(found, classes, config)
     shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
-    _check_shape(shape, config)
+    _check_memory(shape, config)
     return shape
 
 
-def _check_shape(shape: DataShape, config: DataConfig) -> None:
-    """Refuse more images than the memory holds, and class names that cannot be written down."""
-    check_class_names(shape.classes)
+def _check_memory(shape: DataShape, config: DataConfig) -> None:
+    """Refuse more images than the memory holds."""
     num = sum(shape.sizes)
     check_memory(
         2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out

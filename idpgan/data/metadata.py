@@ -21,7 +21,7 @@ from idpgan.errors import DataError
 from idpgan.files import printable, read_plain
 
 METADATA = "metadata.csv"
-FILE_NAME, PERSON = "file_name", "person"
+FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL is that of classes where no other is named
 MOST_CLASSES = 1000  # values of a column; more are texts
 _MOST_BYTES = 1 << 30
 _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
@@ -104,11 +104,12 @@ class Rows(NamedTuple):
     people: tuple[int, ...] | None  # numbers in the order in which people first appear; None: no such column
     values: tuple[tuple[str, ...], ...]  # of the label columns asked for, column by column
     columns: tuple[str, ...]  # that may hold labels
+    person_names: tuple[str, ...] = ()  # in the order of their numbers
 
     @property
     def num_people(self) -> int:
         """How many people there are."""
-        return max(self.people or (-1,)) + 1
+        return len(self.person_names)
 
 
 def read_rows(root: Path, label: Sequence[str]) -> Rows:
@@ -119,7 +120,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
     """
     table = read_table(root / METADATA)
     paths = tuple(root / name for name in file_names(table))
-    people = None
+    people, numbers = None, {}
     if PERSON in table.columns:
         names = table.column(PERSON)
         if "" in names:
@@ -134,7 +135,8 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
             raise DataError(
                 f"data.label: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
             )
-    return Rows(paths, people, tuple(tuple(table.column(name)) for name in label), table.label_columns)
+    values = tuple(tuple(table.column(name)) for name in label)
+    return Rows(paths, people, values, table.label_columns, tuple(numbers))
 
 
 def class_values(values: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ class Found:
     classes: tuple[str, ...]  # empty: unlabeled
     attribute_names: tuple[str, ...] = ()  # empty: the source has no attributes
     people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
+    person_names: tuple[str, ...] = ()  # how the files call people, as far as they do; for the curator alone
 
 
 class Refused(NamedTuple):

@@ -23,7 +23,6 @@ from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
 
 HANDWRITING = ("digits", "mnist")
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
-_PEOPLE_LAYOUTS = ("orl", "yale", "yale-b", "faces94", "faces95")  # who is who is in their names
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 
@@ -181,7 +180,7 @@ def _people_layout(root: Path) -> str | None:
         layout = face_folder.recognize(root)
     except DataError:
         return None
-    return layout if layout in _PEOPLE_LAYOUTS else None
+    return layout if layout in face_folder.OF_PEOPLE else None
 
 
 def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Setting]:

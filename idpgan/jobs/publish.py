@@ -25,6 +25,7 @@ from torch import Tensor
 from idpgan.data import face_folder, folder
 from idpgan.data.images import to_unit
 from idpgan.data.labels import LONGEST_CLASS_NAME
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import DataError, InputError
 from idpgan.files import (
     PRIVATE_FILE,
@@ -46,7 +47,6 @@ from idpgan.publish.publisher import Offer, Release, offer, release
 from idpgan.publish.registry import method_info
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.outputs import refuse_closed
-from idpgan.training.samples import make_grid, png_bytes
 
 BEST = "best"
 REPORT, SHEET = "report.json", "contact.png"

@@ -238,7 +238,7 @@ def _train(
         )
         released = outcome.ended != "interrupted"
         if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
-            artifact, settings = method.artifact(config.release), RunSettings(config, split.shape)
+            artifact, settings = method.artifact(config.release), RunSettings.of(config, split.shape)
             write_release(run.release, artifact, settings, method.privacy(), ledger.events)
         append_line(run.log, outcome.message)
     return Finished(run, outcome, released)

@@ -127,7 +127,7 @@ def _sample(path: Path, num: int, seed: int, device: torch.device | str, progres
 
 def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str, ...], pixel_range: str) -> Images:
     """Read an npz file, its own class names included if it has some."""
-    arrays = _load_arrays(path)
+    arrays = load_arrays(path)
     if "images" not in arrays:
         raise DataError(f"{path} holds no array 'images'. Save images=... and labels=... with numpy.savez.")
     pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
@@ -150,8 +150,8 @@ def _names(array: np.ndarray[Any, Any], path: Path) -> tuple[str, ...]:
         ) from error
 
 
-def _load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Read the arrays that matter, as plain numbers only."""
+def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read the arrays images, labels and classes that an npz file has, as plain numbers and texts only."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(

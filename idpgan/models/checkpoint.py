@@ -98,7 +98,7 @@ def weight_bytes(network: nn.Module) -> bytes:
 
 @typed
 def load_generator(path: str | os.PathLike[str]) -> Generator:
-    """Load a released generator on the CPU, in eval mode.
+    """Load a generator on the CPU, in eval mode; `idpgan.load_generator` adds what protects its training images.
 
     Args:
         path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its

@@ -6,17 +6,21 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from idpgan import checks
+from idpgan.config import nearest_hint
+from idpgan.data.images import to_uint8
+from idpgan.data.picture import SHOWN, SHOWN_COLUMNS, notebook_png
 from idpgan.errors import InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
+from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.progress import Progress, silent
 
 MOST_CANDIDATES = 100  # that are drawn for one image
@@ -37,6 +41,8 @@ class Generator(nn.Module):
         teacher: A classifier of the same classes, which chooses among candidates; None = each image is drawn once.
         candidates: Images that are drawn for each one that `sample` returns: that which the teacher finds most like the
             class asked for. 1 without a teacher.
+        privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
+            release by `idpgan.load_generator`; else None.
         choosing: Places of the latent numbers that choose among a few things, such as members: a little more or less
             of one makes another image.
 
@@ -54,6 +60,7 @@ class Generator(nn.Module):
         self.teacher: PrivateClassifier | None = None
         self.choosing: tuple[int, ...] = ()
         self.candidates = 1
+        self.privacy: PrivacyReport | None = None
 
     def taught_by(self, teacher: PrivateClassifier, candidates: int) -> Self:
         """Return this generator, the same weights and no copy of them, with a teacher.
@@ -71,6 +78,18 @@ class Generator(nn.Module):
         taught._modules = dict(self._modules)  # copy.copy shares it, and the teacher would be of both
         taught.teacher, taught.candidates = teacher, candidates
         return taught
+
+    def extra_repr(self) -> str:
+        """Return what stands in front of the layers in ``repr``."""
+        classes = f"classes=({', '.join(self.classes[:10])}{', ...' if self.num_classes > 10 else ''})"
+        proven = f", proven {self.privacy.proven}" if self.privacy else ""
+        return f"image_shape={self.image_shape}, {classes if self.num_classes else 'unconditional'}{proven}"
+
+    def _repr_png_(self) -> bytes | None:
+        """Show 64 generated images in a notebook, at every call those of seed 0: a column per class, at most 8."""
+        classes = torch.arange(SHOWN) % min(self.num_classes, SHOWN_COLUMNS) if self.num_classes else None
+        pixels = to_uint8(self.sample(SHOWN, classes, seed=0))
+        return notebook_png(pixels, min(self.num_classes, SHOWN_COLUMNS) or SHOWN_COLUMNS)
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate one image per latent vector: (B, C, H, W) in [-1, 1].
@@ -101,7 +120,7 @@ class Generator(nn.Module):
     def sample(
         self,
         num: int,
-        labels: Tensor | Sequence[int] | int | None = None,
+        labels: Tensor | Sequence[int] | Sequence[str] | int | str | None = None,
         seed: int | None = None,
         batch_size: int = 500,
         progress: Progress = silent,
@@ -113,7 +132,8 @@ class Generator(nn.Module):
         floating-point rounding (about 1e-6). The caller's random state is neither read nor changed.
 
         Args:
-            labels: Classes of the images: ``num`` integers, or one for all; None = ``sample_labels(num)``.
+            labels: Classes of the images, each by its number or its name in ``classes``: ``num`` of them, or one for
+                all; None = ``sample_labels(num)``.
             seed: Any integer >= 0; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
 
@@ -155,9 +175,25 @@ class Generator(nn.Module):
         odds = log_odds(self.teacher.logits(images.flatten(0, 1)), many)
         return images[torch.arange(len(images)), odds.view(len(images), -1).argmax(1).cpu()]
 
-    def _checked_labels(self, labels: Tensor | Sequence[int] | int, num: int) -> Tensor:
+    def _numbers(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str) -> Any:
+        """Return labels with the number of each class in the place of its name."""
+        if isinstance(labels, str):
+            return self._number(labels)
+        if isinstance(labels, Tensor):
+            return labels
+        if isinstance(labels, Sequence) and not isinstance(labels, bytes):
+            return [self._number(label) if isinstance(label, str) else label for label in labels]
+        return labels
+
+    def _number(self, name: str) -> int:
+        if name not in self.classes:
+            raise InputError(f"{name[:60]!a} is no class of this generator. {nearest_hint(name, self.classes)}")
+        return self.classes.index(name)
+
+    def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
         if not self.num_classes:
             raise labels_error("generator", 0)
+        labels = self._numbers(labels)
         try:
             given = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:  # text, or rows of different lengths

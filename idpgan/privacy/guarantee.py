@@ -190,6 +190,10 @@ class PrivacyReport:
         if self.private and not self.proven.finite:
             raise ValueError("a report with an infinite proven epsilon cannot be marked private.")
 
+    def __str__(self) -> str:
+        claimed, audited = self.claimed or "nothing", self.audited or "not measured"
+        return f"claimed: {claimed}\nproven: {self.proven}\naudited: {audited}\n{self.reason}"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return {

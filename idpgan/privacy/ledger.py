@@ -68,6 +68,11 @@ class Ledger:
         self._stale = False  # a write failed: memory and disk may differ
         self._absent: Books | None = None  # what stood while there was no file yet
 
+    def __repr__(self) -> str:
+        events, target = sum(event.count for event in self.events), self._books.terms.target
+        limit = f", at most epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
+        return f"<Ledger of unit {self.unit}, {self.relation}: {events:,} charges{limit}>"
+
     # Reading the books -----------------------------------------------------------------------------------------
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.config import build
+from idpgan.data.picture import notebook_png
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 from idpgan.privacy.accounting import compose_epsilon
@@ -47,6 +48,15 @@ class Release:
     events: tuple[Event, ...]
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.images.shape[1:]))
+        return f"<Release: {len(self.images):,} images of {shape} by '{self.method}', proven {self.privacy.proven}>"
+
+    def _repr_png_(self) -> bytes | None:
+        """Show the first 64 released images in a notebook; what protects them is in ``privacy``."""
+        pixels = self.to_uint8()
+        return notebook_png(pixels[:, None] if pixels.ndim == 3 else pixels)
 
     def to_uint8(self) -> Tensor:
         """Clip to [0, 1] and round to 0 .. 255, uint8 of the same shape: post-processing."""

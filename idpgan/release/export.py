@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import to_uint8
+from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
+from idpgan.data.picture import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
@@ -30,7 +32,6 @@ from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.received import describe_release, read_privacy, read_settings
-from idpgan.training.samples import png_bytes
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # of a folder
@@ -73,7 +74,7 @@ def export_samples(
         source: A run, a release folder or its generator.safetensors.
         num: Number of images, >= 1.
         out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
-            (``<class>/000000.png``, or the images themselves where the generator is unconditional).
+            (``<class>/000000.png``, or the images themselves where the generator is unconditional, and metadata.csv).
         kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
         labels: Classes to draw, cycled: numbers from 0, or one text of names and numbers between commas (see
             `parse_labels`); None = all, equally often.
@@ -131,6 +132,11 @@ def _refuse_place(out: Path) -> None:
         )
 
 
+def manifest_of(out: Path) -> Path:
+    """Return where the manifest of exported images lies."""
+    return _beside(out)[0] if out.suffix.lower() == ".npz" else out / MANIFEST
+
+
 def card_of(out: Path) -> Path:
     """Return where the card of exported images lies."""
     return _beside(out)[1] if out.suffix.lower() == ".npz" else out / CARD
@@ -170,8 +176,8 @@ def free_memory() -> int:
 
 def _refuse_folder_names(classes: Sequence[str]) -> None:
     for name in classes:
-        taken = name.lower() in (MANIFEST.lower(), CARD.lower()) or len(name.encode()) > _LONGEST_NAME_BYTES
-        if name != Path(name).name or name.startswith(".") or taken:
+        taken = name.lower() in (MANIFEST.lower(), CARD.lower(), METADATA) or len(name.encode()) > _LONGEST_NAME_BYTES
+        if name != Path(name).name or name != name.strip() or name.startswith(".") or taken:
             raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
 
 
@@ -263,16 +269,21 @@ def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder
     classes, (channels, height, width) = tuple(described["classes"]), described["image_shape"]
     shape = f"{shown_shape((channels, height, width))}, {shown_classes(classes)}."
     if folder:
-        labels = {"class_label": {"names": {str(number): name for number, name in enumerate(classes)}}}
-        features: list[dict[str, Any]] = [{"name": "image", "dtype": "image"}]
-        features += [{"name": "label", "dtype": labels}] if classes else []
-        head = {"dataset_info": {"features": features}}
-        files = "One PNG file per image, in a folder per class." if classes else "One PNG file per image."
-        load = 'images = datasets.load_dataset("imagefolder", data_dir="FOLDER", split="train")'
-        code = f"import datasets\n{load}"
+        # One split, whatever a class is called: without this line a folder "test" would be a part of its own.
+        paths = [METADATA, "**/*.png" if classes else "*.png"]
+        head = {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": paths}]}]}
+        where, columns = (", in a folder per class", ", label (a name)") if classes else ("", "")
+        files = f"One PNG file per image{where}; `{METADATA}` has a row for each."
+        code = (
+            f'import datasets\nimages = datasets.load_dataset("FOLDER", split="train")  # image{columns}\n\n'
+            'import idpgan\nimages = idpgan.SyntheticDataset("FOLDER")  # a torch.utils.data.Dataset'
+        )
     else:
         head, files = {}, "All images in one `.npz` file, uint8, and their labels if they have any."
-        code = 'import numpy\nimages = numpy.load("FILE.npz")["images"]  # (N, H, W, C)'
+        code = (
+            'import numpy\nimages = numpy.load("FILE.npz")["images"]  # (N, H, W, C)\n\n'
+            'import idpgan\nimages = idpgan.SyntheticDataset("FILE.npz")  # a torch.utils.data.Dataset'
+        )
     return Subject(
         title=f"{num:,} generated images after {facts.data}, method {facts.method}",
         heading="The images",
@@ -327,11 +338,23 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             path = folder / f"{index:0{digits}d}.png"
             path.write_bytes(png_bytes(image))
             names.append(path.relative_to(part).as_posix())
+        _write_metadata(part / METADATA, names, drawn)
         if drawn.probabilities is not None:
             _write_soft_labels(part / SOFT_LABELS, names, drawn)
         (part / MANIFEST).write_bytes(drawn.manifest)
         if drawn.card is not None:
             (part / CARD).write_bytes(drawn.card)
+
+
+def _write_metadata(path: Path, names: Sequence[str], drawn: _Drawn) -> None:
+    """Write one row per image: its file, and the name of its class if it has one."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if drawn.labels is None:
+            writer.writerows([[FILE_NAME], *([name] for name in names)])
+        else:
+            labels = [drawn.classes[number] for number in drawn.labels.tolist()]
+            writer.writerows([[FILE_NAME, LABEL], *zip(names, labels, strict=True)])
 
 
 def _write_soft_labels(path: Path, names: Sequence[str], drawn: _Drawn) -> None:

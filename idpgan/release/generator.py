@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.files import write_bytes_atomic
+from idpgan.models import checkpoint
 from idpgan.models.checkpoint import (
     CONFIG,
     WEIGHTS,
     build_described,
     describe,
+    find_weights,
     most_weight_bytes,
     put_weights,
     weight_bytes,
 )
 from idpgan.models.generator import Generator
 from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.folder import PRIVACY
 from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.release.received import read_privacy
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
@@ -72,6 +78,12 @@ class GeneratorArtifact:
             return [f"{SAMPLES} is not the grid that the generator draws."]
         return []
 
+    def _one_class(self) -> str:
+        """Return the line of code that draws one class, if there are any."""
+        if not self.generator.classes:
+            return ""
+        return "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
+
     def _taught(self) -> str:
         """Say in a line of Markdown what the teacher does, if there is one."""
         if self.generator.teacher is None:
@@ -91,7 +103,10 @@ class GeneratorArtifact:
                 f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n{self._taught()}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
-                f'images = idpgan.load_generator("FOLDER").sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n```'
+                'generator = idpgan.load_generator("FOLDER")\n'
+                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{self._one_class()}"
+                "generator.privacy  # claimed, proven and audited\n"
+                'data = idpgan.SyntheticDataset("FOLDER", num=1000)  # a torch.utils.data.Dataset\n```'
             ),
             covered=(
                 "Images drawn from this generator are covered by the **proven** guarantee below, however many are "
@@ -105,6 +120,28 @@ class GeneratorArtifact:
             picture=SAMPLES,
             public=public_of_a_run(facts),
         )
+
+
+@typed
+def load_generator(path: str | os.PathLike[str]) -> Generator:
+    """Load a released generator on the CPU, in eval mode; no code is run, and no data is needed.
+
+    Args:
+        path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
+            ``config.json``.
+
+    Returns:
+        The generator: ``.sample(num, labels, seed)``, ``.classes``, and ``.privacy``, the report of its release as it
+        states it (`idpgan verify` checks it), or None where there is none.
+
+    Raises:
+        InputError: If a file is missing, damaged, of another program, or a pickle.
+    """
+    generator = checkpoint.load_generator(path)
+    privacy = find_weights(Path(path)).with_name(PRIVACY)
+    if os.path.lexists(privacy):
+        generator.privacy = read_privacy(privacy).report
+    return generator
 
 
 def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:

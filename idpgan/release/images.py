@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import Section, build
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.memory import check_memory
@@ -20,7 +21,6 @@ from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.release.card import CardFacts, Subject
 from idpgan.release.generator import SAMPLES, shown_shape
 from idpgan.release.png import decode_png, most_png_bytes
-from idpgan.training.samples import make_grid, png_bytes
 
 FOLDER = "images"
 MOST_IMAGES = 100_000  # hashed one by one in privacy.json

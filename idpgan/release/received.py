@@ -140,6 +140,19 @@ def read_privacy(path: Path) -> Stated:
     return Stated(document, content, report, events, unit, relation)
 
 
+def read_report(stated: Any, where: str) -> PrivacyReport:
+    """Return the three numbers of a document that somebody else wrote.
+
+    Raises:
+        InputError: If they are damaged in any way.
+    """
+    build(_Report, stated, where)
+    try:
+        return PrivacyReport.from_json(stated)
+    except ValueError as error:  # an InputError, or what a report may not say of itself
+        raise InputError(f"{where} cannot be used: {error}") from error
+
+
 def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifact, dict[str, Any], Kind]:
     """Return what a config.json describes, without content, and all that stands in it; ``kinds`` are the known ones.
 

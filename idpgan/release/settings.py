@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import DataShape
@@ -77,6 +77,16 @@ class RunSettings:
 
     config: RunConfig
     shape: DataShape
+
+    @classmethod
+    def of(cls, config: RunConfig, shape: DataShape) -> Self:
+        """Return the settings as they are released: the config calls the classes as the shape does."""
+        data, declared = config.data, config.data.classes
+        if declared and declared != shape.classes:
+            public = dict(zip(declared, shape.classes, strict=True))
+            labels = data.public_labels and {public[name]: look for name, look in data.public_labels.items()}
+            data = data.model_copy(update={"classes": shape.classes, "public_labels": labels})
+        return cls(config.model_copy(update={"data": data}), shape)
 
     @property
     def data(self) -> str:

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from idpgan.data.faces import draw
+from idpgan.data.picture import png_bytes
 from idpgan.errors import InputError
 from idpgan.jobs.publish import Order, publish, quote
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.publish import METHODS, best
-from idpgan.training.samples import png_bytes
 from tests.training.toy import Stopped, stopping_at
 
 SIDES = (16, 20)

@@ -157,3 +157,58 @@ def test_a_label_column_needs_a_metadata_file(tmp_path):
     save(tmp_path / "a" / "1.png", Image.fromarray(pixels(1)))
     with pytest.raises(DataError, match=r"has no metadata.csv with such columns"):
         describe(DataConfig(name="folder", root=tmp_path, label=("mood",)))
+
+
+# Names of people ---------------------------------------------------------------------------------------------------
+
+WHO = {"label": ("mood",), "classes": ("p3", "p1")}
+
+
+def by_name(index):
+    return [f"{index % 3}/{index}.png", f"p{index % 2 * 2 + 1}", "1", f"p{index // 2}"]
+
+
+def test_classes_that_are_people_are_numbered_and_said_to_be(tmp_path, caplog):
+    config = declared(write(tmp_path, row={index: by_name(index) for index in range(20)}), **WHO)
+    split = load(config)
+    assert split.classes == ("class-0", "class-1") == describe(config).classes
+    assert split.shape == describe(config)
+    order = {pixels(index).tobytes(): index for index in range(20)}
+    for part in (split.private, split.test):
+        index = torch.tensor([order[image.numpy().tobytes()] for image in part.images])
+        assert torch.equal(part.labels, index % 2 ^ 1)  # labels and their order stay
+    (said,) = {record.getMessage() for record in caplog.records if "seem to be people" in record.getMessage()}
+    assert "--keep-names" in said
+    kept = load(config.model_copy(update={"keep_names": True}))
+    assert kept.classes == ("p3", "p1")
+    assert torch.equal(kept.private.labels, split.private.labels)
+
+
+def test_as_many_classes_as_people_are_people(tmp_path):
+    lines = [f"{index}.png,{'ab'[index % 2]},{'xy'[index % 2]}" for index in range(20)]
+    for index in range(20):
+        save(tmp_path / f"{index}.png", Image.fromarray(pixels(index)))
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,mood,person", *lines]))
+    keys = {"label": ("mood",), "classes": ("a", "b")}
+    assert describe(declared(tmp_path, **keys)).classes == ("class-0", "class-1")
+    more = [line.replace(",x", ",z", 1) if index < 9 else line for index, line in enumerate(lines)]  # negative control
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,mood,person", *more]))
+    assert describe(declared(tmp_path, **keys)).classes == ("a", "b")
+
+
+def test_the_class_folders_of_a_known_face_database_are_people(tmp_path):
+    for person in ("s1", "s2"):
+        for index in range(10):
+            save(tmp_path / "orl" / person / f"{index}.png", Image.fromarray(pixels(index)))
+            save(tmp_path / "other" / f"{person}x" / f"{index}.png", Image.fromarray(pixels(index)))
+    assert describe(declared(tmp_path / "orl", classes=("s1", "s2"))).classes == ("class-0", "class-1")
+    assert describe(declared(tmp_path / "other", classes=("s1x", "s2x"))).classes == ("s1x", "s2x")
+
+
+def test_the_column_label_is_the_default_where_classes_are_declared(tmp_path):
+    write(tmp_path, header="file_name,label,glasses,person")
+    assert load(declared(tmp_path, classes=("sad", "glad"))).classes == ("sad", "glad")
+    assert load(declared(tmp_path, classes=())).classes == ()
+    write(tmp_path, header="file_name,mood,glasses,person")
+    with pytest.raises(DataError, match=r"data\.label does not say which column"):
+        load(declared(tmp_path, classes=("sad", "glad")))

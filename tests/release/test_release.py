@@ -285,9 +285,8 @@ def test_no_name_adds_to_the_yaml_head(release, tmp_path, name):
         draw(release, 3, tmp_path / "out.npz")
         draw(release, 3, tmp_path / "out", labels=[1])
         found = head((tmp_path / "out" / CARD).read_text())
-        labels = found["dataset_info"]["features"][1]["dtype"]["class_label"]["names"]
-        assert list(labels.values()) == [name, *"abcdefghi"]
-        assert "dataset_info" not in head((tmp_path / f"out.{CARD}").read_text())  # an archive has no columns
+        assert found["configs"][0]["data_files"] == [{"split": "train", "path": ["metadata.csv", "**/*.png"]}]
+        assert "configs" not in head((tmp_path / f"out.{CARD}").read_text())  # the Hub reads no such archive
 
 
 def test_the_head_says_what_is_private_and_what_is_not():

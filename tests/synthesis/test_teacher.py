@@ -13,6 +13,7 @@ import torch
 from idpgan import jobs
 from idpgan.data.images import to_uint8
 from idpgan.data.load import load
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.sample import draw
@@ -28,7 +29,6 @@ from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis import build_config
 from idpgan.synthesis.aggregate.follow import running_sums
 from idpgan.synthesis.teacher import balanced, teacher_events, teaching_beside
-from idpgan.training.samples import make_grid, png_bytes
 
 
 def config_of(share=0.5, method=None, model=None, privacy=None, name="gaussian", **sections):

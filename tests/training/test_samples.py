@@ -9,10 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.training.method import Tick
-from idpgan.training.samples import SampleGrid, make_grid, png_bytes
+from idpgan.training.samples import SampleGrid
 
 MODEL = ModelConfig(latent_dim=4, width=4)
 

@@ -1,0 +1,146 @@
+"""Generated images as a torch data set, whoever exported or generates them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from idpgan.checks import typed, whole
+from idpgan.data import folder
+from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.data.picture import notebook_png
+from idpgan.errors import DataError, InputError
+from idpgan.files import parse_json, read_plain
+from idpgan.metrics.source import kind_of, load_arrays
+from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.release.export import FORMAT, MANIFEST, manifest_of
+from idpgan.release.generator import load_generator
+from idpgan.release.received import read_report
+
+DRAWN = 1000  # images of a generator, where no number is asked for
+
+
+class SyntheticDataset(Dataset[Any]):
+    """Generated images and their labels, for a torch DataLoader.
+
+    An item is ``(image, label)``, the label an int, or the image alone where there are no classes. All images are held
+    in memory, as bytes.
+
+    Args:
+        path: What `idpgan sample` wrote, a folder of PNGs or an ``.npz`` file; or a run, a release folder or its
+            generator.safetensors, from which images are drawn now, the classes in turn.
+        transform: Gets an image, uint8 (C, H, W); None = `idpgan.data.images.to_float`, float32 in [-1, 1].
+        num: Images to draw from a generator; None = 1,000. An export has its own number.
+        seed: Of a generator's images; None = fresh entropy.
+
+    Attributes:
+        images: uint8 (N, C, H, W).
+        labels: int64 (N,), indices into ``classes``; None where there are none.
+        classes: Names.
+        privacy: What protects the training images, as the release states it; None where nothing says so.
+
+    Raises:
+        InputError: If nothing can be read, or ``num`` or ``seed`` is given for images that are there already.
+
+    Example:
+        >>> data = SyntheticDataset("checkpoints/digits-aggregate-eps10", num=20, seed=1)
+        >>> image, label = data[3]
+        >>> tuple(image.shape), data.classes[label], data.privacy.proven.finite
+        ((1, 8, 8), '3', True)
+    """
+
+    @typed
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        transform: Callable[[Tensor], Any] | None = None,
+        *,
+        num: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        source = Path(path)
+        kind = kind_of(source)
+        if kind != "generator" and (num is not None or seed is not None):
+            raise InputError(f"{source} holds images already: num and seed are for a generator. Leave them out.")
+        self.privacy: PrivacyReport | None
+        if kind == "generator":
+            made, self.privacy = _drawn(source, DRAWN if num is None else whole(num, "num", 1), seed)
+        else:
+            made, self.privacy = _exported(source)
+        self.images, self.labels, self.classes = made.images, made.labels, made.classes
+        self.transform = to_float if transform is None else transform
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return ``(image, label)``, or the image where there are no classes."""
+        image = self.transform(self.images[index])
+        return image if self.labels is None else (image, int(self.labels[index]))
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.images.shape[1:]))
+        classes = f"{len(self.classes):,} classes" if self.classes else "unlabeled"
+        proven = f"proven {self.privacy.proven}" if self.privacy else "privacy unknown"
+        return f"<SyntheticDataset: {len(self):,} images of {shape}, {classes}, {proven}>"
+
+    def _repr_png_(self) -> bytes | None:
+        """Show the first 64 images in a notebook."""
+        return notebook_png(self.images)
+
+
+def _drawn(source: Path, num: int, seed: int | None) -> tuple[Images, PrivacyReport | None]:
+    generator = load_generator(source)
+    pixels = to_uint8(generator.sample(num, seed=seed))
+    return Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
+
+
+def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
+    """Read an export: the order of the classes and the report stand in its manifest."""
+    path = manifest_of(source)
+    manifest: dict[str, Any] = {}
+    if path.is_file():
+        try:
+            manifest = parse_json(read_plain(path, MOST_TEXT_BYTES, follow=True))
+        except ValueError as error:
+            raise InputError(f"{path} is damaged ({error}). Export the images again.") from error
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise InputError(f"{path} is no manifest of the format {FORMAT!r}. Export the images again.")
+    stated = manifest.get("privacy")
+    report = None if stated is None else read_report(stated, f"privacy of {MANIFEST}")
+    images = _of_npz(source) if source.is_file() else folder.read_all(source, None)
+    return _in_order(images, manifest.get("classes"), path), report
+
+
+def _of_npz(path: Path) -> Images:
+    """Read an npz file as `idpgan sample` writes it."""
+    arrays = load_arrays(path)
+    pixels, labels = arrays.get("images"), arrays.get("labels")
+    if pixels is None or pixels.ndim != 4 or pixels.dtype != np.uint8:
+        raise DataError(f"{path} holds no array 'images', uint8 (N, H, W, C). Write it with idpgan sample.")
+    images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+    if labels is None or "classes" not in arrays:
+        return Images(images)
+    classes = tuple(map(str, arrays["classes"].tolist()))
+    if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(classes)):
+        raise DataError(f"{path}: labels are no whole numbers below the {len(classes)} classes. Export it again.")
+    return Images(images, torch.from_numpy(labels.astype(np.int64)), classes)
+
+
+def _in_order(images: Images, counts: Any, path: Path) -> Images:
+    """Number the labels in the order of the classes of the manifest, of which an export may lack some."""
+    if images.labels is None or not counts:
+        return images
+    if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
+        raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
+    classes = tuple(counts)
+    number = torch.tensor([classes.index(name) for name in images.classes])
+    return Images(images.images, number[images.labels], classes)
