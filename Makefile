@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test slow clean
+.PHONY: demo test slow docs-check clean
 
 demo: $(STAMP)
 	$(BIN)/idpgan train --out $(RUN)
@@ -20,6 +20,11 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/pytest -q -m slow
+
+# What a reader sees and tries: pages in a browser, the notebook, the wheel, every command of the README.
+docs-check: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test,dev,docs]"
+	$(BIN)/pytest -q -m "browser or notebook or wheel or docs"
 
 # One environment for everything; made anew when the dependencies change.
 $(STAMP): pyproject.toml constraints.txt

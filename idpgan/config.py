@@ -19,6 +19,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -112,13 +113,37 @@ def nearest_hint(word: str, known: Iterable[str]) -> str:
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names) or 'none'}."
 
 
+def config_names() -> list[str]:
+    """Return the names of the configs that the package brings along, without ``.toml``."""
+    return sorted(file.name.removesuffix(".toml") for file in _configs().iterdir() if file.name.endswith(".toml"))
+
+
+def packaged(name: str) -> str:
+    """Return the text of one of the package's configs."""
+    return (_configs() / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def _configs() -> Traversable:
+    return resources.files("idpgan") / "configs"
+
+
+def _source(path: Path | None) -> Path | Traversable:
+    """Return the file of a config: the one that is there, or else the package's of that name."""
+    if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
+        return path
+    return _configs() / ("default.toml" if path is None else f"{path.stem}.toml")
+
+
 def load_table(path: Path | None) -> dict[str, Any]:
-    """Read a TOML file into nested dictionaries; None reads the default config of the package.
+    """Read a TOML file into nested dictionaries.
+
+    Args:
+        path: The file; or, where there is none, one of `config_names`. None is the name "default".
 
     Raises:
         ConfigError: If the file cannot be read, or is not valid TOML (with line and column).
     """
-    source = resources.files("idpgan") / "configs" / "default.toml" if path is None else path
+    source = _source(path)
     try:
         with source.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -126,7 +151,9 @@ def load_table(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"The config file {source} is not UTF-8 text: {error}.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"Cannot read the config file {source}: {reason}.") from error
+        close = difflib.get_close_matches(path.stem if path else "", config_names(), n=1)
+        hint = f" The package has one called {close[0]}." if close else ""
+        raise ConfigError(f"Cannot read the config file {source}: {reason}.{hint}") from error
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"The config file {source} has more than {MOST_CHARACTERS:,} characters: is it a config?")
     return _parsed(text, f"The config file {source}")

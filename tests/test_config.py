@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idpgan import synthesis
-from idpgan.config import Section, apply_overrides, build, digest, dump_toml, load_table, nearest_hint
+from idpgan.config import (
+    Section,
+    apply_overrides,
+    build,
+    config_names,
+    digest,
+    dump_toml,
+    load_table,
+    nearest_hint,
+    packaged,
+)
 from idpgan.errors import ConfigError, DataError, InputError
 from idpgan.privacy.guarantee import Unit
 
@@ -286,3 +296,27 @@ def test_hostile_toml_is_one_line(tmp_path, text, word):
 def test_a_missing_key_says_what_to_choose():
     with pytest.raises(ConfigError, match=r"Missing key 'privacy.delta' in x: .* the smaller of 1e-5 and 1 / \(10 N\)"):
         synthesis.build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")
+
+
+# The package's own configs -------------------------------------------------------------------------------------------
+
+
+def test_the_package_brings_its_configs_along_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no checkout around
+    assert {"default", "digits-gaussian", "mnist-dp-gan"} <= set(config_names())
+    for name in config_names():
+        table = load_table(Path(name))
+        assert table == load_table(Path(f"{name}.toml")) == tomllib.loads(packaged(name))
+        assert "root" not in table["data"]  # of somebody's machine
+    assert load_table(None) == load_table(Path("default"))
+
+
+def test_a_file_that_is_there_wins_over_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mnist-dp-gan").write_text("[training]\nsteps = 3\n")
+    assert load_table(Path("mnist-dp-gan")) == {"training": {"steps": 3}}
+    for path in ("configs/mnist-dp-gan.toml", "./sub/mnist-dp-gan", "mnist-dpgan", str(tmp_path / "default")):
+        with pytest.raises(ConfigError, match="Cannot read the config file"):
+            load_table(Path(path))
+    with pytest.raises(ConfigError, match="The package has one called mnist-dp-gan"):
+        load_table(Path("mnist-dpgan"))

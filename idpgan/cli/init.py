@@ -12,19 +12,20 @@ from idpgan.cli.output import AsJson, print_json
 
 
 def init(
-    source: Annotated[str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, or a built-in source.")],
+    source: Annotated[
+        str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, a built-in source, or a config.")
+    ],
     data_root: Annotated[Path | None, typer.Option(help="Where the files of a built-in source lie.")] = None,
     method: Annotated[str | None, typer.Option(help="What to train; default: gaussian, which takes seconds.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a commented config for your images, ready to train. Nothing is written.
+    """Print a commented config for your images, ready to train, or one of the package's. Nothing is written.
 
     Example: idpgan init faces48 > config.toml && idpgan train config.toml
     """
     from idpgan.jobs.init import init as write_config
-    from idpgan.synthesis.starter import STARTER
 
-    template = write_config(source, data_root, method or STARTER)
+    template = write_config(source, data_root, method)
     if as_json:
         print_json({"toml": template.text, "config": template.table, "private_notes": list(template.private_notes)})
         return

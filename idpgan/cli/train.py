@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def train(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[CONFIG.toml] [key.sub=value ...]", show_default=False)
+        list[str] | None, typer.Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: runs/DATA-METHOD-TIME.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue an interrupted run.")] = None,
@@ -36,9 +36,10 @@ def train(
 ) -> None:
     """Train a generator or a classifier, and release it.
 
-    Without a config the embedded default is trained. Settings override the config.
+    Without a config the embedded default is trained. A config may be one of the package's, by its name (idpgan init
+    NAME prints it). Settings override the config.
 
-    Example: idpgan train configs/mnist-wgan-gp.toml training.steps=20000 --data-root ../shared/data
+    Example: idpgan train mnist-wgan-gp training.steps=20000 --data-root ../shared/data
     """
     config_path, overrides = _parse(arguments or [])
     if accept_unsound:

@@ -154,7 +154,7 @@ def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
     counted: dict[str, object] = {"num_images": len(rows.paths)}
     counted |= {} if rows.people is None else {"num_people": rows.num_people}
     found, hint = [], ""
-    if config.classes:
+    if config.classes or label != config.label:
         found = class_values(rows.values[0])
         counted["classes"] = found[:MOST_CLASSES]
     elif not label:
@@ -182,7 +182,7 @@ def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Ro
     """Return the columns of labels and the rows: where none is named, classes stand in the column ``label``."""
     label = config.label if config else ()
     rows = read_rows(root, label)
-    if LABEL in rows.columns and not label and (config is None or config.classes):
+    if LABEL in rows.columns and not label and (config is None or config.classes != ()):
         label = (LABEL,)
         rows = read_rows(root, label)
     return label, rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from idpgan.checks import typed
-from idpgan.config import nearest_hint
+from idpgan.config import config_names, load_table, nearest_hint, packaged
 from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
@@ -49,19 +49,24 @@ class _Data:
 
 
 @typed
-def init(source: str, data_root: Path | None = None, method: str = STARTER) -> Template:
-    """Write a config for a folder of images, or for a built-in source.
+def init(source: str, data_root: Path | None = None, method: str | None = None) -> Template:
+    """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 
     Args:
-        source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none; ``./faces`` is a folder.
+        source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
+            ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
-        method: What the config is for; one that has suggestions.
+        method: What the config is for, one that has suggestions; None = `STARTER`.
 
     Raises:
         InputError: If the source is neither, or images have no size that networks are built for.
     """
+    if source in config_names():
+        if data_root is not None or method is not None:
+            raise InputError(f"{source} is a config of its own: give --data-root to train, and leave --method out.")
+        return Template(packaged(source), load_table(Path(source)), ())
     with _quiet():
-        return _template(source, data_root, method)
+        return _template(source, data_root, method or STARTER)
 
 
 @contextlib.contextmanager
@@ -79,7 +84,9 @@ def _quiet() -> Iterator[None]:
 def _template(source: str, data_root: Path | None, method: str) -> Template:
     suggest = getattr(load_method(method), "suggest", None)
     if suggest is None:
-        raise InputError(f"--method {method} has no config to begin with. Take one of the files in configs/.")
+        raise InputError(
+            f"--method {method} has no config to begin with. Take one of the package's: {', '.join(config_names())}."
+        )
     builtin = [name for name in SOURCES if name not in ("folder", "face-folder")]
     if source in builtin:
         data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())

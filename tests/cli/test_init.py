@@ -1,6 +1,7 @@
 """What `idpgan init` prints, `idpgan train` accepts; what it counts, it says that it counted."""
 
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
+from idpgan.errors import InputError
 from idpgan.jobs.init import init
 from tests.data.layouts import save
 
@@ -130,3 +132,12 @@ def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
     code, out, err = run("init", tmp_path / "images")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
+
+
+def test_a_config_of_the_package_is_repeated_with_its_comments():
+    template = init("digits-gaussian")
+    assert tomllib.loads(template.text) == template.table
+    assert template.text.startswith("#")
+    for options in ({"method": "gaussian"}, {"data_root": Path("x")}):
+        with pytest.raises(InputError, match="is a config of its own"):
+            init("digits-gaussian", **options)
