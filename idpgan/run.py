@@ -265,7 +265,7 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
     on_gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("idpgan", "torch", "numpy", "dp-accounting")},
+        "versions": {name: _version(name) for name in ("idpgan", "torch", "numpy", "scipy")},
         "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
         "device": device,
         "device_name": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),

@@ -1,5 +1,6 @@
 """What README and changelog promise is there."""
 
+import re
 from pathlib import Path
 
 from idpgan import publish
@@ -16,3 +17,22 @@ def test_the_readme_names_both_commands_and_every_method():
 
 def test_the_changelog_has_a_privacy_heading():
     assert "### Privacy" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def links(path):
+    """Targets of all links of a page that lead to a file."""
+    found = re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", path.read_text(encoding="utf-8"))
+    return [(path.parent / target).resolve() for target in found]
+
+
+def test_every_link_leads_to_a_file():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    assert [(page.name, str(target)) for page in pages for target in links(page) if not target.exists()] == []
+
+
+def test_the_index_has_every_page_and_every_method_has_one():
+    index = ROOT / "docs" / "README.md"
+    pages = {path for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")} - {index}
+    assert pages - set(links(index)) == set()
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert [name for name in (*REGISTRY.infos, *publish.METHODS) if f"`{name}`" not in text] == []
