@@ -1,14 +1,17 @@
 """The names that scripts outside the package rely on can be imported, are listed by `dir`, and take what they took."""
 
+import ast
 import importlib
 import inspect
+import pkgutil
+from pathlib import Path
 
 import pytest
 
 import idpgan
 
 NAMES = {
-    "idpgan": ("load_classifier", "load_generator"),
+    "idpgan": ("SyntheticDataset", "load_classifier", "load_generator"),
     "idpgan.publish": ("METHODS", "Release", "batched_svd", "release"),
     "idpgan.continual": ("ContinualCounter", "fast_diagonal"),
     "idpgan.privacy": ("Event", "Guarantee", "Ledger", "PrivacyReport", "Relation", "Unit"),
@@ -20,6 +23,7 @@ NAMES = {
 PARAMETERS = {
     "idpgan.load_classifier": ("path",),
     "idpgan.load_generator": ("path",),
+    "idpgan.SyntheticDataset": ("path", "transform", "num", "seed"),
     "idpgan.publish.release": ("images", "method", "epsilon", "delta", "unit", "noise", "accept_unsound", "options"),
     "idpgan.publish.batched_svd": ("matrices", "rank"),
     "idpgan.continual.fast_diagonal": ("n",),
@@ -67,10 +71,37 @@ def test_every_publisher_has_its_row():
         assert (row.family, bool(row.reason)) == ("publisher", True)
 
 
-@pytest.mark.parametrize(
-    "name", ["attacks", "audit", "classify", "continual", "metrics", "models", "privacy", "publish", "synthesis"]
-)
-def test_a_lazy_room_lists_its_names(name):
-    assert name in dir(idpgan)
-    room = importlib.import_module(f"idpgan.{name}")
-    assert set(room.__all__) <= set(dir(room))
+PACKAGES = [
+    "idpgan",
+    *(found.name for found in pkgutil.walk_packages(idpgan.__path__, "idpgan.") if found.ispkg),
+]
+
+
+def told_to_type_checkers(package):
+    """Names that the ``if TYPE_CHECKING`` of a package imports."""
+    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_lists_and_has_all_that_it_promises(name):
+    package = importlib.import_module(name)
+    promised = set(getattr(package, "__all__", ()))
+    if "__getattr__" in vars(package):
+        promised |= told_to_type_checkers(package)
+        with pytest.raises(AttributeError, match="has no attribute 'frobnicate'"):
+            package.frobnicate  # noqa: B018
+    assert promised <= set(dir(package))
+    assert [missing for missing in sorted(promised) if not hasattr(package, missing)] == []
+
+
+def test_lazy_names_are_typed():
+    lazy = [name for name in PACKAGES if "__getattr__" in vars(importlib.import_module(name))]
+    assert len(lazy) > 8
+    for name in lazy:
+        package = importlib.import_module(name)
+        if hasattr(package, "__all__"):
+            defined = told_to_type_checkers(package) | {key for key in vars(package) if key in dir(package)}
+            assert set(package.__all__) <= defined, name

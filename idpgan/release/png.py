@@ -25,7 +25,7 @@ def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Return the pixels of an 8-bit PNG that somebody else made, uint8 (C, H, W).
 
     Refused is all that could carry something beside them: other chunks than head, pixels and end, bytes behind the end
-    or behind the packed pixels, an interlaced or indexed picture. Nothing larger than ``shape`` is unpacked.
+    or behind the packed pixels, a wrong checksum, an interlaced or indexed picture. Nothing larger than ``shape`` is unpacked.
 
     Raises:
         ValueError: Completes a sentence that begins with the file's name.
@@ -52,6 +52,8 @@ def _packed_pixels(content: bytes, head: bytes, shape: tuple[int, int, int]) -> 
         body = content[offset + 8 : offset + 8 + length]
         kinds.append(kind)
         data += [body] if kind == b"IDAT" else []
+        if content[offset + 8 + length : offset + 12 + length] != struct.pack(">I", zlib.crc32(kind + body)):
+            raise ValueError("is damaged, or holds more than pixels")
         if (kind == b"IHDR" and len(kinds) > 1) or (kind == b"IEND" and length):
             break
         offset += 12 + length

@@ -12,6 +12,7 @@ from idpgan.cli.faults import Terminated, sigterm_raises
 from idpgan.data.labels import attribute_classes
 from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS
+from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.release import export
 from tests.cli.test_commands import refused
 
@@ -153,3 +154,19 @@ def test_it_is_said_where_the_card_lies(run, finished_run, tmp_path, name, card)
     _, out, _ = run("sample", finished_run, "--num", 3, "--out", tmp_path / name)
     assert str(tmp_path / card) in out
     assert (tmp_path / card).is_file()
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, tmp_path):
+    unlabeled = tmp_path / "unlabeled"
+    save_generator(unlabeled, build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0))
+    cases = (
+        (finished_run, 0, {}, "--num 0 must be at least 1"),
+        (finished_run, 3, {"labels": [11]}, r"--labels \[11\]"),
+        (finished_run, 3, {"labels": []}, "--labels is empty"),
+        (unlabeled, 3, {"labels": [0]}, "this generator is unconditional"),
+        (finished_run, 3, {"soft_labels": True}, "has no teacher"),
+    )
+    for source, num, options, said in cases:
+        with pytest.raises(InputError, match=said):
+            export.export_samples(source, num, tmp_path / "out", KINDS, **options)
+    assert not (tmp_path / "out").exists()
