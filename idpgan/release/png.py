@@ -25,7 +25,8 @@ def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Return the pixels of an 8-bit PNG that somebody else made, uint8 (C, H, W).
 
     Refused is all that could carry something beside them: other chunks than head, pixels and end, bytes behind the end
-    or behind the packed pixels, a wrong checksum, an interlaced or indexed picture. Nothing larger than ``shape`` is unpacked.
+    or behind the packed pixels, a wrong checksum, an interlaced or indexed picture. Nothing larger than ``shape`` is
+    unpacked.
 
     Raises:
         ValueError: Completes a sentence that begins with the file's name.
