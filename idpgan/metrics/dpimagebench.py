@@ -21,7 +21,7 @@ from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.utility import ClassifierScore, check_sets, majority
+from idpgan.metrics.utility import ClassifierScore, UtilityResult, check_sets, majority
 from idpgan.models.initialize import torch_seed
 from idpgan.models.residual import ResidualNetwork, ResNet, ResNeXt, WideResNet, build_residual, check_sides
 from idpgan.progress import Progress, silent
@@ -76,38 +76,19 @@ SMALL = BenchmarkSettings(
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchmarkResult:
-    """What a set of images taught the three classifiers. Curator only: the test images are private.
+class BenchmarkResult(UtilityResult):
+    """What a set of images taught the three classifiers, in the benchmark's order. Curator only.
 
     Attributes:
-        scores: Of the three, in the benchmark's order; the held-back images that choose the epoch are generated ones.
-        seeds: Each gave every classifier other weights, another held-back part and another order.
         full: Whether networks and epochs are those of the benchmark.
-        num_images: Images under test, held-back ones included.
-        majority: Share of the most frequent class among the real test images.
-        images_digest: Hash of the images under test.
-        protocol: Name and version of how this was computed.
     """
 
-    scores: tuple[ClassifierScore, ...]
-    seeds: tuple[int, ...]
     full: bool
-    num_images: int
-    num_test: int
-    majority: float
-    images_digest: str
-    test_digest: str
-    protocol: str
 
     @property
     def best(self) -> ClassifierScore:
         """The best of the three on the real test images, as the published rows are: too high by that choice."""
         return max(self.scores, key=lambda score: score.mean)
-
-    @property
-    def chosen(self) -> ClassifierScore:
-        """The best of the three on the held-back generated images: chosen without the test images."""
-        return max(self.scores, key=lambda score: statistics.fmean(score.held_back_accuracies))
 
     @property
     def mean(self) -> float:
@@ -121,9 +102,7 @@ class BenchmarkResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        scores = [{**dataclasses.asdict(score), "mean": score.mean, "std": score.std} for score in self.scores]
-        summary = {"best": self.best.name, "chosen": self.chosen.name, "mean": self.mean, "std": self.std}
-        return {**dataclasses.asdict(self), "scores": scores, **summary}
+        return {**super().to_json(), "best": self.best.name, "mean": self.mean, "std": self.std}
 
 
 def benchmark_delta(num_private: int) -> float:

@@ -1,9 +1,10 @@
-"""What a method that trains a generator gives away: the same for all of them."""
+"""What methods that train a generator have in common: what they give away, and steps that cost nothing."""
 
 from __future__ import annotations
 
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
+from idpgan.privacy import Event, Noise
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
@@ -32,3 +33,19 @@ class GivesGenerator:
         if self.teacher is not None and self.candidates is not None:
             generator = generator.taught_by(balanced(self.teacher, generator), self.candidates)
         return GeneratorArtifact(generator, config.samples)
+
+
+class ReadsOnce:
+    """A method whose only private read is that of `prepare`: no step draws secret noise or costs anything."""
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """See `Method`."""
+        return ()
+
+    def step_event(self) -> None:
+        """See `Method`."""
+
+    def paid_ahead(self, step: int) -> tuple[Event, ...]:
+        """See `Method`."""
+        return ()

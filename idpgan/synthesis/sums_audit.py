@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,18 @@ def differing_totals(sums: CellSums) -> tuple[Tensor, Tensor]:
     return pair.data[differ], pair.neighbor[differ]
 
 
+def played_ratio(sums: CellSums) -> Callable[[Tensor, Noise], Tensor]:
+    """Return what plays the release: from who is there, bool (R,), to the log-likelihood ratio of each round, (R,)."""
+    absent, present = differing_totals(sums)
+    ratio = likelihood_ratio(sums.mechanism, sums.grid)(absent, present)
+
+    def play(there: Tensor, noise: Noise) -> Tensor:
+        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
+        return ratio(sums.grid.value(sums.mechanism(totals, noise)))
+
+    return play
+
+
 def _neighbors(sums: CellSums) -> Pair:
     axis = torch.zeros(sums.dimensions, dtype=torch.float64)
     axis[0] = 3.0
@@ -94,15 +108,11 @@ def taught_case(
         return sums_case(sums, request, claimed, method=method)
     if sums.unit is Unit.PERSON:
         return sums_case(sums, request, claimed, method=method, beside=(teaching.event,))
-    steps = teacher_steps(teaching)
-    absent, present = differing_totals(sums)
-    mechanism, grid = sums.mechanism, sums.grid
-    ratio = likelihood_ratio(mechanism, grid)(absent, present)
+    steps, of_sums = teacher_steps(teaching), played_ratio(sums)
 
     def play(there: Tensor, noise: Noise) -> Tensor:
         played = steps.play(there, noise)
-        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
-        played[:, 0] += ratio(grid.value(mechanism(totals, noise)))
+        played[:, 0] += of_sums(there, noise)
         return played
 
     return canary_case(method, steps, (sums.event, teaching.event), play, request, claimed)

@@ -39,7 +39,7 @@ from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFea
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy import Ledger, Noise, PrivacyReport, Unit
 from idpgan.privacy.sums import NORMS
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
 from idpgan.synthesis.aggregate.config import AggregateConfig, Config
@@ -48,7 +48,7 @@ from idpgan.synthesis.aggregate.evolved import chosen_population, images_of, vot
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
-from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.product import GivesGenerator, ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.method import CriticScores, NoCriticError, Stats
@@ -61,7 +61,7 @@ _BATCH = 1000  # images per call of the feature map
 _FEATURES = "features."  # of the names of what is released
 
 
-class IdpAggregate(GivesGenerator):
+class IdpAggregate(ReadsOnce, GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -272,18 +272,6 @@ class IdpAggregate(GivesGenerator):
             return
         target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
         self.critic = LinearCritic(target, config.average)
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """No step draws secret noise."""
-        return ()
-
-    def step_event(self) -> None:
-        """No step reads anything private."""
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """No step reads anything private."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """See `Method.step`: generate and embed, move the critic, then the generator by the same embedding."""

@@ -20,12 +20,12 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import GaussianGenerator
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy import Ledger, Noise, PrivacyReport, Unit
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts
 from idpgan.synthesis.gaussian.config import Config
 from idpgan.synthesis.gaussian.estimate import estimate_normals
 from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
-from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.product import GivesGenerator, ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.method import Stats
@@ -33,7 +33,7 @@ from idpgan.training.method import Stats
 __all__ = ["Config", "GaussianMoments", "Method"]
 
 
-class GaussianMoments(GivesGenerator):
+class GaussianMoments(ReadsOnce, GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -108,18 +108,6 @@ class GaussianMoments(GivesGenerator):
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
             self.teacher = teacher_of(released[TEACHER], shape, classes).to(self._device)
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """There are no steps."""
-        return ()
-
-    def step_event(self) -> None:
-        """There are no steps."""
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """There are no steps."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """There are no steps: `GaussianTraining.steps` is 0."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from idpgan.audit.cases import AuditCase, Entry, Request
 from idpgan.audit.run_facts import RunFacts
-from idpgan.audit.statistics import likelihood_ratio
 from idpgan.data.load import known_shape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.audit import released_sums
 from idpgan.synthesis.dp_gan.audit import Steps, canary_case, planned_steps, steps_of
 from idpgan.synthesis.hybrid.method import Config
-from idpgan.synthesis.sums_audit import differing_totals, teacher_steps
+from idpgan.synthesis.sums_audit import played_ratio, teacher_steps
 from idpgan.synthesis.teacher import Teaching, teaching_beside
 
 _SHARE = 0.1  # of epsilon for the release of sums, the default
@@ -33,14 +31,11 @@ def sums_and_steps_case(
     The steps are those of a run or of a plan; None as claim = what was asked for.
     """
     taught = None if teaching is None else teacher_steps(teaching)
-    absent, present = differing_totals(sums)
-    mechanism, grid = sums.mechanism, sums.grid
-    ratio = likelihood_ratio(mechanism, grid)(absent, present)
+    of_sums = played_ratio(sums)
 
     def play(there: Tensor, noise: Noise) -> Tensor:
         played = steps.play(there, noise)
-        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
-        played[:, 0] += ratio(grid.value(mechanism(totals, noise)))
+        played[:, 0] += of_sums(there, noise)
         if taught is not None:
             played[:, 0] += taught.play(there, noise)[:, 0]
         return played
