@@ -14,6 +14,7 @@ from idpgan.config import config_names, load_table, nearest_hint, packaged
 from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
+from idpgan.data.labels import names_people
 from idpgan.data.load import SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
@@ -177,6 +178,8 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     if None in bits(values):
         found = class_values(values)
         why = "keep those that you want; their names are released; images of others are null records"
+        if names_people(found, rows.person_names):
+            why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
     return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
 

@@ -141,3 +141,12 @@ def test_a_config_of_the_package_is_repeated_with_its_comments():
     for options in ({"method": "gaussian"}, {"data_root": Path("x")}):
         with pytest.raises(InputError, match="is a config of its own"):
             init("digits-gaussian", **options)
+
+
+@pytest.mark.parametrize(("people", "said"), [(("ann", "dee", "eva", "fay", "gus"), True), (tuple("vwxyz"), False)])
+def test_classes_that_are_people_are_said_to_be(tmp_path, people, said):
+    names = ("ann", "bo", "cy")
+    root = metadata(tmp_path, "file_name,who,person", lambda i: f"{names[i % 3]},{people[i % 5]}")
+    template = init(str(root))
+    assert template.table["data"]["classes"] == ["ann", "bo", "cy"]
+    assert ("a release calls them class-0" in template.text) is said
