@@ -23,6 +23,7 @@ from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.data.picture import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import read_plain, whole_folder, write_bytes_atomic
+from idpgan.memory import GIB, free_memory
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
@@ -150,28 +151,11 @@ def _beside(out: Path) -> tuple[Path, Path]:
 def _refuse_memory(generator: Generator, num: int) -> None:
     per_image = math.prod(generator.image_shape) * _BYTES_PER_NUMBER
     free = free_memory()
-    if num * per_image > free:
+    if free is not None and num * per_image > free:
         raise InputError(
-            f"--num {num:,} needs {num * per_image / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free: "
+            f"--num {num:,} needs {num * per_image / GIB:,.1f} GiB of memory, and {free / GIB:,.1f} GiB are free: "
             f"at most {free // per_image:,} images at once. Draw fewer, several times, each with another --seed."
         )
-
-
-def free_memory() -> int:
-    """Return how many bytes of memory this process may still take, as far as the system says so."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError):
-        pass  # not Linux
-    try:
-        group = Path("/sys/fs/cgroup")
-        most, used = ((group / f"memory.{name}").read_text(encoding="ascii") for name in ("max", "current"))
-        limits.append(max(0, int(most) - int(used)))
-    except (OSError, ValueError):
-        pass  # no control group, or no limit ("max")
-    return min(limits)
 
 
 def _refuse_folder_names(classes: Sequence[str]) -> None:
