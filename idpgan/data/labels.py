@@ -43,6 +43,14 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
             raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
 
 
+def numbered_by(images: Images, classes: Sequence[str]) -> Images:
+    """Return labeled images with the numbers that other classes, the set's own among them, give the same names."""
+    if images.labels is None:
+        return images
+    number = torch.tensor([classes.index(name) for name in images.classes], device=images.labels.device)
+    return dataclasses.replace(images, labels=number[images.labels], classes=tuple(classes))
+
+
 def names_people(classes: Sequence[str], person_names: Sequence[str]) -> bool:
     """Tell whether classes are people, by what is declared of both: names in common, or equally many.
 

@@ -22,6 +22,7 @@ from idpgan.data.labels import (
     check_label,
     labeled_by,
     names_people,
+    numbered_by,
     warn_of_names,
 )
 from idpgan.data.public import check_public_labels, count_public, draw_public
@@ -353,17 +354,11 @@ def _colored(images: Images, channels: int) -> Images:
     return images
 
 
-def _relabeled(part: Images, classes: tuple[str, ...]) -> Images:
-    """Number a part's labels by the classes of the whole set, which it may lack or order otherwise."""
-    if part.labels is None or not set(part.classes) <= set(classes):
-        return part
-    number = torch.tensor([classes.index(name) for name in part.classes])
-    return dataclasses.replace(part, labels=number[part.labels], classes=classes)
-
-
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape; refuse one that does not fit the others."""
-    part = _relabeled(_colored(part, images.image_shape[0]), images.classes)
+    part = _colored(part, images.image_shape[0])
+    if set(part.classes) <= set(images.classes):
+        part = numbered_by(part, images.classes)
     for name, found, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),
         ("the classes", part.classes, images.classes),

@@ -17,6 +17,7 @@ from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, to_uint8
+from idpgan.data.labels import numbered_by
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator
@@ -111,8 +112,7 @@ def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
             f"{path} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
             "Name the classes alike."
         )
-    number = torch.tensor([classes.index(name) for name in images.classes])
-    return Images(images.images, number[images.labels], classes)
+    return numbered_by(images, classes)
 
 
 def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:

@@ -73,10 +73,10 @@ class ResidualBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            *_convolution(channels_in, channels_out, 3, stride), *_convolution(channels_out, channels_out, 3, 1)[:-1]
+            *convolution(channels_in, channels_out, 3, stride), *convolution(channels_out, channels_out, 3, 1)[:-1]
         )
         same = channels_in == channels_out and stride == 1
-        shortcut = [] if same else _convolution(channels_in, channels_out, 1, stride)[:-1]
+        shortcut = [] if same else convolution(channels_in, channels_out, 1, stride)[:-1]
         self.shortcut = nn.Sequential(*shortcut)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,7 +84,8 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.residual(images) + self.shortcut(images))
 
 
-def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int) -> list[nn.Module]:
+def convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    """Return convolution, batch normalization and ReLU."""
     return [
         nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(channels_out),
@@ -98,15 +99,15 @@ def _stem(image_shape: tuple[int, int, int], channels_out: int) -> list[nn.Modul
     stride = 1
     while max(height, width) > _BODY_PX * stride:
         stride *= 2
-    return _convolution(channels, channels_out, max(3, 2 * stride - 1), stride)
+    return convolution(channels, channels_out, max(3, 2 * stride - 1), stride)
 
 
 def _cnn(image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
     """Three convolutions that halve the grid twice, then one hidden layer."""
     layers = [
         *_stem(image_shape, 32),
-        *_convolution(32, 64, 3, 2),
-        *_convolution(64, 64, 3, 2),
+        *convolution(32, 64, 3, 2),
+        *convolution(64, 64, 3, 2),
         nn.AdaptiveAvgPool2d(4),
     ]
     hidden = [nn.Flatten(), nn.Linear(64 * 4 * 4, _NUM_HIDDEN), nn.ReLU(inplace=True)]

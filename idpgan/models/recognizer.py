@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from idpgan.models.classifier import Classifier
+from idpgan.models.classifier import Classifier, convolution
 from idpgan.models.initialize import seeded_init
 
 _BODY_PX = 48  # the first convolution brings the longer side down to at most this
@@ -36,13 +36,13 @@ def build_recognizer(image_shape: tuple[int, int, int], num_people: int, *, seed
         stride *= 2
     with seeded_init(seed):
         body = nn.Sequential(
-            *_convolution(channels, 24, 2 * stride + 3, stride),
+            *convolution(channels, 24, 2 * stride + 3, stride),
             nn.MaxPool2d(3, 2, padding=1),
-            *_convolution(24, 48, 5),
+            *convolution(24, 48, 5),
             nn.MaxPool2d(3, 2, padding=1),
-            *_convolution(48, 64, 3),
-            *_convolution(64, 64, 3),
-            *_convolution(64, 64, 3),
+            *convolution(48, 64, 3),
+            *convolution(64, 64, 3),
+            *convolution(64, 64, 3),
             nn.AdaptiveMaxPool2d(_GRID),
             nn.Flatten(),
             nn.Dropout(_DROPOUT),
@@ -53,12 +53,3 @@ def build_recognizer(image_shape: tuple[int, int, int], num_people: int, *, seed
     nn.init.zeros_(recognizer.head.weight)
     nn.init.zeros_(recognizer.head.bias)
     return recognizer
-
-
-def _convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    """Convolution, batch normalization, ReLU."""
-    return [
-        nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(channels_out),
-        nn.ReLU(inplace=True),
-    ]

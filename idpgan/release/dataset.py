@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from idpgan.checks import typed, whole
 from idpgan.data import folder
 from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.data.labels import numbered_by
 from idpgan.data.picture import notebook_png
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
@@ -141,6 +142,4 @@ def _in_order(images: Images, counts: Any, path: Path) -> Images:
         return images
     if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
         raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
-    classes = tuple(counts)
-    number = torch.tensor([classes.index(name) for name in images.classes])
-    return Images(images.images, number[images.labels], classes)
+    return numbered_by(images, tuple(counts))
