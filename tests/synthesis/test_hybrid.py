@@ -183,3 +183,19 @@ def test_a_wrong_key_of_a_part_is_named():
 def test_the_registry_finds_it():
     assert load_method("hybrid").Config is Config
     assert load_method("hybrid").Method is Hybrid
+
+
+def test_a_teacher_beside_the_sums_is_paid_by_their_share_and_given_away_with_the_generator(tmp_path):
+    table = {"moments": 6, "fourier": 20, "metric_steps": [2], "teacher_share": 0.5, "candidates": 3}
+    config = config_of(aggregate=table, privacy={"epsilon": 8.0})
+    outcome, method = loop(tmp_path / "run", config, terms=config.ledger_terms())
+    assert outcome.ended == "finished"
+    sums, teacher, steps = method.ledger.events
+    assert (sums, teacher, steps) == config.planned_events(digits().shape)
+    assert 0.99 * 4 <= compose_epsilon([sums, teacher], DELTA) <= 4
+    assert max(compose_epsilon([part], DELTA) for part in (sums, teacher)) < 3.2  # control: each is a part of it
+    assert 0.97 * 8 <= method.privacy().proven.epsilon <= 8
+    _, again = loop(tmp_path / "run", config, terms=config.ledger_terms())
+    assert method.teacher is not None and method.candidates == 3
+    assert torch.equal(again.teacher.weight, method.teacher.weight)
+    assert again.ledger.events == method.ledger.events
