@@ -125,7 +125,7 @@ def _run_page(run: RunFolder, data_root: Path | None, progress: Progress) -> Pag
     told = _report_of(known)
     cap = None if known.audited is None else known.audited.get("result", {}).get("cap")
     config, released = known.config, known.stated
-    subtitle = f"Run {run.path.resolve().name}: {config.method.name} on {config.data.name}"
+    subtitle = f"Run {run.path.resolve().name}"
     if told is None:
         first, warning = _unreleased(known), ()
     else:
@@ -235,7 +235,8 @@ def _about(known: _Known) -> Part:
     unit, relation, _ = config.ledger_terms()
     sound = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
     facts = [("Method", f"{config.method.name} ({info.family}; {sound[info.sound]})")]
-    facts.append(("Data", f"{config.data.name}, read from {config.data.data_root}"))
+    where = "" if config.data.root is None else f", read from {config.data.root}"
+    facts.append(("Data", f"{config.data.name}{where}"))
     if stated is not None:
         document = stated.document
         facts.append(("Private images", f"N = {document['num_private']:,} (public)"))

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = 340, 190  # of the drawing, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 10, 28  # margins for the numbers
-_SIDE = 250  # of a ROC curve
+_ROC_HEIGHT = 300
 _LEAST_RATE = 1e-4  # ROC axes begin here at the latest
 
 
@@ -63,7 +63,7 @@ def roc_chart(
     rates = [rate for point in points for rate in point if rate > 0]
     floor = max(10 ** math.floor(math.log10(min(rates, default=0.1))), _LEAST_RATE)
     floor = min(floor, 0.1)
-    right, bottom = _SIDE - _RIGHT, _SIDE - _BOTTOM - 12
+    right, bottom = _WIDTH - _RIGHT, _ROC_HEIGHT - _BOTTOM - 14
 
     def share(rate: float) -> float:
         return 1 - math.log10(max(rate, floor)) / math.log10(floor)
@@ -76,7 +76,7 @@ def roc_chart(
 
     decades = [10.0**-power for power in range(round(-math.log10(floor)), -1, -1)]
     drawn = _axis_y(decades, place_y, right) + _axis_x(decades, place_x, bottom)
-    drawn.append(_text((_LEFT + right) / 2, _SIDE - 4, "false-positive rate", "middle"))
+    drawn.append(_text((_LEFT + right) / 2, _ROC_HEIGHT - 4, "false-positive rate", "middle"))
     drawn.append(_line("limit", place_x(floor), place_y(floor), place_x(1), place_y(1)))
     corners: list[Point] = []
     for (x, y), (following, _) in zip(points, [*points[1:], points[-1]], strict=True):  # a step: flat, then up
@@ -86,7 +86,7 @@ def roc_chart(
     if at is not None and interval is not None:
         low, high = interval
         drawn.append(_line("interval", place_x(at), place_y(low), place_x(at), place_y(high)))
-    return _svg(_SIDE, _SIDE, title, description, drawn)
+    return _svg(_WIDTH, _ROC_HEIGHT, title, description, drawn)
 
 
 def _svg(width: int, height: int, title: str, description: str, drawn: Sequence[Element]) -> str:

@@ -81,18 +81,19 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
     if not proven.finite:
         return ()
     record = _RECORDS.get(proven.unit, f"one {proven.unit}")
-    compared = (
-        "with and without it" if proven.relation is Relation.ZERO_OUT else "whether it or any other stands in its place"
-    )
     sure = 1 / (1 + math.exp(-proven.epsilon))
     factor = math.exp(proven.epsilon) if proven.epsilon < 700 else math.inf
     grown = f"{factor:,.3g}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e9 else f"{factor:.1e}"
-    aside = f", but for the probability δ = {delta_text(proven.delta)} of a failure" if proven.delta else ""
+    aside = f", except with a probability of about δ = {delta_text(proven.delta)}" if proven.delta else ""
+    either = (
+        f"Whether {record} is in the data or not"
+        if proven.relation is Relation.ZERO_OUT
+        else f"Whichever content {record} has"
+    )
     return (
-        f"Proven epsilon {epsilon_text(proven.epsilon)} says: whatever comes out of this release, {record} changes its "
-        f"probability at most by the factor e^ε = {grown}, {compared}{aside}. Somebody who held both for equally "
-        f"likely can be at most {_percent(sure)} sure afterwards. "
-        f"{_judged(proven.epsilon)}",
+        f"{either}, nothing that comes out of this release is more than e^ε = {grown} times as likely in one case as in "
+        f"the other{aside}. Somebody to whom both cases were equally likely can be at most {_percent(sure)} sure "
+        f"afterwards. {_judged(proven.epsilon)}",
     )
 
 
@@ -134,7 +135,7 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
         return "There is no audit, so nothing is known of how much of the proven epsilon an attack can really use."
     text = (
         f"Audited is a lower bound: an attack on neighbors that are constructed to be told apart showed an epsilon of "
-        f"at least {epsilon_text(audited.epsilon)} ({_plain(audited.basis)}). "
+        f"at least {epsilon_text(audited.epsilon)}. "
     )
     if audited.epsilon > proven.epsilon:
         return text + "It exceeds the proven epsilon: proof or code is wrong, or chance. Do not give this release away."
@@ -148,7 +149,7 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
             f"With so many runs no audit shows more than {cap:.2f}, so that much of the gap is the audit's, not the "
             "mechanism's. "
         )
-    return text + "An audit refutes or does not; it never proves a privacy."
+    return text + "An audit can refute a guarantee; it never proves one."
 
 
 def people(proven: Guarantee) -> Table | None:
@@ -156,7 +157,9 @@ def people(proven: Guarantee) -> Table | None:
     if proven.unit is not Unit.IMAGE or not proven.finite:
         return None
     groups = [(size, proven.for_group(size)) for size in _GROUPS]
-    rows = tuple((str(size), epsilon_text(each.epsilon), delta_text(each.delta)) for size, each in groups)
+    rows = tuple(
+        (str(size), epsilon_text(each.epsilon), delta_text(each.delta) if each.finite else "") for size, each in groups
+    )
     return Table("What is proven for a person who is on several images (group privacy)", ("images", "ε", "δ"), rows)
 
 

@@ -47,8 +47,7 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
         points = _series(rows, name)
         if points:
             low, high = min(y for _, y in points), max(y for _, y in points)
-            described = f"from {number(points[0][1])} to {number(points[-1][1])}, between {number(low)} and "
-            described += number(high)
+            described = f"{number(points[-1][1])} at the end, between {number(low)} and {number(high)} before"
             charts.append(Chart(name, line_chart(points, title=name, description=described), described))
     notes = ["Averages over the steps of a tick, some of them on private images without noise: no epsilon covers them."]
     if rows and not epsilons:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-GAP_PX = 2
+GAP_PX = 3
 _LEAST_SIDE = 40  # of one image as it is shown, px
 
 
@@ -21,8 +21,8 @@ class Picture:
 
     Attributes:
         uri: The PNG file as a data URI.
-        width: As it is shown, px: a whole multiple of its own width.
-        height: See ``width``.
+        width: Its own, px.
+        height: Its own, px.
         alt: What it shows.
         label: Beside it; empty = none.
     """
@@ -35,18 +35,20 @@ class Picture:
 
 
 def lay_out(images: Tensor, columns: int, *, alt: str, label: str = "") -> Picture:
-    """Lay uint8 images (N, C, H, W), N >= 1, C = 1 or 3, out row by row, with transparent gaps."""
-    num, channels, height, width = images.shape
+    """Lay uint8 images (N, C, H, W), N >= 1, C = 1 or 3, out row by row, with transparent gaps, small ones enlarged."""
+    num, channels = images.shape[:2]
+    factor = max(1, -(-_LEAST_SIDE // max(images.shape[2:])))
+    enlarged = images.cpu().repeat_interleave(factor, 2).repeat_interleave(factor, 3).numpy()
+    height, width = enlarged.shape[2:]
     rows = -(-num // columns)
     canvas = np.zeros((rows * (height + GAP_PX) - GAP_PX, columns * (width + GAP_PX) - GAP_PX, channels + 1), np.uint8)
-    for index, image in enumerate(images.cpu().numpy()):
+    for index, image in enumerate(enlarged):
         top, left = (index // columns) * (height + GAP_PX), (index % columns) * (width + GAP_PX)
         canvas[top : top + height, left : left + width, :channels] = image.transpose(1, 2, 0)
         canvas[top : top + height, left : left + width, channels] = 255
     buffer = io.BytesIO()
     Image.fromarray(canvas).save(buffer, format="PNG", optimize=True)
-    factor = max(1, -(-_LEAST_SIDE // max(height, width)))
-    return Picture(_uri(buffer.getvalue()), canvas.shape[1] * factor, canvas.shape[0] * factor, alt, label)
+    return Picture(_uri(buffer.getvalue()), canvas.shape[1], canvas.shape[0], alt, label)
 
 
 def by_class(
