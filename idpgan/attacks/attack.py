@@ -58,7 +58,7 @@ class Outcome:
     scores: tuple[Tensor, Tensor] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; "roc" are points (false-positive rate, true-positive rate) to draw the curve from."""
+        """Return a JSON-able dict; "roc" are points (false-positive rate, true-positive rate) of the curve."""
         facts = {"access": self.attack.access, "paper": self.attack.paper, "seconds": round(self.seconds, 2)}
         curve = {} if self.scores is None else {"roc": thinned_curve(*self.scores)}
         return {**facts, "skipped": self.skipped, **(self.result.to_json() if self.result else {}), **curve}

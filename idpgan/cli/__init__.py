@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,14 +27,31 @@ from idpgan.cli.train import train
 from idpgan.cli.verify import verify
 from idpgan.errors import InputError
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"idpgan {importlib.metadata.version('idpgan')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="idpgan",
-    help="Publish and generate images under differential privacy: claimed, proven and audited.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Publish and generate images under differential privacy: claimed, proven and audited."""
+
+
 _COMMANDS = (
     prepare, init, train, sample, evaluate, attack, audit, report, publish, stream, methods, verify, doctor,
 )  # fmt: skip

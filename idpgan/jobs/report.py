@@ -82,7 +82,9 @@ def _refuse_foreign(path: Path) -> None:
     refuse_closed(path, f"the report {path}")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"{path} is no plain file. Move it away.")
-    if path.exists() and f'content="{FORMAT.split()[0]} report' not in path.read_bytes()[:2000].decode("utf-8", "replace"):
+    if path.exists() and f'content="{FORMAT.split()[0]} report' not in path.read_bytes()[:2000].decode(
+        "utf-8", "replace"
+    ):
         raise InputError(f"{path} exists and is no report of idpgan. Move it away.")
 
 
@@ -240,7 +242,9 @@ def _about(known: _Known) -> Part:
     if stated is not None:
         document = stated.document
         facts.append(("Private images", f"N = {document['num_private']:,} (public)"))
-        facts.append(("Public images", f"{document['num_public']:,}" + ("; no protection at all" * bool(document["num_public"]))))
+        facts.append(
+            ("Public images", f"{document['num_public']:,}" + ("; no protection at all" * bool(document["num_public"])))
+        )
     elif known.shape is not None:
         facts.append(("Private images", f"N = {known.shape.num_private:,} (public)"))
     if known.image_shape is not None:
@@ -385,7 +389,7 @@ def _attacks(known: _Known) -> Part:
     if not known.run.attack.is_file() and known.config.data.holdout_share == 0:
         return Part(
             *titles,
-            missing="The run has no holdout, so there are no images that it never saw to compare with. Train again with:",
+            missing="The run has no holdout: there are no images that it never saw to compare with. Train again with:",
             command=f"idpgan train {shlex.quote(str(known.run.config))} data.holdout_share=0.1",
         )
     return _result(known, "attack", attack.FORMAT, attack_part, titles, "attack")

@@ -91,8 +91,8 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
         else f"Whichever content {record} has"
     )
     return (
-        f"{either}, nothing that comes out of this release is more than e^ε = {grown} times as likely in one case as in "
-        f"the other{aside}. Somebody to whom both cases were equally likely can be at most {_percent(sure)} sure "
+        f"{either}, nothing that comes out of this release is more than e^ε = {grown} times as likely in one case as "
+        f"in the other{aside}. Somebody to whom both cases were equally likely can be at most {_percent(sure)} sure "
         f"afterwards. {_judged(proven.epsilon)}",
     )
 
@@ -121,8 +121,10 @@ def _upper(report: PrivacyReport) -> str:
     if math.isclose(claimed.epsilon, proven.epsilon, rel_tol=_AGREE):
         return f"{start}Here they agree, but for the rounding of the noise. {said}"
     if proven.epsilon < claimed.epsilon:
-        return f"{start}Here more is proven than was claimed: the budget was not spent to its end, or the claim counts "\
+        return (
+            f"{start}Here more is proven than was claimed: the budget was not spent to its end, or the claim counts "
             f"more loosely. {said}"
+        )
     return f"{start}Here the proof is weaker than the claim, and what holds is the proof. {said}"
 
 
@@ -132,6 +134,8 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
     if audited is None:
         if not proven.finite and claimed is None:
             return "There is no audit, since there is no guarantee that it could refute."
+        if not proven.finite:
+            return "There is no audit, so nothing is known of how far the claim is wrong."
         return "There is no audit, so nothing is known of how much of the proven epsilon an attack can really use."
     text = (
         f"Audited is a lower bound: an attack on neighbors that are constructed to be told apart showed an epsilon of "
@@ -200,7 +204,9 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
         rows.append((left, f"{len(events) - _MOST_ROWS:,} more kinds of charges", "", "", epsilon_text(so_far)))
     at = f"δ = {delta_text(spending.delta)}"
     table = Table(
-        f"Every charge, at {at}", ("charge", "what was read, and how", "when", "ε of one alone", "ε so far"), tuple(rows)
+        f"Every charge, at {at}",
+        ("charge", "what was read, and how", "when", "ε of one alone", "ε so far"),
+        tuple(rows),
     )
     notes = [
         "A charge is made durable before the read that it pays for. The ledger keeps the order of the charges, not the "
@@ -223,7 +229,7 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
 
 def _when(spending: Spending, last: int) -> str:
     if spending.prepared is None:
-        return "in this order"
+        return "in this order, each before its read"
     return "before the first step" if last <= spending.prepared else "in training"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a page: PNG files inside it, with clear gaps between images, so that they suit a light and a dark page."""
+"""Pictures of a page: PNG files inside it, with clear gaps between images, which suit a light and a dark page."""
 
 from __future__ import annotations
 
