@@ -128,16 +128,13 @@ def _run_page(run: RunFolder, data_root: Path | None, progress: Progress) -> Pag
     cap = None if known.audited is None else known.audited.get("result", {}).get("cap")
     config, released = known.config, known.stated
     subtitle = f"Run {run.path.resolve().name}"
-    if told is None:
-        first, warning = _unreleased(known), ()
-    else:
-        first, warning = why(told, cap if isinstance(cap, int | float) else None), alarm(told)
+    words = _unreleased(known) if told is None else why(told, cap if isinstance(cap, int | float) else None)
     return Page(
         title=f"{config.method.name} on {config.data.name}",
         subtitle=subtitle + (f", {released.document['num_private']:,} private images" if released else ""),
-        alarm=warning,
+        alarm=() if told is None else alarm(told),
         figures=() if told is None else figures(told),
-        why=first,
+        why=words,
         parts=(
             _about(known),
             _ledger(known),

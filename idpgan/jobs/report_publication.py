@@ -111,7 +111,8 @@ def _books(found: Mapping[str, Any], stated: Stated) -> Part:
     charges = ledger_part(spending, stated.report.proven)
     books = found.get("ledger")
     notes = tuple(note for note in charges.notes if not note.startswith("Read from"))
-    text, tables = (), charges.tables
+    text: tuple[str, ...] = ()
+    tables = charges.tables
     try:
         if books is not None:
             total = books["total"]

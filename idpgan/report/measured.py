@@ -53,7 +53,7 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
     if rows and not epsilons:
         notes.insert(0, "The proven epsilon is infinite from the first read on, so there is no curve of it.")
     seconds = rows[-1].get("seconds") if rows else None
-    text = ()
+    text: tuple[str, ...] = ()
     if isinstance(seconds, int | float):
         text = (f"{rows[-1]['step']:,} steps in {_duration(seconds)}.",)
     return Part("curves", "Training curves", text=text, charts=tuple(charts), notes=tuple(notes))
@@ -154,19 +154,18 @@ def _fidelity(found: Mapping[str, Any]) -> Table | None:
         (
             named[name],
             f"{result['fid']:.2f}",
-            f"{result['kid']:.4f}",
+            f"{result['kid']:.4f} ± {result['kid_std']:.4f}",
             *(f"{result[key]:.3f}" for key in ("precision", "recall", "density", "coverage")),
         )
         for name, result in results.items()
     )
     first = next(iter(results.values()))
     caption = (
-        f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real images, features of {first['network']}; "
-        "the second row shows how far real images are from real ones"
-        if len(results) > 1
-        else f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real images, features of "
-        f"{first['network']}; without an interval"
+        f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real images, features of {first['network']}"
     )
+    caption += "; KID ± its standard deviation over subsets, the others have no interval"
+    if len(results) > 1:
+        caption += "; the second row shows how far real images are from real ones"
     return Table(caption, ("", "FID ↓", "KID ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑"), rows)
 
 
