@@ -324,7 +324,9 @@ def _drawn(known: _Known) -> Gallery:
     labels = torch.arange(shown * (8 if shown > 4 else 16)) % shown if shown else None
     images = to_uint8(generator.sample(48 if labels is None else len(labels), labels=labels, seed=0))
     pictures = by_class(images, labels, generator.classes, what="generated images")
-    return Gallery("Generated", tuple(pictures), "Drawn from the released generator with seed 0: covered by epsilon.")
+    private = known.stated is not None and known.stated.report.private
+    covered = "covered by the proven epsilon" if private else "NOT private"
+    return Gallery("Generated", tuple(pictures), f"Drawn from the released generator with seed 0: {covered}.")
 
 
 def _real(known: _Known, progress: Progress) -> tuple[Gallery | None, str | None]:
@@ -344,7 +346,7 @@ def _real(known: _Known, progress: Progress) -> tuple[Gallery | None, str | None
     pictures = by_class(private.images, private.labels, private.classes, what="real private images")
     unchecked = "" if expected is not None else " Without state/ it is not known that these are the run's own data."
     caption = f"The first ones, read for this page without a charge.{unchecked}"
-    return Gallery("Real", tuple(pictures), caption, private=True), None
+    return Gallery("Real: private, nothing protects them here", tuple(pictures), caption, private=True), None
 
 
 def _curves(known: _Known) -> Part:

@@ -95,7 +95,7 @@ def _about(settings: Settings, stated: Stated, shape: tuple[int, int, int]) -> P
         ("Images", f"N = {settings.num_private:,} (public)"),
         ("Size", f"{height} x {width} pixels, {'grey' if channels == 1 else 'color'}"),
         ("Protected unit", f"one {stated.unit}, {stated.relation}"),
-        ("Options", ", ".join(f"{key} = {value}" for key, value in options.items()) or "none"),
+        ("Options", ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None) or "defaults"),
     ]
     return Part(
         "about",
@@ -132,7 +132,7 @@ def _books(found: Mapping[str, Any], stated: Stated) -> Part:
 def _publications(books: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple(
         (
-            str(each["date"]),
+            str(each["date"]).replace("T", " ").replace("+00:00", " UTC"),
             str(each["method"]),
             str(each["events"][0]["unit"]),
             epsilon_text(number_from_json(each["epsilon"])),
@@ -163,7 +163,12 @@ def _images(sheet: Path, shape: tuple[int, int, int], num: int) -> Part:
         heading,
         galleries=(
             Gallery("Released", (released,), f"The first {shown} of {num:,}."),
-            Gallery("Originals", (real,), "The same images, in the same places; from contact.png.", private=True),
+            Gallery(
+                "Originals: private, nothing protects them here",
+                (real,),
+                "The same images in the same places, from contact.png.",
+                private=True,
+            ),
         ),
     )
 

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = 340, 190  # of the drawing, in its own units
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 10, 28  # margins for the numbers
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 18, 10, 28  # margins for the numbers
 _ROC_HEIGHT = 300
 _LEAST_RATE = 1e-4  # ROC axes begin here at the latest
 

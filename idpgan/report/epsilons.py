@@ -13,7 +13,7 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.report.page import Figure, Part, Table
 
 _RECORDS = {
-    Unit.IMAGE: "one image with its label",
+    Unit.IMAGE: "one image",
     Unit.PERSON: "all images of one person",
     Unit.COLUMN: "one column of one image",
     Unit.PIXEL: "one pixel of one image",
@@ -109,8 +109,7 @@ def _upper(report: PrivacyReport) -> str:
     said = f"Our accountant's reason: {_plain(report.reason)}."
     if claimed is None:
         return f"Nobody claims an epsilon for this method, so there is nothing to compare the proof with. {said}"
-    start = f"Claimed is what is stated or asked for ({_plain(claimed.basis)}); proven is what follows from the noise "
-    start += "that was really added. "
+    start = "Claimed is what is stated or asked for; proven is what follows from the noise that was really added. "
     if not proven.finite:
         return f"{start}Here nothing follows, so the claim of {epsilon_text(claimed.epsilon)} is unsupported. {said}"
     if claimed.unit != proven.unit or claimed.relation != proven.relation:
@@ -190,7 +189,8 @@ class Spending:
 
 def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
     """Return the charges with their prices, in order."""
-    rows, before = [], 0
+    rows: list[tuple[str, ...]] = []
+    before = 0
     events = list(spending.events)
     for place, event in enumerate(events[:_MOST_ROWS]):
         first, before = before + 1, before + event.count
@@ -202,12 +202,10 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
         left = f"{before + 1:,} to {count(events):,}"
         so_far = compose_epsilon(events, spending.delta)
         rows.append((left, f"{len(events) - _MOST_ROWS:,} more kinds of charges", "", "", epsilon_text(so_far)))
-    at = f"δ = {delta_text(spending.delta)}"
-    table = Table(
-        f"Every charge, at {at}",
-        ("charge", "what was read, and how", "when", "ε of one alone", "ε so far"),
-        tuple(rows),
-    )
+    head: tuple[str, ...] = ("charge", "what was read, and how", "when", "ε of one alone", "ε so far")
+    if spending.prepared is None:
+        head, rows = (*head[:2], *head[3:]), [(*row[:2], *row[3:]) for row in rows]
+    table = Table(f"Every charge, at δ = {delta_text(spending.delta)}", head, tuple(rows))
     notes = [
         "A charge is made durable before the read that it pays for. The ledger keeps the order of the charges, not the "
         "clock.",
@@ -229,7 +227,7 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
 
 def _when(spending: Spending, last: int) -> str:
     if spending.prepared is None:
-        return "in this order, each before its read"
+        return ""
     return "before the first step" if last <= spending.prepared else "in training"
 
 

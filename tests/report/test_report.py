@@ -96,7 +96,7 @@ def test_private_images_are_marked_and_everything_else_is_not(whole):
     text = read(whole.path)
     marked = text.index('class="gallery private"')
     assert text.index("generated images of class") < marked < text.index("real private images of class")
-    assert text.count("Nothing protects them here") == 1
+    assert text.count("nothing protects them here") == 1
 
 
 def test_without_the_data_the_part_says_so(copy):
@@ -218,7 +218,7 @@ def test_a_publication_has_its_originals_errors_and_books(published):
     assert text.index("6 released images") < text.index('class="gallery private"') < text.index("the 6 originals")
     books = json.loads((published.parent / "faces.ledger.json").read_text())["publications"]
     for publication in books:
-        assert f"{publication['date']} {publication['method']}" in page.text
+        assert f"{publication['date'][:10]} {publication['date'][11:19]} UTC {publication['method']}" in page.text
     assert "All publications of the folder together: epsilon 4" in page.text
     mean = json.loads((published / "curator" / "report.json").read_text())["mean"]["mse"]
     assert f"mean squared error {mean:.3g}" in page.text
