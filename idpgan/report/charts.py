@@ -29,7 +29,7 @@ def line_chart(
     steps, values = [x for x, _ in points], [y for _, y in points]
     shown = [*values, *([] if limit is None else [limit]), *([0.0] if from_zero else [])]
     low, high = _room(min(shown), max(shown))
-    low = 0.0 if from_zero else low
+    low = 0.0 if from_zero and min(shown) == 0 else low
     first, last = (0.0, max(steps)) if max(steps) > 0 else (0.0, 1.0)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
