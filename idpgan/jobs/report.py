@@ -254,7 +254,7 @@ def _about(known: _Known) -> Part:
     facts.append(("Protected unit", f"one {unit}, {relation}"))
     kind = "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"
     facts.append(("Released", kind))
-    facts.append(("Steps", f"{config.training.steps:,} asked for, batches of {config.training.batch_size:,}"))
+    facts.append(("Steps", f"{config.training.steps:,} asked for"))
     nulls = _null_records(known.run)
     if nulls:
         facts.append(("Null records", f"{nulls:,} files could not be used and count in N (log.txt has the reasons)"))
