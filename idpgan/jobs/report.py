@@ -44,6 +44,7 @@ from idpgan.training.config import RunConfig
 from idpgan.training.stats import read_stats
 
 _MOST_BYTES = 1 << 27  # of a result file
+_HEAD_BYTES = 1000  # of a page, in which its format stands
 _SHOWN_CLASSES = 16
 _OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what a foreign result file may raise
 
@@ -82,10 +83,8 @@ def _refuse_foreign(path: Path) -> None:
     refuse_closed(path, f"the report {path}")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"{path} is no plain file. Move it away.")
-    if path.exists() and f'content="{FORMAT.split()[0]} report' not in path.read_bytes()[:2000].decode(
-        "utf-8", "replace"
-    ):
-        raise InputError(f"{path} exists and is no report of idpgan. Move it away.")
+    if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
+        raise InputError(f"{path} exists and is no report of this version of idpgan. Move it away.")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "img", "br"}
+VOID = {"meta", "link", "img"}
 
 
 class Parsed(HTMLParser):
