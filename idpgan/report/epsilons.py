@@ -58,12 +58,12 @@ def alarm(report: PrivacyReport) -> tuple[str, ...]:
     if not report.proven.finite:
         return (
             "Nothing is proven of this release: the proven epsilon is infinite.",
-            f"{_sentence(report.reason)} Whoever may not see the private images must not get it either.",
+            f"Why: {_plain(report.reason)}. Whoever may not see the private images must not get it either.",
         )
     if not report.private:
         return (
             "This release is not private, although its epsilon is finite.",
-            f"{_sentence(report.reason)} Whoever knows the noise can subtract it.",
+            f"Why: {_plain(report.reason)}. Whoever knows the noise can subtract it.",
         )
     return ()
 
@@ -258,8 +258,3 @@ def _percent(share: float) -> str:
 
 def _plain(text: str) -> str:
     return text.strip().removesuffix(".")
-
-
-def _sentence(text: str) -> str:
-    text = _plain(text)
-    return f"{text[:1].upper()}{text[1:]}."
