@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.attacks.evaluate import AttackResult, evaluate_scores
+from idpgan.attacks.evaluate import AttackResult, evaluate_scores, thinned_curve
 from idpgan.attacks.knowledge import Knowledge, Membership, joined
 from idpgan.data.images import Images
 from idpgan.progress import Progress, renamed, silent
@@ -58,9 +58,10 @@ class Outcome:
     scores: tuple[Tensor, Tensor] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
+        """Return a JSON-able dict; "roc" are points (false-positive rate, true-positive rate) of the curve."""
         facts = {"access": self.attack.access, "paper": self.attack.paper, "seconds": round(self.seconds, 2)}
-        return {**facts, "skipped": self.skipped, **(self.result.to_json() if self.result else {})}
+        curve = {} if self.scores is None else {"roc": thinned_curve(*self.scores)}
+        return {**facts, "skipped": self.skipped, **(self.result.to_json() if self.result else {}), **curve}
 
 
 def run_attack(

@@ -181,6 +181,18 @@ def roc_curve(members: Scores, non_members: Scores) -> tuple[np.ndarray, np.ndar
     return np.concatenate([[0.0], rates[0]]), np.concatenate([[0.0], rates[1]])
 
 
+def thinned_curve(members: Scores, non_members: Scores, most: int = 200) -> list[tuple[float, float]]:
+    """Return at most ``most`` points (false-positive rate, true-positive rate) of `roc_curve`, for a drawing.
+
+    The false-positive rates are spread evenly on a logarithmic scale. Each point lies on the curve: between two of them
+    the curve is nowhere below the first.
+    """
+    false, true = roc_curve(members, non_members)
+    wanted = np.concatenate([[0.0], np.geomspace(1 / max(len(non_members), 2), 1.0, most - 1)])
+    index = np.unique(np.searchsorted(false, wanted * (1 + 1e-9), side="right") - 1)
+    return [(round(float(false[i]), 6), round(float(true[i]), 6)) for i in index]
+
+
 def _checked(scores: Scores, what: str) -> np.ndarray:
     try:
         values = scores.detach().cpu().numpy() if isinstance(scores, Tensor) else np.asarray(scores)

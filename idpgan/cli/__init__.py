@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,26 +15,47 @@ from idpgan.cli.attack import attack
 from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
-from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
+from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, say, sigterm_raises
 from idpgan.cli.init import init
 from idpgan.cli.methods import methods
 from idpgan.cli.prepare import prepare
 from idpgan.cli.publish import publish
+from idpgan.cli.report import report
 from idpgan.cli.sample import sample
 from idpgan.cli.stream import stream
 from idpgan.cli.train import train
 from idpgan.cli.verify import verify
 from idpgan.errors import InputError
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"idpgan {importlib.metadata.version('idpgan')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="idpgan",
-    help="Publish and generate images under differential privacy: claimed, proven and audited.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, init, train, sample, evaluate, attack, audit, publish, stream, methods, verify, doctor):
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Publish and generate images under differential privacy: claimed, proven and audited."""
+
+
+_COMMANDS = (
+    prepare, init, train, sample, evaluate, attack, audit, report, publish, stream, methods, verify, doctor,
+)  # fmt: skip
+for command in _COMMANDS:
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
@@ -68,9 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = app(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
         what = error.format_message().rstrip(".") or "A command is missing"  # after the help, where nothing was given
-        code = report(f"{what}. See --help.", BAD)
+        code = say(f"{what}. See --help.", BAD)
     except InputError as error:
-        code = report(str(error), BAD)
+        code = say(str(error), BAD)
     except MachineError as fault:
-        code = report(str(fault), fault.code)
+        code = say(str(fault), fault.code)
     sys.exit(flush_output() or code)

@@ -91,7 +91,10 @@ def _print(report: AttackReport) -> None:
     for found in report.outcomes:
         result = found.result
         if result is not None:
-            rates = ["-" if rate is None else f"{rate:.2%}" for rate in result.tpr_at_fpr.values()]
+            rates = [
+                "-" if rate is None else f"{rate:.2%}" if rate < 0.1 else f"{rate:.1%}"
+                for rate in result.tpr_at_fpr.values()
+            ]
             low, high = result.auc_interval
             precision = "-" if result.precision is None else f"{result.precision:.3f}"
             table.add_row(found.attack.name, f"{result.auc:.3f} [{low:.3f}, {high:.3f}]", precision, *rates)

@@ -104,7 +104,7 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.splitlines()))
 
 
-def report(message: str, code: int) -> int:
+def say(message: str, code: int) -> int:
     """Print one line on stderr, if anybody still reads it; return the exit code."""
     with contextlib.suppress(OSError, ValueError):
         print(f"idpgan: {one_line(message)}", file=sys.stderr, flush=True)
@@ -136,5 +136,5 @@ def flush_output() -> int:
         with contextlib.suppress(OSError, ValueError):  # else Python tries again at its end, and prints a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fault = explain(error)
-        return report(str(fault), fault.code) if fault else BAD
+        return say(str(fault), fault.code) if fault else BAD
     return 0

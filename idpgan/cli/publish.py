@@ -120,10 +120,13 @@ def _total(quoted: Quote) -> str:
 
 
 def _next(done: Published) -> list[str]:
-    """Say where everything lies and what comes next."""
-    means = ", ".join(f"{name} {value:.4g}" for name, value in done.means.items())
+    """Say where everything lies, how far it is from the originals, what is proven of it, and what comes next."""
+    means = [f"  {name.replace('_', ' '):<19} {value:.4g}" for name, value in done.means.items()]
+    out = done.release.parent
     return [
-        f"To give away: {done.release}   Curator only: {done.curator} ({means})",
-        f"Next: idpgan verify {done.release}",
+        f"To give away: {done.release}   Curator only: {done.curator}",
+        "Curator only, means over the images:",
+        *means,
         f"Look at: {done.curator / 'contact.png'}",
+        f"Proven: {done.quote.report.proven}. Next: idpgan verify {done.release}, idpgan report {out}",
     ]

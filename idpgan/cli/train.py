@@ -15,6 +15,7 @@ from idpgan.progress import shown
 
 if TYPE_CHECKING:
     from idpgan.jobs import Finished, Plan
+    from idpgan.privacy.guarantee import PrivacyReport
 
 
 def train(
@@ -102,13 +103,37 @@ def _report(finished: Finished, as_json: bool) -> None:
                 "ended": finished.outcome.ended,
                 "step": finished.outcome.step,
                 "release": str(run.release) if finished.released else None,
+                "privacy": finished.privacy.to_json() if finished.privacy else None,
+                "warning": finished.warning,
             }
         )
     else:
         print(finished.outcome.message)
-        if finished.released:
-            print(f"To give away: {run.release}   Curator only: the rest of {run.path}")
-            shown = [run.release / name for name in ("samples.png", "README.md") if (run.release / name).is_file()]
-            print(f"Look at: {' and '.join(map(str, shown))}")
+        if finished.privacy is not None:
+            print("\n".join(_ending(finished, finished.privacy)))
     if finished.outcome.ended == "interrupted":
         raise typer.Exit(TERMINATED if finished.outcome.signal == "SIGTERM" else INTERRUPTED)
+
+
+def _ending(finished: Finished, privacy: PrivacyReport) -> list[str]:
+    """Say where everything lies, what is proven of it, and what comes next."""
+    from idpgan.release.generator import SAMPLES
+
+    run = finished.run
+    lines = [f"To give away: {run.release}   Curator only: the rest of {run.path}"]
+    draws = (run.release / SAMPLES).is_file()
+    looked_at = [run.release / name for name in (SAMPLES, "README.md") if (run.release / name).is_file()]
+    lines.append(f"Look at: {' and '.join(map(str, looked_at))}")
+    if finished.warning is not None:
+        lines.append(f"Warning: {finished.warning}")
+    if not privacy.private:
+        lines.append(f"NOT PRIVATE: {privacy.reason}")
+    next_ones = ["sample", "evaluate", "attack", "audit", "report"]
+    left_out = {"sample": not draws, "attack": not finished.attackable, "audit": _nothing_claimed(privacy)}
+    words = [word for word in next_ones if not left_out.get(word)]
+    lines.append(f"Proven: {privacy.proven}. Next: idpgan {', '.join(words[:-1])} or {words[-1]} {run.path}")
+    return lines
+
+
+def _nothing_claimed(privacy: PrivacyReport) -> bool:
+    return privacy.claimed is None and not privacy.proven.finite

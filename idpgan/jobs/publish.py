@@ -51,7 +51,7 @@ from idpgan.release.outputs import refuse_closed
 BEST = "best"
 REPORT, SHEET = "report.json", "contact.png"
 FORMAT = "idpgan publication 1"
-_SHOWN, _COLUMNS = 32, 8  # pairs on the contact sheet; pictures in a row
+SHOWN, COLUMNS = 32, 8  # pairs on the contact sheet; pictures in a row
 _SSIM_LEAST = 11  # pixels a side
 _BYTES_PER_PIXEL = 24  # while it is published: bytes, float32, and the noisy grid with its noise
 _GROUPS = (1, 2, 5, 10)  # images of one person, as examples
@@ -225,7 +225,7 @@ def publish(order: Order, progress: Progress = silent) -> Published:
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], total=ledger.total(Unit(order.unit)))
         released = _release(done, originals)
         released.write(part / "release", data=order.name if order.keep_names else "images", names=done.names)
-        means = _write_curator(part / "curator", done, originals, released)
+        means = _write_curator(part / "curator", done, originals, released, ledger)
     return Published(done, order.out / "release", order.out / "curator", means)
 
 
@@ -359,7 +359,9 @@ def _release(quoted: Quote, originals: Tensor) -> Release:
     return released
 
 
-def _write_curator(target: Path, quoted: Quote, originals: Tensor, released: Release) -> dict[str, float]:
+def _write_curator(
+    target: Path, quoted: Quote, originals: Tensor, released: Release, ledger: FolderLedger
+) -> dict[str, float]:
     """Write what is computed from the originals without noise: the contact sheet and the errors; return their means."""
     pixels = released.to_uint8().reshape(originals.shape)
     columns = {
@@ -386,11 +388,16 @@ def _write_curator(target: Path, quoted: Quote, originals: Tensor, released: Rel
         "curator_only": "computed from the private images without noise: covered by no epsilon",
         "mean": means,
         "notes": list(released.notes),
+        "ledger": {
+            "path": str(ledger.path),
+            "publications": [publication.to_json() for publication in ledger.publications],
+            "total": quoted.total.to_json(),
+        },
         "images": rows,
     }
-    pairs = torch.stack([originals[:_SHOWN], pixels[:_SHOWN]], dim=1).flatten(0, 1)
+    pairs = torch.stack([originals[:SHOWN], pixels[:SHOWN]], dim=1).flatten(0, 1)
     target.mkdir(mode=PRIVATE_FOLDER)
-    sheet = png_bytes(make_grid(pairs, min(len(pairs), _COLUMNS)))
+    sheet = png_bytes(make_grid(pairs, min(len(pairs), COLUMNS)))
     write_bytes_atomic(target / SHEET, sheet, mode=PRIVATE_FILE)
     write_text_atomic(target / REPORT, json.dumps(content, indent=1, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     return means

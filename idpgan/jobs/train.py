@@ -22,7 +22,7 @@ from idpgan.jobs.origin import with_origin
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit, number_to_json
+from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import GivesAway
@@ -114,11 +114,20 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended without an error; after an interruption it is not ``released``, that is, has no ``release/``."""
+    """A run that ended without an error; after an interruption it is not ``released``, that is, has no ``release/``.
+
+    Attributes:
+        privacy: The three numbers of what was released; None where nothing was.
+        warning: Says that the result must be noise; None where it need not.
+        attackable: Whether there are images that it never saw, to attack it with.
+    """
 
     run: RunFolder
     outcome: Outcome
     released: bool
+    privacy: PrivacyReport | None = None
+    warning: str | None = None
+    attackable: bool = True
 
 
 def start(config: RunConfig, out: Path | None = None, progress: Progress = silent) -> Finished:
@@ -241,4 +250,7 @@ def _train(
             artifact, settings = method.artifact(config.release), RunSettings.of(config, split.shape)
             write_release(run.release, artifact, settings, method.privacy(), ledger.events)
         append_line(run.log, outcome.message)
-    return Finished(run, outcome, released)
+    signal = config.signal_to_noise(split.shape)
+    warning = None if signal is None else signal.warning
+    privacy = method.privacy() if released else None
+    return Finished(run, outcome, released, privacy, warning, attackable=len(split.holdout) > 0)

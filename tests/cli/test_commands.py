@@ -1,5 +1,6 @@
 """The commands as a user meets them: exit codes, one line on bad input, nothing half-written."""
 
+import importlib.metadata
 import json
 import logging
 import shutil
@@ -25,11 +26,49 @@ def refused(result, *words):
     return True
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "audit", "methods", "verify", "doctor"])
+@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "audit", "report", "methods", "verify", "doctor"])
 def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert "Example: idpgan" in out
+
+
+def test_the_version_is_printed(run):
+    assert run("--version") == (0, f"idpgan {importlib.metadata.version('idpgan')}\n", "")
+
+
+def test_the_last_line_says_what_is_proven_and_what_comes_next(run, tmp_path):
+    settings = ["method.moments=4", "method.fourier=8", "model.width=4", "model.codes=4", "training.steps=2"]
+    for epsilon, noise in ((10, False), (0.01, True)):
+        path = tmp_path / str(epsilon)
+        code, out, err = run("train", *settings, f"privacy.epsilon={epsilon}", "--out", path)
+        assert code == 0
+        last = out.splitlines()[-1]
+        proven = json.loads((path / "release" / "privacy.json").read_text())["report"]["proven"]
+        assert last == (
+            f"Proven: epsilon = {proven['epsilon']:.4g}, delta = 1e-05 (unit image, zero-out-one). "
+            f"Next: idpgan sample, evaluate, attack, audit or report {path}"
+        )
+        assert ("Warning: the result will be noise" in out) == noise
+        assert "train: 2 of 2" in err
+
+
+def test_the_last_line_promises_nothing_where_nothing_is_proven(run, tiny, tmp_path):
+    _, out, _ = run("train", *tiny, "data.holdout_share=0", "--out", tmp_path / "run")
+    *_, said, last = out.splitlines()
+    assert said.startswith("NOT PRIVATE: ")
+    assert last == (
+        "Proven: epsilon = infinite (unit image, replace-one). "
+        f"Next: idpgan sample, evaluate or report {tmp_path / 'run'}"
+    )
+
+
+def test_the_report_says_where_it_lies(run, finished_run):
+    code, out, _ = run("report", finished_run, "--json")
+    assert (code, json.loads(out)) == (0, {"report": str(finished_run / "report.html")})
+    code, out, _ = run("report", finished_run)
+    assert (code, out) == (0, f"Curator only: {finished_run / 'report.html'}\n")
+    assert refused(run("report", finished_run / "release"), "neither a run nor the output")
 
 
 def test_the_run_folder_is_as_documented(finished_run):

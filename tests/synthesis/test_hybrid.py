@@ -196,6 +196,7 @@ def test_a_teacher_beside_the_sums_is_paid_by_their_share_and_given_away_with_th
     assert max(compose_epsilon([part], DELTA) for part in (sums, teacher)) < 3.2  # control: each is a part of it
     assert 0.97 * 8 <= method.privacy().proven.epsilon <= 8
     _, again = loop(tmp_path / "run", config, terms=config.ledger_terms())
-    assert method.teacher is not None and method.candidates == 3
+    assert method.teacher is not None
+    assert method.candidates == 3
     assert torch.equal(again.teacher.weight, method.teacher.weight)
     assert again.ledger.events == method.ledger.events

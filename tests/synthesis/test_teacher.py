@@ -13,7 +13,7 @@ import torch
 from idpgan import jobs
 from idpgan.data.images import to_uint8
 from idpgan.data.load import load
-from idpgan.data.picture import make_grid, png_bytes
+from idpgan.data.picture import png_bytes
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.sample import draw
@@ -29,6 +29,7 @@ from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis import build_config
 from idpgan.synthesis.aggregate.follow import running_sums
 from idpgan.synthesis.teacher import balanced, teacher_events, teaching_beside
+from idpgan.training.samples import class_grid
 
 
 def config_of(share=0.5, method=None, model=None, privacy=None, name="gaussian", **sections):
@@ -198,7 +199,7 @@ def test_a_grid_of_other_candidates_is_the_generators_and_any_other_picture_is_n
 
     def problems(images):
         copy = GeneratorArtifact(build_described({**describe(taught()[0]), "teacher": TOLD}, Path("here")), 20)
-        return copy.read({WEIGHTS: weights, SAMPLES: png_bytes(make_grid(to_uint8(images), 2))})
+        return copy.read({WEIGHTS: weights, SAMPLES: png_bytes(class_grid(to_uint8(images), plain, 4))})
 
     assert artifact.describe()["teacher"] == TOLD
     others = generator.sample_candidates(20, seed=0)

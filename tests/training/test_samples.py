@@ -13,7 +13,7 @@ from idpgan.data.picture import make_grid, png_bytes
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.training.method import Tick
-from idpgan.training.samples import SampleGrid
+from idpgan.training.samples import SampleGrid, cell_maxima, sample_grid, sample_grid_shape
 
 MODEL = ModelConfig(latent_dim=4, width=4)
 
@@ -41,7 +41,7 @@ def test_a_png_holds_the_pixels(channels, mode):
         assert np.array_equal(np.asarray(read).reshape(4, 5, channels), image.permute(1, 2, 0).numpy())
 
 
-@pytest.mark.parametrize(("classes", "size"), [(10, (98, 48)), (0, (78, 68))])
+@pytest.mark.parametrize(("classes", "size"), [(10, (658, 328)), (0, (460, 460)), (2, (526, 460))])
 def test_every_tick_shows_the_same_latents_and_labels(tmp_path, classes, size):
     model = MODEL.model_copy(update={"conditional": classes > 0})
     callback = SampleGrid(tmp_path, num=49, seed=3)
@@ -51,7 +51,25 @@ def test_every_tick_shows_the_same_latents_and_labels(tmp_path, classes, size):
     files = [tmp_path / name for name in ("step_000005.png", "step_000010.png", "step_1000000.png")]
     assert files[0].read_bytes() == files[1].read_bytes() != files[2].read_bytes()
     with Image.open(files[0]) as image:
-        assert image.size == size  # 5 rows of 10 classes, or 7 rows of 8
+        assert image.size == size  # of 64 px and gaps: 5 rows of 10 classes, 7 of 7, 7 of 2 times 4 columns
+
+
+class Numbered(torch.nn.Module):
+    """Draws its labels, as grey values."""
+
+    image_shape, num_classes = (1, 20, 20), 3
+
+    def sample(self, num, seed):
+        del seed
+        return (torch.arange(num) % 3 / 127.5 - 1).view(-1, 1, 1, 1).expand(-1, 1, 20, 20)
+
+
+def test_every_class_has_columns_of_its_own_and_small_images_are_enlarged():
+    grid = sample_grid(Numbered(), num=64)
+    assert grid.shape == sample_grid_shape(Numbered(), num=64) == (1, 8 * 62 - 2, 9 * 62 - 2)  # 20 px three times
+    cells = grid[0, 30::62, 30::62]
+    assert cells.tolist() == [[0, 0, 0, 1, 1, 1, 2, 2, 2]] * 8
+    assert cell_maxima(255 - grid[None], (1, 20, 20))[0].tolist() == (255 - cells).tolist()
 
 
 def test_a_grid_of_something_else_is_refused(tmp_path):

@@ -1,0 +1,276 @@
+"""What was measured of a run, from its result files: evaluation.json, attack.json, audit.json and stats.jsonl."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from idpgan.attacks.evaluate import TOO_SMALL
+from idpgan.report.charts import line_chart, number, roc_chart
+from idpgan.report.epsilons import epsilon_text
+from idpgan.report.page import Chart, Part, Table
+
+_NOT_LOSSES = ("step", "seconds", "steps_per_second", "images_per_second", "epsilon", "delta")
+_MARKED_RATE = "0.01"  # false-positive rate at which the interval is drawn
+_MOST_CURVES = 12
+_ONE_CURVE = 400  # points
+
+
+def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part:
+    """Return the curves of stats.jsonl: epsilon first, then every average over a tick.
+
+    Args:
+        rows: One per tick.
+        target: Epsilon that the run may spend; None = no limit.
+    """
+    charts = []
+    epsilons = _series(rows, "epsilon")
+    if epsilons:
+        last = epsilons[-1][1]
+        charts.append(
+            Chart(
+                "Proven epsilon",
+                line_chart(
+                    epsilons,
+                    title="Proven epsilon",
+                    description=f"spent by each step; {epsilon_text(last)} at the end",
+                    limit=target,
+                    from_zero=True,
+                ),
+                f"spent until the step, in the end {epsilon_text(last)}"
+                + ("" if target is None else f" of {epsilon_text(target)} (dotted)"),
+            )
+        )
+    names = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in _NOT_LOSSES]
+    for name in names[:_MOST_CURVES]:
+        points = _series(rows, name)
+        if points:
+            low, high = min(y for _, y in points), max(y for _, y in points)
+            described = f"{number(points[-1][1])} at the end, between {number(low)} and {number(high)} before"
+            charts.append(Chart(name, line_chart(points, title=name, description=described), described))
+    notes = ["Averages over the steps of a tick, some of them on private images without noise: no epsilon covers them."]
+    if rows and not epsilons:
+        notes.insert(0, "The proven epsilon is infinite from the first read on, so there is no curve of it.")
+    seconds = rows[-1].get("seconds") if rows else None
+    text: tuple[str, ...] = ()
+    if isinstance(seconds, int | float):
+        text = (f"{rows[-1]['step']:,} steps in {_duration(seconds)}.",)
+    return Part("curves", "Training curves", text=text, charts=tuple(charts), notes=tuple(notes))
+
+
+def _series(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
+    points = [(float(row["step"]), float(row[name])) for row in rows if isinstance(row.get(name), int | float)]
+    points = [point for point in points if math.isfinite(point[1])]
+    stride = -(-len(points) // _ONE_CURVE) or 1
+    return points[::stride] if not points or points[::stride][-1] == points[-1] else [*points[::stride], points[-1]]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def evaluation_part(found: Mapping[str, Any]) -> Part:
+    """Return the metrics of an evaluation.json, each with its uncertainty.
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: If it is of another version.
+    """
+    tables = [
+        table
+        for table in (_utility(found), _benchmark(found), _accuracy(found), _inception(found), _fidelity(found))
+        if table is not None
+    ]
+    part, num = found["part"], found.get("num_images")
+    text = f"Judged by the real {part} images" + (f"; {num:,} images under test." if isinstance(num, int) else ".")
+    notes = list(found["notes"])
+    for metric in ("inception", "fidelity"):
+        notes += list((found.get(metric) or {}).get("notes", ()))
+    return Part("metrics", "Metrics", text=(text,), tables=tuple(tables), notes=tuple(dict.fromkeys(notes)))
+
+
+def _utility(found: Mapping[str, Any]) -> Table | None:
+    headings = {"utility": "these images", "ceiling": "real private images", "floor": "public images"}
+    results = {name: found[name] for name in headings if found.get(name)}
+    if not results:
+        return None
+    first = next(iter(results.values()))
+    rows = [
+        (scores[0]["name"], *(_spread(score) for score in scores))
+        for scores in zip(*(result["scores"] for result in results.values()), strict=True)
+    ]
+    rows.append(("always the majority", *(f"{result['majority']:.2%}" for result in results.values())))
+    caption = (
+        f"Utility: accuracy on {first['num_test']:,} real images of a classifier trained on these, mean ± standard "
+        f"deviation over {len(first['seeds'])} seed(s)"
+    )
+    return Table(caption, ("classifier", *(f"trained on {headings[name]}" for name in results)), tuple(rows))
+
+
+def _spread(score: Mapping[str, Any]) -> str:
+    spread = score.get("std")
+    return f"{score['mean']:.2%}" + (f" ± {spread:.2%}" if spread is not None else "")
+
+
+def _benchmark(found: Mapping[str, Any]) -> Table | None:
+    result = found.get("dpimagebench")
+    if not result:
+        return None
+    rows = tuple((score["name"], _spread(score)) for score in result["scores"])
+    return Table(f"Utility by {result['protocol']}", ("classifier", "accuracy"), rows)
+
+
+def _accuracy(found: Mapping[str, Any]) -> Table | None:
+    result = found.get("classifier")
+    if not result:
+        return None
+    low, high = result["interval"]
+    caption = f"Accuracy of the private classifier on {result['num_images']:,} real images"
+    rows = (
+        ("private classifier", f"{result['accuracy']:.2%}", f"{low:.2%} to {high:.2%}"),
+        ("always the majority", f"{result['majority']:.2%}", ""),
+    )
+    return Table(caption, ("", "accuracy", f"{result['confidence']:.0%} interval"), rows)
+
+
+def _inception(found: Mapping[str, Any]) -> Table | None:
+    result = found.get("inception")
+    if not result:
+        return None
+    error = result.get("standard_error")
+    rows = (("inception score", f"{result['mean']:.3f}", "unknown" if error is None else f"± {error:.3f}"),)
+    caption = f"Inception score over {result['splits']} split(s), at most {result['num_classes']}"
+    return Table(caption, ("", "mean", "standard error"), rows)
+
+
+def _fidelity(found: Mapping[str, Any]) -> Table | None:
+    named = {"fidelity": "these images", "fidelity_ceiling": "real private images"}
+    results = {name: found[name] for name in named if found.get(name)}
+    if not results:
+        return None
+    rows = tuple(
+        (
+            named[name],
+            f"{result['fid']:.2f}",
+            f"{result['kid']:.4f} ± {result['kid_std']:.4f}",
+            *(f"{result[key]:.3f}" for key in ("precision", "recall", "density", "coverage")),
+        )
+        for name, result in results.items()
+    )
+    first = next(iter(results.values()))
+    caption = (
+        f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real images, features of {first['network']}"
+    )
+    caption += "; KID ± its standard deviation over subsets, the others have no interval"
+    if len(results) > 1:
+        caption += "; the second row shows how far real images are from real ones"
+    return Table(caption, ("", "FID ↓", "KID ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑"), rows)
+
+
+def attack_part(found: Mapping[str, Any]) -> Part:
+    """Return the results of an attack.json: ROC curves, and numbers with their intervals.
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: If it is of another version.
+    """
+    run = {name: result for name, result in found["attacks"].items() if result["skipped"] is None}
+    charts = tuple(_roc(name, result) for name, result in run.items() if result.get("roc"))
+    rows = tuple(
+        (
+            name,
+            _with_interval(result["auc"], result["auc_interval"], percent=False),
+            *(_rate(result, rate) for rate in result["tpr_at_fpr"]),
+            "-" if result["precision"] is None else f"{result['precision']:.1%}",
+            f"{result['num_members']:,}",
+        )
+        for name, result in run.items()
+    )
+    rates = next((tuple(result["tpr_at_fpr"]) for result in run.values()), ())
+    head = ("attack", "AUC", *(f"TPR at {float(rate):.1%} FPR" for rate in rates), "precision", "members")
+    confidence = next((result["confidence"] for result in run.values()), 0.95)
+    caption = f"Members against as many non-members; in brackets the {confidence:.0%} interval. A guess has AUC 0.5."
+    skipped = tuple(
+        (name, result["skipped"]) for name, result in found["attacks"].items() if result["skipped"] is not None
+    )
+    tables = (Table(caption, head, rows),) if rows else ()
+    if skipped:
+        tables = (*tables, Table("Attacks that were not run", ("attack", "why"), skipped))
+    notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
+    if run and not charts:
+        notes.insert(0, "This attack.json holds no curves, since an older version wrote it: run the attack again.")
+    text = (
+        f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
+        "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
+    )
+    return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=tuple(notes))
+
+
+def _roc(name: str, result: Mapping[str, Any]) -> Chart:
+    low, high = result["auc_interval"]
+    interval = (result.get("tpr_intervals") or {}).get(_MARKED_RATE)
+    described = f"AUC {result['auc']:.3f} ({low:.3f} to {high:.3f})"
+    at_low = _rate(result, _MARKED_RATE)
+    svg = roc_chart(
+        [(float(x), float(y)) for x, y in result["roc"]],
+        title=f"ROC curve of {name}",
+        description=f"{described}; at 1 % false positives it finds {at_low} of the members; dotted: a guess",
+        at=float(_MARKED_RATE) if interval else None,
+        interval=(float(interval[0]), float(interval[1])) if interval else None,
+    )
+    return Chart(name, svg, described)
+
+
+def _rate(result: Mapping[str, Any], rate: str) -> str:
+    value, interval = result["tpr_at_fpr"].get(rate), result["tpr_intervals"].get(rate)
+    if value is None or value == TOO_SMALL:
+        return TOO_SMALL
+    return f"{value:.2%}" if interval is None else _with_interval(value, interval, percent=True)
+
+
+def _with_interval(value: float, interval: Sequence[float], *, percent: bool) -> str:
+    low, high = interval
+    return f"{value:.2%} [{low:.2%}, {high:.2%}]" if percent else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Part:
+    """Return the result of an audit.json.
+
+    Args:
+        found: Its content.
+        released: Whether the audited value stands in the release too.
+        command: That writes it there.
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: If it is of another version.
+    """
+    result = found["result"]
+    sign = "at least" if result["direction"] == 1 else "below"
+    rows = [
+        ("audited epsilon, a lower bound", f"{result['epsilon_lower']:.4g}"),
+        ("most that so many runs can show (cap)", f"{result['cap']:.4g}"),
+        ("proven epsilon of the audited case", _number(found["proven"])),
+        ("confidence", f"{result['confidence']:g}"),
+        ("runs per side", f"{result['runs']:,}, half of them held out"),
+        ("rule", f"{result['statistic']} {sign} {result['threshold']:.4g}"),
+        ("right", f"{result['true_positives']:,} of {result['held_out']:,}"),
+        ("wrong", f"{result['false_positives']:,} of {result['held_out']:,}"),
+    ]
+    if isinstance(found.get("proven_mu"), int | float):
+        share = f"{found['audited_mu']:.4g} of proven {found['proven_mu']:.4g}"
+        rows.insert(3, ("separation, in standard deviations", share))
+    notes = list(found["notes"])
+    if not released and not found["violation"]:
+        notes.append(f"The release does not state this value yet: {command} writes it there.")
+    return Part(
+        "audit",
+        "Audit",
+        text=(found["verdict"], f"Neighbors: {found['neighbors']}. No private image was read for it."),
+        tables=(Table("What the audit rests on", ("", "value"), tuple(rows)),),
+        notes=tuple(notes),
+    )
+
+
+def _number(value: float | str) -> str:
+    return "infinite" if value == "inf" else f"{float(value):.4g}"
