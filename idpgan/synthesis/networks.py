@@ -118,16 +118,18 @@ class Generators:
         trained = [weight for weight in self.newest.parameters() if weight.requires_grad]
         loss.backward(inputs=trained)  # leaves no gradient on critic or features
         self._add_up(trained)
-        if not self.ranks.alone:
-            statistics = _running_statistics(self.newest)
-            self.ranks.sum(statistics)
-            torch._foreach_div_(statistics, self.ranks.size)
         self.generator_optimizer.step()
         self._ema.update(self.newest)
 
     def _add_up(self, weights: Sequence[Tensor]) -> None:
-        """Add up the gradients of all ranks."""
+        """Add up the gradients of all ranks, and average what batch normalization has seen since the last step."""
+        if self.ranks.alone:
+            return
         self.ranks.sum([weight.grad for weight in weights if weight.grad is not None])
+        statistics = _running_statistics(self.newest)
+        self.ranks.sum(statistics)
+        for tensor in statistics:
+            tensor /= self.ranks.size
 
     def state(self) -> dict[str, Any]:
         """Return what `load_state` needs: weights, optimizers, average and random state."""

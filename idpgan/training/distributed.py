@@ -204,6 +204,8 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
                     noise.rekey()
             elif word == _COMPARE:
                 ranks.gather(_digest(method.state()))
+            elif word < END:
+                raise RuntimeError(f"rank 0 tells {word}, which means nothing here.")
             else:
                 method.step(word)
                 for noise in method.noises:

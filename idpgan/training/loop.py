@@ -191,17 +191,17 @@ class _Upkeep:
         self._write(step, self._good_state(step))
 
     def _good_state(self, step: int) -> dict[str, Any]:
-        """Return the method's state, all of it finite."""
+        """Return the method's state, all of it finite and the same on every rank."""
         state = self.method.state()
         checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
         bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
         if bad:
             raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
+        self.leader.compare(state)
         return state
 
     def _write(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state, which all ranks share, and with it the ledger that names it."""
-        self.leader.compare(state)
+        """Write the state, and with it the ledger that names it."""
         self.store.save(SavedState(step, state, self.ledger.position, self.recorder.state()))
         self.saved_step = step
 
