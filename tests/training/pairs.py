@@ -24,7 +24,7 @@ from idpgan.training.distributed import joined, whole
 SMALL = {"width": 4, "latent_dim": 4}
 WARP = {**SMALL, "generator": "warp", "codes": 5}
 FAST = {"steps": 6, "tick_steps": 3, "batch_size": 26, "device": "cpu"}
-SAMPLED = {"epsilon": 50.0, "delta": 1e-5, "sample_rate": 0.02, "noise_multiplier": 2.0}
+SAMPLED = {"epsilon": 0.25, "delta": 1e-5, "sample_rate": 0.02, "noise_multiplier": 2.0}
 SUMS = {"moments": 6, "fourier": 20, "metric_steps": [2]}
 RUNS: dict[str, dict[str, Any]] = {
     "dp-gan": {
