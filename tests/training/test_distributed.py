@@ -8,8 +8,8 @@ import pytest
 
 from idpgan import jobs
 from idpgan.errors import InputError
-from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 from idpgan.jobs.verify import verify
+from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
 
