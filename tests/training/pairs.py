@@ -15,9 +15,10 @@ import torch
 from idpgan import jobs
 from idpgan.errors import InputError
 from idpgan.jobs import train as train_job
-from idpgan.privacy import DPSGDPlan, Noise
+from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import build_config
+from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.training import distributed
 from idpgan.training.distributed import joined, whole
 
@@ -138,6 +139,8 @@ def numbers(ranks: Ranks) -> dict[str, Any]:
         "sharded": _step(ranks),
         "alone": _step(ALONE),
         "whole": _whole(ranks),
+        "votes": _votes(ranks),
+        "votes alone": _votes(ALONE),
         "drawn": _plan(ranks).sample(101, Noise.fixed(3)).tolist(),
         "drawn alone": _plan(ALONE).sample(101, Noise.fixed(3)).tolist(),
     }
@@ -178,6 +181,19 @@ def _step(ranks: Ranks) -> torch.Tensor:
     result = plan.clipped_sum(loss, weights, records, physical_batch=8, null=null[drawn])
     plan.noisy_step(torch.optim.SGD(weights.values(), 1.0), weights, result.sums, noise)
     return torch.cat([weight.detach().flatten() for weight in weights.values()])
+
+
+def _votes(ranks: Ranks) -> list[list[float]]:
+    """Count the votes of 57 records, and release them by the noise of one source."""
+    draws, noise = torch.Generator().manual_seed(0), Noise.fixed(5)
+    chosen, labels = torch.randint(5, (57,), generator=draws), torch.randint(2, (57,), generator=draws)
+    if not ranks.first:
+        noise.erase()  # it must not be asked
+    share = ranks.share(57)
+    votes = Votes(2, 5, 1.0, Unit.IMAGE, Relation.ZERO_OUT)
+    weights = steps_of(None, None, 57)[share]
+    released: list[list[float]] = votes(chosen[share], labels[share], weights, noise, ranks).tolist()
+    return released
 
 
 def _whole(ranks: Ranks) -> list[float]:

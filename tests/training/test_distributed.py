@@ -14,6 +14,8 @@ from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+FAST = ["dp-gan", "aggregate", "wgan-gp"]
+SLOW = ["separate", "deep", "local", "hybrid", "evolution", "dp-sgd", "scattering-linear"]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,11 @@ def test_each_drawn_record_is_in_one_share(numbers):
     assert abs(len(shares[0]) - len(shares[1])) <= 1
 
 
+def test_votes_are_counted_on_both_ranks_and_get_one_noise(numbers):
+    for result in numbers:
+        assert result["votes"] == numbers[0]["votes alone"]
+
+
 def test_parts_add_up_with_their_gradients_and_texts_go_round(numbers):
     assert [result["whole"] for result in numbers] == [[81.0, 54.0]] * 2
     assert [result["texts"] for result in numbers] == [["", "äää"]] * 2
@@ -50,18 +57,17 @@ def test_parts_add_up_with_their_gradients_and_texts_go_round(numbers):
 @pytest.fixture(scope="module")
 def fast(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    names = ["dp-gan", "aggregate", "wgan-gp", "dp-sgd"]
-    return folder, in_pair(pairs.runs, folder / "pair", folder, names)
+    return folder, in_pair(pairs.runs, folder / "pair", folder, FAST)
 
 
-@pytest.mark.parametrize("name", ["dp-gan", "aggregate", "wgan-gp", "dp-sgd"])
+@pytest.mark.parametrize("name", FAST)
 def test_both_ranks_end_with_equal_weights_and_the_ledger_of_one_process(fast, name, tmp_path):
     folder, (first, second) = fast
     check(folder / name, first[name], second[name], name, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["separate", "deep", "local", "hybrid", "evolution", "scattering-linear"])
+@pytest.mark.parametrize("name", SLOW)
 def test_the_other_methods_too(name, tmp_path):
     first, second = in_pair(pairs.runs, tmp_path / "pair", tmp_path, [name])
     check(tmp_path / name, first[name], second[name], name, tmp_path)
