@@ -263,9 +263,9 @@ class IdpLocal(WganGp):
         fake = self.newest(self.networks.latents(self.rows, rng), labels)
         return self.channel.perturb_public(fake, rng), noisy
 
-    def _respond(self, labels: Tensor, rng: torch.Generator) -> Tensor:
+    def _respond(self, labels: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Randomize generated labels as the private ones were."""
-        classes, (truth, _) = self.newest.num_classes, self._response_probabilities()
+        classes, (truth, _), rng = self.newest.num_classes, self._response_probabilities(), rng or self.networks.rng
         lie = torch.rand(labels.shape, generator=rng, device=self.device) >= truth
         other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=rng, device=self.device)
         return torch.where(lie, other % classes, labels)
