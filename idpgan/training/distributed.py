@@ -34,7 +34,7 @@ from idpgan.training.method import Method
 from idpgan.training.state import tensors_of
 
 MINUTES = 10  # a rank that is silent for so long within a step is lost; one that is killed is missed at once
-HOURS = 48  # so long the others wait for the next word: rank 0 may read, prepare and show in between
+HOURS = 12  # so long the others wait for the next word: rank 0 may read, prepare and show in between
 _CONFIG, _STATE, _COMPARE = -1, -2, -3  # words beside the numbers of steps
 _BAD = 2  # exit code of an input that is refused
 
@@ -87,6 +87,10 @@ def check_device(device: torch.device, ranks: Ranks) -> None:
     Raises:
         InputError: If this process has no GPU of its own.
     """
+    if device.index is not None and not ranks.alone:
+        raise InputError(
+            f"{device} is one GPU, and torchrun started {ranks.size} processes. Say cuda: each takes the GPU of its rank."
+        )
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and not ranks.alone and launched()[2] >= count:
         raise InputError(

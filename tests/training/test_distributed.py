@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from idpgan import jobs
 from idpgan.errors import InputError
 from idpgan.jobs.verify import verify
 from idpgan.ranks import ALONE, Ranks, launched, refuse_several
+from idpgan.synthesis.networks import Adam, Generators
+from idpgan.training.distributed import check_device
 from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
+from tests.training.toy import CPU, digits
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 FAST = ["dp-gan", "aggregate", "wgan-gp"]
@@ -132,6 +136,24 @@ def test_shares_are_all_rows_once():
             ranks = [Ranks(rank, size) for rank in range(size)]
             assert [row for each in ranks for row in range(num)[each.share(num)]] == [*range(num)]
             assert {each.rows(num) for each in ranks} <= {num // size, -(-num // size)}
+
+
+def test_each_rank_draws_latent_vectors_of_its_own_and_the_common_numbers_stay_common():
+    config, both = config_of("dp-gan"), []
+    for rank in range(2):
+        networks = Generators(config, digits().shape, device=CPU, adam=Adam(1e-3, 0.0, 0.9), ema_decay=0.9, stream=2)
+        networks.ranks = Ranks(rank, 2)
+        both.append((networks.latents(50, networks.own_rng()), networks.latents(50), networks.rng.get_state()))
+    (mine, common, state), (other, common_too, state_too) = both
+    assert mine.flatten().isin(other.flatten()).sum() == 0
+    assert common.equal(common_too)
+    assert state.equal(state_too)
+
+
+def test_a_gpu_by_its_number_is_refused_to_several():
+    check_device(torch.device("cuda:1"), ALONE)
+    with pytest.raises(InputError, match="cuda:1 is one GPU"):
+        check_device(torch.device("cuda:1"), Ranks(0, 2))
 
 
 def test_torchrun_is_seen_by_its_variables():
