@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import InputError
@@ -26,7 +25,6 @@ class LostRankError(InputError):
     """Another process of the run has ended, or does not answer."""
 
 
-@dataclass(eq=False)
 class Ranks:
     """The processes of one run as one of them sees them; alone, every method does nothing or returns what it got.
 
@@ -39,10 +37,8 @@ class Ranks:
         words: The group by which words go, on the CPU.
     """
 
-    rank: int = 0
-    size: int = 1
-    busy: bool = False
-    words: Any = field(default=None, repr=False)
+    def __init__(self, rank: int = 0, size: int = 1, words: Any = None) -> None:
+        self.rank, self.size, self.words, self.busy = rank, size, words, False
 
     @property
     def first(self) -> bool:

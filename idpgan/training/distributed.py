@@ -89,7 +89,7 @@ def check_device(device: torch.device, ranks: Ranks) -> None:
     """
     if device.index is not None and not ranks.alone:
         raise InputError(
-            f"{device} is one GPU, and torchrun started {ranks.size} processes. Say cuda: each takes the GPU of its rank."
+            f"{device} is one GPU, and torchrun started {ranks.size} processes. Say cuda: each takes its own."
         )
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and not ranks.alone and launched()[2] >= count:
