@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from idpgan.classify.config import ClassifierRun
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
+from idpgan.ranks import Ranks
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Stats
@@ -67,6 +70,10 @@ class TrainsClassifier:
     def step(self, step: int) -> Stats:
         """See `Method`."""
         raise NotImplementedError
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `idpgan.training.method.SharesSteps`."""
+        self.plan = dataclasses.replace(self.plan, ranks=ranks)
 
     def prepare(self) -> None:
         """Nothing is read once for all."""

@@ -12,6 +12,7 @@ from idpgan.cli.faults import INTERRUPTED, TERMINATED
 from idpgan.cli.output import AsJson, Quiet, print_json
 from idpgan.errors import ConfigError
 from idpgan.progress import shown
+from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.jobs import Finished, Plan
@@ -38,7 +39,8 @@ def train(
     """Train a generator or a classifier, and release it.
 
     Without a config the embedded default is trained. A config may be one of the package's, by its name (idpgan init
-    NAME prints it). Settings override the config.
+    NAME prints it). Settings override the config. Several GPUs or machines share the steps of one run by
+    torchrun --nproc-per-node 8 -m idpgan train ...: docs/scale.md.
 
     Example: idpgan train mnist-wgan-gp training.steps=20000 --data-root ../shared/data
     """
@@ -56,6 +58,7 @@ def train(
     from idpgan import jobs
 
     if dry_run:
+        refuse_several("train --dry-run")
         config = jobs.load_config(config_path, overrides)
         planned = jobs.plan(config, out)
         if as_json:
@@ -71,11 +74,16 @@ def train(
                     print(f"# Warning: {planned.signal.warning}")
         return
 
-    with shown(quiet or as_json) as progress:
+    from idpgan.training.distributed import joined
+
+    with joined() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+        if not ranks.first:
+            jobs.follow(ranks)
+            return
         if resume is not None:
-            finished = jobs.resume(resume, data_root, progress)
+            finished = jobs.resume(resume, data_root, progress, ranks)
         else:
-            finished = jobs.start(jobs.load_config(config_path, overrides), out, progress)
+            finished = jobs.start(jobs.load_config(config_path, overrides), out, progress, ranks)
     _report(finished, as_json)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,16 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 from idpgan.release.artifact import GivesAway
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
+from idpgan.training.distributed import agree_on, agreed, check_device, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, Tick, resolve_device
+from idpgan.training.method import Method, SharesSteps, Tick, resolve_device
 from idpgan.training.samples import SampleGrid
 from idpgan.training.signal import Signal
 from idpgan.training.state import run_fingerprint
@@ -130,8 +133,10 @@ class Finished:
     attackable: bool = True
 
 
-def start(config: RunConfig, out: Path | None = None, progress: Progress = silent) -> Finished:
+def start(config: RunConfig, out: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release what it made.
+
+    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`.
 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
@@ -139,12 +144,11 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
     signal = plan(config, out).signal
     if signal is not None and signal.warning:
         _LOG.warning("%s", signal.warning)
-    device = resolve_device(config.training.device)
-    split = load(config.data)
-    delta = config.stated_delta(split.num_private)
     ledger = Ledger(*config.ledger_terms(), owner=config.identity())
-    method = _method(config, split, ledger, device)  # refuses what the data cannot give, before there is a folder
-    environment, toml = describe_environment(str(device)), dump_toml(config)
+    split, method = _shared(config, ledger, ranks)  # refuses what the data cannot give, before there is a folder
+    delta = config.stated_delta(split.num_private)
+    environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
+    toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
     if out is None:
         run = RunFolder.create_unique(config.data.name, config.method.name, toml, environment=environment, ledger=books)
@@ -154,13 +158,13 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
     with run.locked():
         for file in split.refused:  # once: a run that is resumed has them in its log
             append_line(run.log, f"null record: {file.reason}")
-        return _train(config, split, method, run, ledger, delta, progress)
+        return _train(config, split, method, run, ledger, delta, progress, ranks)
 
 
-def resume(path: Path, data_root: Path | None = None, progress: Progress = silent) -> Finished:
+def resume(path: Path, data_root: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
-    ``data_root`` says where the data set lies now; None = where it lay.
+    ``data_root`` says where the data set lies now; None = where it lay. The number of processes may be another one.
 
     Raises:
         InputError: If the run, its data, its code or its ledger is not what it was.
@@ -169,9 +173,44 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
     with run.locked():  # before anything is read that another process may be writing
         config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
         ledger = Ledger.open(run.ledger, config.identity(), planned(config, known_shape(config.data)))
+        split, method = _shared(config, ledger, ranks)
+        return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress, ranks)
+
+
+def follow(ranks: Ranks) -> None:
+    """Train with rank 0, as another rank: nothing is written, charged or shown here.
+
+    Raises:
+        LostRankError: If rank 0 ends without a word; it has said why.
+    """
+    content = hear_config(ranks)
+    if content is not None:
+        config = REGISTRY.build_config(with_origin(tomllib.loads(content)), "the config of rank 0")
+        _, method = _meet(config, Ledger(*config.ledger_terms(), owner=config.identity()), ranks)
+        do_as_told(method, ranks)
+
+
+def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, GivesAway]:
+    """Load the data and make the method, on rank 0 and with it on all others."""
+    with tell_config(ranks, dump_toml(config)):
+        return _meet(config, ledger, ranks)
+
+
+def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, GivesAway]:
+    with agreed(ranks):
+        device = resolve_device(config.training.device)
+        check_device(device, ranks)
         split = load(config.data)
-        method = _method(config, split, ledger, resolve_device(config.training.device))
-        return _train(config, split, method, run, ledger, config.stated_delta(split.num_private), progress)
+        method = _method(config, split, ledger, device)
+        if not ranks.alone:
+            if not isinstance(method, SharesSteps):
+                raise InputError(
+                    f"method '{config.method.name}' has no steps that several processes could share, and torchrun "
+                    f"started {ranks.size}. Start it without torchrun."
+                )
+            method.share_steps(ranks)
+    agree_on("data, code or device", json.dumps(_fingerprint(config, split, device)), ranks)
+    return split, method
 
 
 def planned(config: RunConfig, shape: DataShape) -> Planned:
@@ -226,6 +265,7 @@ def _train(
     ledger: Ledger,
     delta: float,
     progress: Progress,
+    ranks: Ranks,
 ) -> Finished:
     device = resolve_device(config.training.device)
     grid = SampleGrid(run.samples, num=config.release.samples)
@@ -244,6 +284,7 @@ def _train(
             delta=delta,
             on_tick=[show, tensorboard],
             progress=progress,
+            ranks=ranks,
         )
         released = outcome.ended != "interrupted"
         if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value

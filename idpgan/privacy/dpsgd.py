@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -28,6 +28,7 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import LayerGradient, Materialized, clip_and_add
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.precision import full_precision
+from idpgan.ranks import ALONE, Ranks
 
 Weights = Mapping[str, Tensor]
 RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
@@ -69,6 +70,10 @@ class DPSGDPlan:
     (Abadi et al. 2016); `event` is the price of one step. It covers the weights and what is computed from them, not the
     losses and norms of a `ClippedSum`. A batch of no records is charged, noised and stepped like any other.
 
+    Several processes (``ranks``) take a step together: each calls all three methods, with the records of its share. The
+    coins of all records are rank 0's. So are the sum over all shares and the noise on it, drawn once: the other ranks
+    get the noisy gradient and nothing that comes before it. The sum is that of one process, so the proof is too.
+
     The caller charges `event` before each step. Row i of every tensor must be a function of record i, of the weights
     and of record i's own coins. A null record keeps its row, and stands in the mask ``null``.
 
@@ -78,6 +83,7 @@ class DPSGDPlan:
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
+        ranks: The processes that share each step; all hold the same weights, and one plan but for this.
 
     Example: a linear classifier of ``images`` (N, D) with ``labels`` (N,); ``weights`` are its named parameters::
 
@@ -95,6 +101,7 @@ class DPSGDPlan:
     divisor: int
     noise_multiplier: float
     unit: Unit = Unit.IMAGE
+    ranks: Ranks = field(default=ALONE, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         value = self.clip_norm
@@ -114,7 +121,7 @@ class DPSGDPlan:
         return _step_event(self.noise_multiplier, self.sample_rate, self.unit)
 
     def sample(self, num: int, noise: Noise) -> Tensor:
-        """Draw the records of a step, each by an independent secret coin of chance q.
+        """Draw the records of a step, each by an independent secret coin of chance q, and return this rank's share.
 
         The coins are never released: the accounting of Poisson sampling needs that. A coin compares 52 uniform bits and
         a half with q, so its chance is q to 2^-53.
@@ -123,9 +130,16 @@ class DPSGDPlan:
             num: Number of records, null records among them.
 
         Returns:
-            (B,) int64, ascending; B is random, private, and may be 0.
+            (B,) int64, ascending; B is random, private, and may be 0. Over all ranks each drawn record comes once.
         """
-        return torch.nonzero(noise.uniform((checks.whole(num, "num"),)) < self.sample_rate)[:, 0]
+        shape = (checks.whole(num, "num"),)
+        if self.ranks.first:
+            drawn = (noise.uniform(shape) < self.sample_rate).byte()
+        else:
+            drawn = torch.zeros(shape, dtype=torch.uint8, device=noise.device)
+        self.ranks.from_first([drawn])
+        index = torch.nonzero(drawn)[:, 0]
+        return index[self.ranks.share(len(index))]
 
     def clipped_sum(
         self,
@@ -256,16 +270,23 @@ class DPSGDPlan:
         Args:
             optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.
             weights: Leaf tensors by name, in the order in which the noise is drawn.
-            sums: As `clipped_sum` returned them: together of L2 sensitivity `clip_norm`.
+            sums: As `clipped_sum` returned them: together of L2 sensitivity `clip_norm`, over all ranks.
+            noise: Drawn from on rank 0 alone.
         """
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
             raise ValueError("weights, sums and the optimizer's parameters must be the same, in the same order.")
         sizes = [weight.numel() for weight in weights.values()]
-        drawn = noise.normal((sum(sizes),)) * (self.noise_multiplier * self.clip_norm)
-        for (name, weight), part in zip(weights.items(), drawn.split(sizes), strict=True):
-            noisy = sums[name].double() + part.to(weight.device).view_as(weight)
-            weight.grad = noisy.to(weight.dtype).div_(self.divisor)
+        totals = self.ranks.sum_to_first([sums[name].double() for name in weights])
+        if self.ranks.first:
+            drawn = noise.normal((sum(sizes),)) * (self.noise_multiplier * self.clip_norm)
+            for weight, total, part in zip(weights.values(), totals, drawn.split(sizes), strict=True):
+                noisy = total + part.to(weight.device).view_as(weight)
+                weight.grad = noisy.to(weight.dtype).div_(self.divisor)
+        else:  # NaN until the noisy gradient is here: no weight moves without it
+            for weight in weights.values():
+                weight.grad = torch.full_like(weight, torch.nan)
+        self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -5,6 +5,7 @@ Two generators: the *newest*, which is trained, and the *average* of its weights
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from idpgan.models.ema import Ema
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
+from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
 
 
@@ -57,6 +59,7 @@ class Generators:
         newest: The generator that is trained.
         average: The generator that is released, in eval mode.
         rng: Latent vectors, labels and batches are drawn from it.
+        ranks: The processes that share each step; the weights and `rng` are the same on all of them.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
@@ -72,6 +75,7 @@ class Generators:
         self.average = cast(Generator, self._ema.module)
         self.generator_optimizer = adam.optimizer(self.newest)
         self.rng = torch.Generator(device).manual_seed(torch_seed(seed, stream))
+        self.ranks: Ranks = ALONE
 
     def start_from(self, generator: Generator) -> None:
         """Begin at the weights of a generator of the same layout, newest and average alike; before the first step."""
@@ -79,24 +83,53 @@ class Generators:
         self.newest.load_state_dict(weights)
         self.average.load_state_dict(weights)
 
-    def latents(self, num: int) -> Tensor:
-        """Draw latent vectors, (num, latent_dim) standard normal numbers."""
-        return torch.randn(num, self.newest.latent_dim, generator=self.rng, device=self.rng.device)
+    def own_rng(self) -> torch.Generator:
+        """Return random numbers that no other rank draws; alone, `rng` itself.
+
+        They are seeded by the next number of `rng` and the rank, so that `rng` stays the same on all ranks.
+        """
+        if self.ranks.alone:
+            return self.rng
+        seed = torch.randint(1 << 62, (), generator=self.rng, device=self.rng.device).item()
+        return torch.Generator(self.rng.device).manual_seed(torch_seed(int(seed), self.ranks.rank))
+
+    def latents(self, num: int, rng: torch.Generator | None = None) -> Tensor:
+        """Draw latent vectors, (num, latent_dim) standard normal numbers, from `rng`, the same on all ranks."""
+        return torch.randn(num, self.newest.latent_dim, generator=rng or self.rng, device=self.rng.device)
 
     def fakes(self, num: int) -> tuple[Tensor, Tensor | None]:
-        """Generate images (num, C, H, W) of the newest generator, labels uniform where it has any; gradients flow."""
+        """Generate images (num, C, H, W) of the newest generator, labels uniform where it has any; gradients flow.
+
+        Several ranks generate ``num`` images together, each those of its share.
+        """
+        num, rng = self.ranks.rows(num), self.own_rng()
         classes, labels = self.newest.num_classes, None
         if classes:  # uniform: the private class frequencies are not the generator's to know
-            labels = torch.randint(classes, (num,), generator=self.rng, device=self.rng.device)
-        return self.newest(self.latents(num), labels), labels
+            labels = torch.randint(classes, (num,), generator=rng, device=rng.device)
+        return self.newest(self.latents(num, rng), labels), labels
 
     def step_generator(self, loss: Tensor) -> None:
-        """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched."""
+        """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched.
+
+        On several ranks the loss is a sum over them (`training.distributed.whole`). Batch normalization sees the images
+        of one rank; its running statistics are averaged over all.
+        """
         self.generator_optimizer.zero_grad()
         trained = [weight for weight in self.newest.parameters() if weight.requires_grad]
         loss.backward(inputs=trained)  # leaves no gradient on critic or features
+        self._add_up(trained)
         self.generator_optimizer.step()
         self._ema.update(self.newest)
+
+    def _add_up(self, weights: Sequence[Tensor]) -> None:
+        """Add up the gradients of all ranks, and average what batch normalization has seen since the last step."""
+        if self.ranks.alone:
+            return
+        self.ranks.sum([weight.grad for weight in weights if weight.grad is not None])
+        statistics = _running_statistics(self.newest)
+        self.ranks.sum(statistics)
+        for tensor in statistics:
+            tensor /= self.ranks.size
 
     def state(self) -> dict[str, Any]:
         """Return what `load_state` needs: weights, optimizers, average and random state."""
@@ -135,9 +168,11 @@ class Networks(Generators):
         self.critic_optimizer = critic_adam.optimizer(critic)
 
     def step_critic(self, loss: Tensor) -> None:
-        """Lower a loss, 0-d, by one step of the critic. No other network is touched."""
+        """Lower a loss, 0-d, by one step of the critic, as `step_generator` does. No other network is touched."""
         self.critic_optimizer.zero_grad()
-        loss.backward(inputs=list(self.critic.parameters()))  # not the interpolates, which are leaves too
+        weights = list(self.critic.parameters())
+        loss.backward(inputs=weights)  # not the interpolates, which are leaves too
+        self._add_up(weights)
         self.critic_optimizer.step()
 
     def state(self) -> dict[str, Any]:
@@ -156,3 +191,10 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of the next step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def _running_statistics(network: nn.Module) -> list[Tensor]:
+    """Return the means and variances that batch normalization has just moved."""
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    both = [(layer.running_mean, layer.running_var) for layer in layers if layer.training]
+    return [tensor for pair in both for tensor in pair if tensor is not None]

@@ -11,8 +11,10 @@ from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 from idpgan.run import RunFolder
 from idpgan.training.config import TrainingConfig
+from idpgan.training.distributed import Leader
 from idpgan.training.interrupt import StopSignals
 from idpgan.training.method import Method, TickCallback
 from idpgan.training.state import SavedState, StateStore, nonfinite
@@ -50,6 +52,7 @@ def train(
     delta: float,
     on_tick: Sequence[TickCallback] = (),
     progress: Progress = silent,
+    ranks: Ranks = ALONE,
 ) -> Outcome:
     """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
 
@@ -60,22 +63,24 @@ def train(
         delta: Where epsilon is evaluated for the record, in [0, 1).
         on_tick: Called after each tick's state is saved.
         progress: Told of every step; its note at each tick is the epsilon charged so far.
+        ranks: The processes that share the steps, seen by rank 0; the others `do_as_told`.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.
         BudgetError: If not even the first step can be paid for.
         InputError: If the saved state is damaged or belongs to another run.
+        LostRankError: If another process ends; the state saved last goes on.
     """
     # Setup: continue the saved state, or do the one-time private reads, which the ledger keeps with their charge.
-    upkeep = _Upkeep(
-        method, config, ledger, StateStore(run, fingerprint, ledger), Recorder(run.stats, config.batch_size), delta
-    )
+    store, recorder = StateStore(run, fingerprint, ledger, ranks.size), Recorder(run.stats, config.batch_size)
+    upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
     signals = StopSignals(at_once=True)
     try:
         with signals:
             step = upkeep.resume_or_prepare(progress)
     except KeyboardInterrupt:
         return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
+    upkeep.leader.begin(method)
 
     if config.steps:  # a method that is whole once it is prepared has nothing to show
         progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
@@ -88,7 +93,7 @@ def train(
                     break
                 ledger.charge(event)  # before the step: a failure over-counts, never under-counts
             step += 1
-            upkeep.recorder.add(method.step(step))
+            upkeep.recorder.add(upkeep.leader.step(method, step))
             upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
             progress("train", step, config.steps)
 
@@ -118,6 +123,7 @@ class _Upkeep:
     store: StateStore
     recorder: Recorder
     delta: float
+    leader: Leader
     saved_step: int = 0
 
     def resume_or_prepare(self, progress: Progress) -> int:
@@ -185,12 +191,13 @@ class _Upkeep:
         self._write(step, self._good_state(step))
 
     def _good_state(self, step: int) -> dict[str, Any]:
-        """Return the method's state, all of it finite."""
+        """Return the method's state, all of it finite and the same on every rank."""
         state = self.method.state()
         checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
         bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
         if bad:
             raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
+        self.leader.compare(state)
         return state
 
     def _write(self, step: int, state: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.noise import Noise
+from idpgan.ranks import Ranks
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -74,6 +75,27 @@ class Method(Protocol):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`; all tensors are on the CPU."""
+
+
+@runtime_checkable
+class SharesSteps(Protocol):
+    """The optional part of `Method`: the processes of `torchrun` can do its steps together."""
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """Do every step from now on with the other ranks, each its share; called once, before the first step.
+
+        Raises:
+            ConfigError: If the config leaves a rank nothing to do.
+        """
+
+
+def refuse_small_shares(num: int, key: str, ranks: Ranks) -> None:
+    """Refuse a batch of which a rank would get less than two images; raises `ConfigError`."""
+    if num < 2 * ranks.size and not ranks.alone:
+        raise ConfigError(
+            f"{key} = {num} leaves less than 2 images to each of {ranks.size} processes. Take fewer processes or a "
+            "larger batch."
+        )
 
 
 class NoCriticError(InputError):

@@ -65,10 +65,12 @@ class StateStore:
     Args:
         fingerprint: What must be equal for a resume, by name; see `run_fingerprint`.
         ledger: The run's; it names the newest state, and keeps the release of `prepare`.
+        processes: Number of them that train the run together; steps of several are never repeated exactly, as the
+            state holds the noise of one, and the order of their sums is not ours.
     """
 
-    def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger) -> None:
-        self.run = run
+    def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger, processes: int = 1) -> None:
+        self.run, self.processes = run, processes
         self.fingerprint = dict(fingerprint)
         self.ledger = ledger
 
@@ -93,7 +95,7 @@ class StateStore:
             "ledger_position": saved.ledger_position,
             "recorder": saved.recorder,
             "fingerprint": self.fingerprint,
-            "machine": machine_fingerprint(),
+            "machine": self._machine(),
             "prepared": self.ledger.released_digest,
         }
         _check_plain(content)
@@ -126,8 +128,12 @@ class StateStore:
             if prepared is None or content["prepared"] != self.ledger.released_digest:
                 raise InputError(_damaged(self.run.state, "it goes on from another release than the ledger names"))
             method["prepared"] = prepared
-        exact = exact and content["machine"] == machine_fingerprint() and self.fingerprint.get("device") == "cpu"
+        equal = content["machine"] == self._machine() and self.processes == 1
+        exact = exact and equal and self.fingerprint.get("device") == "cpu"
         return SavedState(content["step"], method, content["ledger_position"], content["recorder"], exact)
+
+    def _machine(self) -> dict[str, str]:
+        return {**machine_fingerprint(), "processes": str(self.processes)}
 
     def _recover(self) -> bool:
         """Finish or undo a save that was killed; return whether the ledger names the state."""
@@ -215,7 +221,7 @@ def code_digest() -> str:
 
 def nonfinite(values: dict[str, Any]) -> list[str]:
     """Return the names of the tensors in a nested state that hold NaN or infinity; one transfer per device."""
-    tensors = [(name, t) for name, t in _leaves(values, "") if isinstance(t, Tensor) and t.is_floating_point()]
+    tensors = [(name, tensor) for name, tensor in tensors_of(values) if tensor.is_floating_point()]
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in tensors:
         flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
@@ -224,6 +230,11 @@ def nonfinite(values: dict[str, Any]) -> list[str]:
         good = torch.stack([flag for _, flag in pairs]).tolist()
         bad += [name for (name, _), is_good in zip(pairs, good, strict=True) if not is_good]
     return bad
+
+
+def tensors_of(values: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """Return the dotted names and the tensors of a nested state, in its order."""
+    return [(name, value) for name, value in _leaves(values, "") if isinstance(value, Tensor)]
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:

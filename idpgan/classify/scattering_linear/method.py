@@ -95,10 +95,16 @@ class ScatteringLinear(TrainsClassifier):
         return step_statistics(torch.cat(losses), torch.cat(norms), self.plan.clip_norm) if losses else {}
 
     def _features(self) -> Tensor:
-        """Return the features of all private images (N, D), computed when they are first asked for."""
+        """Return the features of all private images (N, D), computed when they are first asked for.
+
+        Rows that no step of this rank asks for stay empty.
+        """
         if self._known is None:
             known = torch.empty(len(self._images), self.newest.num_features, device=self.device)
-            for index in torch.arange(len(known)).split(_ROWS):
+            needed = torch.arange(len(known))
+            if self.plan.sample_rate == 1:  # always the same share
+                needed = needed[self.plan.ranks.share(len(known))]
+            for index in needed.split(_ROWS):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
                     known[index[0] : index[-1] + 1] = self._features_of(pixels)

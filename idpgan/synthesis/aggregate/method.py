@@ -41,6 +41,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator
 from idpgan.privacy import Ledger, Noise, PrivacyReport, Unit
 from idpgan.privacy.sums import NORMS
+from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
 from idpgan.synthesis.aggregate.config import AggregateConfig, Config
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
@@ -51,7 +52,8 @@ from idpgan.synthesis.networks import Adam, Generators, set_rate
 from idpgan.synthesis.product import GivesGenerator, ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
-from idpgan.training.method import CriticScores, NoCriticError, Stats
+from idpgan.training.distributed import whole
+from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_small_shares
 
 __all__ = ["AggregateConfig", "Config", "IdpAggregate", "Method"]
 
@@ -107,6 +109,12 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
         self.noise_std = self.sums.noise_std
         self.teaching = teaching_beside(self.config.teacher_share, self.sums, self.config.evolution_share)
         self.candidates = config.candidates
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `SharesSteps`: each rank generates its share of every class. `prepare` is rank 0's."""
+        if self.config.critic != "deep":
+            refuse_small_shares(self.training.batch_size // self.rows, "training.batch_size / classes", ranks)
+        self.networks.ranks = ranks
 
     # The one private read --------------------------------------------------------------------------------------
 
@@ -301,13 +309,19 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
         return -self.critic.score(fake)
 
     def _embedded(self, generator: Generator) -> Tensor:
-        """Generate equally many images of each class; return their mean embedding, (rows, clusters, D) or (rows, D)."""
-        deep = isinstance(self.critic, DeepCritic)
+        """Generate equally many images of each class; return their mean embedding, (rows, clusters, D) or (rows, D).
+
+        Each rank generates its share of every class; the embedding is that of all of them, on every rank.
+        """
+        deep, ranks = isinstance(self.critic, DeepCritic), self.networks.ranks
         size = self.group_size if deep else self.training.batch_size // self.rows
-        labels = torch.arange(self.rows, device=self.device).repeat_interleave(size)
-        images = generator(self.networks.latents(len(labels)), labels if self.classes else None)
+        refuse_small_shares(size, "the number of images of each class in a step", ranks)
+        labels = torch.arange(self.rows, device=self.device).repeat_interleave(ranks.rows(size))
+        latents = self.networks.latents(len(labels), self.networks.own_rng())
+        images = generator(latents, labels if self.classes else None)
         members = self.cells.members(images, labels) if self.config.clusters > 1 else None
         means = self.features.means(images, labels if self.classes else None, self.rows, members)
+        means = whole(means * ranks.weight(size), ranks)
         return means[:, 0] if deep else means
 
     def _set_metric(self, images: Tensor, rows: Tensor) -> None:
@@ -320,6 +334,8 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
                 for part, of_part in zip(images.split(_BATCH), rows.split(_BATCH), strict=True)
             ]
             critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
+        if critic.metric is not None:
+            self.networks.ranks.from_first([critic.metric])  # a GPU may add up in another order
 
     def _public_images(self) -> tuple[Tensor, Tensor]:
         copies = -(-_METRIC_IMAGES // len(self._public))

@@ -26,6 +26,7 @@ pace follows the critic's accuracy on *fakes*, which is post-processing.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,12 +42,14 @@ from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
 from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
+from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from idpgan.synthesis.networks import Adam, Networks, set_rate
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import method
-from idpgan.training.method import Stats
+from idpgan.training.distributed import whole
+from idpgan.training.method import Stats, refuse_small_shares
 
 __all__ = ["Config", "DpGan", "DpGanConfig", "DpGanPrivacy", "Method"]
 
@@ -128,6 +131,11 @@ class DpGan(GivesGenerator):
         self.networks.start_from(generator)
         self._frozen_statistics = True
 
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `SharesSteps`. The coins of a record are its rank's own, as no other rank sees that record."""
+        refuse_small_shares(self.training.batch_size, "training.batch_size", ranks)
+        self.plan, self.networks.ranks = dataclasses.replace(self.plan, ranks=ranks), ranks
+
     def prepare(self) -> None:
         """Nothing is read before the steps."""
 
@@ -207,7 +215,7 @@ class DpGan(GivesGenerator):
         return (labels + step) % self.critic.num_classes
 
     def _public_fakes(self) -> tuple[Tensor, Tensor]:
-        """Generate exactly B fakes of uniform labels: nothing about them depends on private images or their number."""
+        """Generate this rank's share of exactly B fakes of uniform labels: all of it, and B, is public."""
         with torch.no_grad():
             images, labels = self.networks.fakes(self.training.batch_size)
         return images, torch.zeros(len(images), dtype=torch.int64, device=self.device) if labels is None else labels
@@ -225,14 +233,15 @@ class DpGan(GivesGenerator):
         self._since = 0
         set_rate(self.networks.generator_optimizer, self._rate(self.config.generator_learning_rate, step))
         self.newest.train(not self._frozen_statistics)
-        images, labels = self.networks.fakes(self.training.batch_size)
+        ranks, size = self.networks.ranks, self.training.batch_size
+        images, labels = self.networks.fakes(size)
         scores = self.critic(images, labels)
-        loss = self.loss.of_generator(scores)
+        loss = whole(self.loss.of_generator(scores) * ranks.weight(size), ranks)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(self.newest)
         self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
-        accuracy = (scores.detach() < 0).float().mean()
+        accuracy = whole((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
         self._set_pace(accuracy)
         return {"generator_loss": loss.detach(), "fake_accuracy": accuracy, "pace": torch.tensor(float(self.pace))}
 

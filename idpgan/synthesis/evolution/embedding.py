@@ -79,13 +79,14 @@ def _principal_axes(centered: Tensor) -> Tensor:
     return centered.T @ vectors / variances.sqrt() if wide else vectors
 
 
-def private_vectors(private: Images, embedding: Embedding) -> Iterator[Tensor]:
-    """Yield the vectors of all private images in their order, int8: the one place here that reads private pixels.
+def private_vectors(private: Images, embedding: Embedding, share: slice | None = None) -> Iterator[Tensor]:
+    """Yield the vectors of the private images in their order, int8: the one place here that reads private pixels.
 
     Every call has the same number of rows and null records keep theirs, so that a row, down to the last bit, is a
     function of that row's image and place. Called after the first iteration was charged; the vectors stay in the
-    process, and only `votes` sees them.
+    process, and only `votes` sees them. ``share`` are the positions of this rank; None = all.
     """
-    for start in range(0, len(private), _TILE):
-        index = torch.arange(start, min(start + _TILE, len(private)), device=private.images.device)
+    first, last = (0, len(private)) if share is None else (share.start, share.stop)
+    for start in range(first, last, _TILE):
+        index = torch.arange(start, min(start + _TILE, last), device=private.images.device)
         yield embedding(to_float(private.select(index).images))

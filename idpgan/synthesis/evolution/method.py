@@ -27,6 +27,7 @@ from idpgan.models.origin import origin_weights
 from idpgan.models.population import PopulationGenerator
 from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Simulator, build_simulator
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares
 from idpgan.synthesis.evolution.config import Config
 from idpgan.synthesis.evolution.embedding import Embedding, private_vectors
@@ -95,7 +96,8 @@ class Evolution(GivesGenerator):
         )  # (rows, M, numbers)
         self._vectors: Tensor | None = None  # of the members, int8 (rows, M, D)
         self._embedding: Embedding | None = None
-        self._records: Tensor | None = None  # of the private images, int8 (N, D): secret
+        self._records: Tensor | None = None  # of the private images of this rank, int8 (N, D): secret
+        self._ranks: Ranks = ALONE
         self._give(torch.ones(self._members.shape[:2]))
 
     def _build_simulator(self) -> Simulator:
@@ -112,6 +114,10 @@ class Evolution(GivesGenerator):
             simulator.generator.load_state_dict(weights)
             self.generator.simulator.load_state_dict(simulator.state_dict())
         return simulator.eval().to(self._device)
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `SharesSteps`: each rank embeds the private images of its share and counts their votes."""
+        self._ranks = ranks
 
     def prepare(self) -> None:
         """Nothing private is read before the steps."""
@@ -144,17 +150,17 @@ class Evolution(GivesGenerator):
 
     def _vote(self, vectors: Tensor) -> Tensor:
         """Release the noisy counts of the votes for candidates int8 (rows, M, D); the loop has charged them."""
-        private, rows = self._private, len(vectors)
+        private, rows, share = self._private, len(vectors), self._ranks.share(len(self._private))
         if self._records is None:
-            self._records = torch.cat(list(private_vectors(private, self._embed)))
-        labels = torch.zeros(len(private), dtype=torch.int64)
+            self._records = torch.cat(list(private_vectors(private, self._embed, share)))
+        labels = torch.zeros(len(self._records), dtype=torch.int64)
         if rows > 1 and private.labels is not None:
-            labels = private.labels.cpu()
+            labels = private.labels[share].cpu()
         chosen = torch.zeros_like(labels)
         for row in range(rows):
             own = torch.nonzero(labels == row)[:, 0]
             chosen[own] = nearest(self._records[own.to(self._device)], vectors[row].to(self._device)).cpu()
-        return self.votes(chosen, labels, self._weights(private), self.noise)
+        return self.votes(chosen, labels, self._weights(private)[share], self.noise, self._ranks)
 
     def _weights(self, private: Images) -> Tensor:
         """Return the grid steps of each record's vote."""
@@ -209,6 +215,7 @@ class Evolution(GivesGenerator):
         """Return the vectors of the members, int8 (rows, M, D)."""
         if self._vectors is None:
             self._vectors = torch.stack([self._embedded(members) for members in self._members])
+        self._ranks.from_first([self._vectors])  # one machine may round where another does not
         return self._vectors
 
     def _embedded(self, members: Tensor) -> Tensor:

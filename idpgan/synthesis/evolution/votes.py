@@ -14,6 +14,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import RoundedGaussian
 from idpgan.privacy.noise import Noise
+from idpgan.ranks import ALONE, Ranks
 
 STEPS = 1 << 20  # grid steps of a vote
 _MOST_RECORDS = 1 << 40  # their steps add up in 64 bits
@@ -108,12 +109,18 @@ class Votes:
         """Standard deviation of the noise on each count, in votes."""
         return self.mechanism.scale / STEPS
 
-    def __call__(self, chosen: Tensor, labels: Tensor, weights: Tensor, noise: Noise) -> Tensor:
+    def __call__(self, chosen: Tensor, labels: Tensor, weights: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Tensor:
         """Release the noisy counts, float64 (rows, candidates) on the CPU, in votes.
 
-        Arguments and errors are those of `exact`.
+        Arguments and errors are those of `exact`. Several ranks count the votes of one share of the records each; rank
+        0 adds them up and draws the noise, once, and the others get what is released.
         """
-        return self.mechanism(self.exact(chosen, labels, weights), noise).double() / STEPS
+        counts = ranks.sum_to_first([self.exact(chosen, labels, weights)])
+        released = torch.full((self.rows, self.candidates), torch.nan, dtype=torch.float64)
+        if ranks.first:
+            released = self.mechanism(counts[0], noise).double() / STEPS
+        ranks.from_first([released])
+        return released
 
     def exact(self, chosen: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         """Return the counts without noise, in grid steps, int64 (rows, candidates) on the CPU: secret.

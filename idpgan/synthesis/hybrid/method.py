@@ -26,6 +26,7 @@ from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relat
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
+from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateTraining
 from idpgan.synthesis.aggregate.method import AggregateConfig, IdpAggregate
 from idpgan.synthesis.aggregate.method import Config as AggregateRun
@@ -207,6 +208,11 @@ class Hybrid(GivesGenerator):
     def teacher(self) -> LinearScattering | None:  # type: ignore[override]  # its part's
         """The teacher that was released with the sums."""
         return self.aggregate.teacher
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `SharesSteps`."""
+        self.aggregate.share_steps(ranks)
+        self.dp_gan.share_steps(ranks)
 
     def prepare(self) -> None:
         """Release the noisy sums together with their charge."""

@@ -248,23 +248,24 @@ class IdpLocal(WganGp):
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B noisy images with replacement: (B, C, H, W), and their noisy labels if they are used."""
-        index = torch.randint(len(self._steps), (self.batch_size,), generator=self.networks.rng, device=self.device)
+        rng = self.networks.own_rng()
+        index = torch.randint(len(self._steps), (self.rows,), generator=rng, device=self.device)
         images = self.channel.decode_steps(self._steps[index])
         return images, self._labels[index] if self.newest.num_classes else None
 
     def _fake_batch(self, frequencies: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Generate B images and send them and their labels through the channel; labels uniform unless told."""
-        classes, labels, noisy = self.newest.num_classes, None, None
+        """Generate this rank's share of B images, labels uniform unless told, and send both through the channel."""
+        classes, labels, noisy, rng = self.newest.num_classes, None, None, self.networks.own_rng()
         if classes:
             weights = torch.ones(classes, device=self.device) if frequencies is None else frequencies
-            labels = torch.multinomial(weights, self.batch_size, replacement=True, generator=self.networks.rng)
-            noisy = self._respond(labels)
-        fake = self.newest(self.networks.latents(self.batch_size), labels)
-        return self.channel.perturb_public(fake, self.networks.rng), noisy
+            labels = torch.multinomial(weights, self.rows, replacement=True, generator=rng)
+            noisy = self._respond(labels, rng)
+        fake = self.newest(self.networks.latents(self.rows, rng), labels)
+        return self.channel.perturb_public(fake, rng), noisy
 
-    def _respond(self, labels: Tensor) -> Tensor:
+    def _respond(self, labels: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Randomize generated labels as the private ones were."""
-        classes, (truth, _), rng = self.newest.num_classes, self._response_probabilities(), self.networks.rng
+        classes, (truth, _), rng = self.newest.num_classes, self._response_probabilities(), rng or self.networks.rng
         lie = torch.rand(labels.shape, generator=rng, device=self.device) >= truth
         other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=rng, device=self.device)
         return torch.where(lie, other % classes, labels)

@@ -21,12 +21,14 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise, Source
+from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.wgan_gp import INFO
 from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
-from idpgan.training.method import Stats
+from idpgan.training.distributed import whole
+from idpgan.training.method import Stats, refuse_small_shares
 
 _EVENT = Event.non_private(INFO.reason, Unit.IMAGE, Relation.REPLACE_ONE)
 _PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
@@ -87,6 +89,7 @@ class WganGp(GivesGenerator):
     Attributes:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
+        rows: Images of a batch that this process draws: all of them, or its rank's share.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
@@ -95,7 +98,7 @@ class WganGp(GivesGenerator):
     def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
         config.check(split.shape)
         self.config = config.method
-        self.batch_size = config.training.batch_size
+        self.batch_size = self.rows = config.training.batch_size
         self.device = device
         self._images = place(self._usable(split.private), device)
         self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
@@ -115,6 +118,15 @@ class WganGp(GivesGenerator):
     def _usable(self, private: Images) -> Images:
         """Return the records that training reads: all but null records, as no guarantee says anything of them."""
         return private.existing()
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """See `SharesSteps`."""
+        refuse_small_shares(self.batch_size, "training.batch_size", ranks)
+        self.networks.ranks, self.rows = ranks, ranks.rows(self.batch_size)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Return the mean of one value per image over the images of all ranks, 0-d; see `whole`."""
+        return whole(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
 
     def prepare(self) -> None:
         """Nothing is read before the steps."""
@@ -143,21 +155,22 @@ class WganGp(GivesGenerator):
         """Minimize ``E[D(G(z))] - E[D(x)] + lambda E[(||grad D(x^)|| - 1)^2]`` by one Adam step."""
         real, labels = self._real_batch()
         with torch.no_grad():
-            fake = self.newest(self.networks.latents(self.batch_size), labels)  # (B, C, H, W)
+            fake = self.newest(self.networks.latents(self.rows, self.networks.own_rng()), labels)  # (B, C, H, W)
         return self._step_critic(real, labels, fake, labels)
 
     def _step_critic(self, real: Tensor, labels: Tensor | None, fake: Tensor, fake_labels: Tensor | None) -> Stats:
         """Take the Adam step on a batch; interpolates have the labels of the reals."""
-        alpha = torch.rand(self.batch_size, generator=self.networks.rng, device=self.device)
-        penalty = gradient_penalty(lambda images: self.critic(images, labels), interpolate(real, fake, alpha)).mean()
-        distance = critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels))
+        alpha = torch.rand(self.rows, generator=self.networks.own_rng(), device=self.device)
+        mixed = interpolate(real, fake, alpha)
+        penalty = self._mean(gradient_penalty(lambda images: self.critic(images, labels), mixed))
+        distance = self._mean(critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels)))
         loss = distance + self.config.gradient_penalty * penalty
         self.networks.step_critic(loss)
         return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
 
     def generator_step(self, step: int) -> Stats:
         """Minimize ``-E[D(G(z))]`` by one Adam step, and move the average."""
-        loss = generator_wasserstein(self.critic(*self._fake_batch()))
+        loss = self._mean(generator_wasserstein(self.critic(*self._fake_batch())))
         self.networks.step_generator(loss)
         return {"generator_loss": loss.detach()}
 
@@ -184,7 +197,8 @@ class WganGp(GivesGenerator):
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B private images with replacement: (B, C, H, W) in [-1, 1], and their labels if they are used."""
-        index = torch.randint(len(self._images), (self.batch_size,), generator=self.networks.rng, device=self.device)
+        rng = self.networks.own_rng()
+        index = torch.randint(len(self._images), (self.rows,), generator=rng, device=self.device)
         batch = self._images.select(index).to(self.device)
         return to_float(batch.images), batch.labels if self.newest.num_classes else None
 

@@ -1,0 +1,228 @@
+"""The processes that `torchrun` starts for one training: whose rows are whose, sums over all, and what rank 0 tells.
+
+One decision for the whole house: **rank 0 is the run, the others lend it their hands.** Rank 0 alone reads and writes
+files, charges the ledger, catches signals, draws the noise and says what comes next; every other rank does what it is
+told and ends when it is told nothing. PyTorch is imported when two processes meet, so that this module is light.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from idpgan.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+END = 0  # what rank 0 tells besides the number of a step, which is at least 1
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+class LostRankError(InputError):
+    """Another process of the run has ended, or does not answer."""
+
+
+class Ranks:
+    """The processes of one run as one of them sees them; alone, every method does nothing or returns what it got.
+
+    All methods but `share`, `rows` and `weight` are collective: all ranks call the same ones in the same order.
+
+    Attributes:
+        rank: 0 .. size - 1; see `first`.
+        size: Number of processes.
+        busy: Whether the others wait for numbers, and not for a word.
+        words: The group by which words go, on the CPU.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, words: Any = None) -> None:
+        self.rank, self.size, self.words, self.busy = rank, size, words, False
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one process only."""
+        return self.size == 1
+
+    def share(self, num: int) -> slice:
+        """Return this rank's rows of ``num``: runs of rows in the order of the ranks, whose lengths differ by 1."""
+        return slice(num * self.rank // self.size, num * (self.rank + 1) // self.size)
+
+    def rows(self, num: int) -> int:
+        """Return how many rows `share` has."""
+        share = self.share(num)
+        return int(share.stop - share.start)
+
+    def weight(self, num: int) -> float:
+        """Return the weight of a mean over this rank's share in the mean over all ``num`` rows."""
+        return self.rows(num) / num
+
+    # Numbers ---------------------------------------------------------------------------------------------------
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Add up tensors of one type and device over all ranks, in place: every rank gets the same bits."""
+        if not self.alone and tensors:
+            import torch.distributed as dist
+
+            flat = _flat(tensors)
+            with self._answering():
+                dist.all_reduce(flat)
+            _unflatten(flat, tensors)
+
+    def sum_to_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Add up tensors of one type and device over all ranks; rank 0 gets the sums, the others get nothing, []."""
+        if self.alone:
+            return tensors
+        import torch
+        import torch.distributed as dist
+
+        flat = _flat(tensors)
+        with self._answering():
+            dist.reduce(flat, 0)
+        if not self.first:
+            return []
+        sums = [torch.empty_like(tensor) for tensor in tensors]
+        _unflatten(flat, sums)
+        return sums
+
+    def from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors of one type and device by those of rank 0, in place."""
+        if not self.alone and tensors:
+            import torch.distributed as dist
+
+            flat = _flat(tensors)
+            with self._answering():
+                dist.broadcast(flat, 0)
+            _unflatten(flat, tensors)
+
+    # Words -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def together(self, word: int) -> Iterator[None]:
+        """Tell the others what comes next (rank 0), and do it in the block, as they do."""
+        if not self.alone:
+            self.busy = True
+            self._number(word)
+        yield
+        self.busy = False  # not where the block fails: the others are in the middle of it
+
+    def end(self) -> None:
+        """Tell the others that nothing comes next (rank 0), if they wait for a word."""
+        if not self.alone and not self.busy:
+            self.busy = True
+            self._number(END)
+
+    def hear(self) -> int:
+        """Wait for the next word of rank 0 (the others)."""
+        return self._number(END)
+
+    def send(self, content: bytes) -> None:
+        """Send bytes to all others (rank 0); see `receive`."""
+        self._number(len(content))
+        self._bytes(bytearray(content))
+
+    def receive(self) -> bytes:
+        """Return what rank 0 sends (the others)."""
+        return self._bytes(bytearray(self._number(0)))
+
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all ranks, in their order, to every rank."""
+        if self.alone:
+            return [text]
+        import torch
+        import torch.distributed as dist
+
+        content = text.encode()
+        with self._answering():
+            lengths = torch.zeros(self.size, dtype=torch.int64)
+            lengths[self.rank] = len(content)
+            dist.all_reduce(lengths, group=self.words)
+            table = torch.zeros(self.size, max(int(lengths.max()), 1), dtype=torch.uint8)
+            table[self.rank, : len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+            dist.all_reduce(table, group=self.words)
+        return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths.tolist(), strict=True)]
+
+    def _number(self, number: int) -> int:
+        import torch
+        import torch.distributed as dist
+
+        told = torch.tensor([number], dtype=torch.int64)
+        with self._answering():
+            dist.broadcast(told, 0, group=self.words)
+        return int(told)
+
+    def _bytes(self, content: bytearray) -> bytes:
+        import torch
+        import torch.distributed as dist
+
+        if content:
+            with self._answering():
+                dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0, group=self.words)
+        return bytes(content)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Say in one sentence that another rank does not answer; nothing goes on after it."""
+        try:
+            yield
+        except BaseException as error:
+            self.busy = True  # nobody hears a word any more
+            if not isinstance(error, RuntimeError):
+                raise
+            raise LostRankError(
+                f"rank {self.rank} of {self.size} stops: another process of this run has ended or does not answer "
+                f"({str(error).splitlines()[0][:160]}). What is saved is whole: continue with --resume."
+            ) from error
+
+
+ALONE = Ranks()
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
+    """Return rank, number of processes and rank on this machine, as `torchrun` sets them; (0, 1, 0) without it.
+
+    Raises:
+        InputError: If its variables do not fit together.
+    """
+    if any(name not in environment for name in (*_NUMBERS, "MASTER_ADDR", "MASTER_PORT")):
+        return 0, 1, 0
+    given = [environment[name] for name in _NUMBERS]
+    rank, size, local_rank = (int(text) if text.isdecimal() else -1 for text in given)
+    if not (0 <= rank < size and 0 <= local_rank <= rank):
+        shown = ", ".join(f"{name} = {text}" for name, text in zip(_NUMBERS, given, strict=True))
+        raise InputError(f"{shown} do not fit together. Start the processes with torchrun, or unset these variables.")
+    return rank, size, local_rank
+
+
+def refuse_several(command: str) -> None:
+    """Refuse a command that several processes would do as often as there are of them, and charge as often.
+
+    Raises:
+        InputError: On rank 0, if there are several.
+        SystemExit: On the others.
+    """
+    rank, size, _ = launched()
+    if rank:
+        raise SystemExit(2)  # rank 0 says it
+    if size > 1:
+        raise InputError(
+            f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "
+            "for it where it reads private images. Start it without torchrun; `idpgan train` alone shares its steps."
+        )
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.detach().copy_(part.view(tensor.shape))

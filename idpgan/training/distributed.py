@@ -1,0 +1,256 @@
+"""Training by the several processes of `torchrun`: one run, one ledger, one noise, the work of each step shared.
+
+Rank 0 is the run (`idpgan.ranks`). It resumes or prepares as if it were alone and sends its state to the others, which
+begin like a run that is resumed from it: they never read for `prepare`. Then the loop of rank 0 charges a step, tells
+its number, and all ranks do that step together:
+
+- *Private steps* (`privacy.dpsgd`). Rank 0 throws the coins of all records; every rank clips and sums the records of
+  its share; the sums are added up **on rank 0 alone**, which adds the noise, once, and sends the noisy gradient. The
+  other ranks never hold the sum, so there is nothing that they could step with before there is noise on it. The clipped
+  records of all shares are those of one process, and so are sensitivity, event and epsilon.
+- *Everything else* reads what was released: each rank draws images of its own, and gradients add up over the ranks.
+
+Weights are the same on every rank, as all start from rank 0's and take equal steps; at each save their hashes are
+compared. A rank that is lost ends the run on all ranks; the state saved last goes on, with any number of ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from idpgan.errors import InputError
+from idpgan.ranks import ALONE, END, LostRankError, Ranks, launched
+from idpgan.training.interrupt import StopSignals
+from idpgan.training.method import Method
+from idpgan.training.state import tensors_of
+
+MINUTES = 10  # a rank that is silent for so long within a step is lost; one that is killed is missed at once
+HOURS = 12  # so long the others wait for the next word: rank 0 may read, prepare and show in between
+_CONFIG, _STATE, _COMPARE = -1, -2, -3  # words beside the numbers of steps
+_BAD = 2  # exit code of an input that is refused
+
+
+class RanksDifferError(InputError):
+    """The ranks do not hold the same weights, data or code."""
+
+
+@contextlib.contextmanager
+def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
+    """Meet the other processes of `torchrun` for the time of a block; `ALONE` without it.
+
+    Tensors on the CPU go by gloo, those on a GPU by NCCL, and each process takes the GPU of its rank on the machine.
+    When rank 0 leaves the block, also by an exception, the others are told so, if they wait for a word.
+
+    Args:
+        minutes: How long a rank may be silent within a step.
+
+    Raises:
+        LostRankError: If the processes do not meet.
+    """
+    rank, size, local_rank = launched()
+    if size == 1:
+        yield ALONE
+        return
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank < gpus:
+        torch.cuda.set_device(local_rank)
+    try:
+        backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(minutes=minutes))
+        words = dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=HOURS))
+    except (RuntimeError, ValueError) as error:
+        raise LostRankError(
+            f"the {size} processes of torchrun do not meet ({str(error).splitlines()[0][:160]}). Check its addresses."
+        ) from error
+    ranks = Ranks(rank, size, words=words)
+    try:
+        yield ranks
+    finally:
+        if ranks.first:
+            with contextlib.suppress(LostRankError):
+                ranks.end()
+    dist.destroy_process_group()  # not after an error, as it may wait for a rank that is lost
+
+
+def check_device(device: torch.device, ranks: Ranks) -> None:
+    """Refuse two processes on one GPU.
+
+    Raises:
+        InputError: If this process has no GPU of its own.
+    """
+    if device.index is not None and not ranks.alone:
+        raise InputError(
+            f"{device} is one GPU, and torchrun started {ranks.size} processes. Say cuda: each takes its own."
+        )
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and not ranks.alone and launched()[2] >= count:
+        raise InputError(
+            f"torchrun started more processes than this machine has GPUs. Give it --nproc-per-node {count}, or set "
+            "training.device = cpu."
+        )
+
+
+@contextlib.contextmanager
+def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
+    """Send the config to the others (rank 0); the block is what all do with it."""
+    with ranks.together(_CONFIG):
+        if not ranks.alone:
+            ranks.send(text.encode())
+        yield
+
+
+def hear_config(ranks: Ranks) -> str | None:
+    """Return the config that rank 0 sends (the others); None if it ends before."""
+    return None if ranks.hear() == END else ranks.receive().decode()
+
+
+@contextlib.contextmanager
+def agreed(ranks: Ranks) -> Iterator[None]:
+    """Do on all ranks what may be refused; if one refuses, all end, and rank 0 says why.
+
+    Raises:
+        InputError: On rank 0, with the first rank's reason.
+        SystemExit: On the others, without a word.
+    """
+    reason = ""
+    try:
+        yield
+    except InputError as error:
+        if ranks.alone:
+            raise
+        reason = str(error) or "no reason given"
+    reasons = [(rank, text) for rank, text in enumerate(ranks.gather(reason)) if text]
+    if reasons:
+        rank, text = reasons[0]
+        if not ranks.first:
+            raise SystemExit(_BAD)
+        raise InputError(text if rank == 0 else f"rank {rank}: {text}")
+
+
+def agree_on(what: str, value: str, ranks: Ranks) -> None:
+    """Refuse ranks of which one has another value than rank 0.
+
+    Raises:
+        RanksDifferError: On rank 0.
+        SystemExit: On the others, without a word.
+    """
+    values = ranks.gather(value)
+    other = [rank for rank, text in enumerate(values) if text != values[0]]
+    if other and not ranks.first:
+        raise SystemExit(_BAD)
+    if other:
+        raise RanksDifferError(
+            f"rank {other[0]} has other {what} than rank 0. All processes must run the same code on copies of the same "
+            "data, on machines of one kind."
+        )
+
+
+class Leader:
+    """Rank 0's side: what the loop tells the others. Alone it does nothing but call the method."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._begun = False
+
+    def begin(self, method: Method) -> None:
+        """Send the state that all go on from."""
+        if not self.ranks.alone:
+            buffer = io.BytesIO()
+            torch.save(_without_keys(method.state()), buffer)
+            with self.ranks.together(_STATE):
+                self.ranks.send(buffer.getvalue())
+        self._begun = True
+
+    def step(self, method: Method, step: int) -> dict[str, Tensor]:
+        """Do a step with all others; it has been charged."""
+        with self.ranks.together(step):
+            return method.step(step)
+
+    def compare(self, state: dict[str, Any]) -> None:
+        """Refuse to save where another rank holds other weights.
+
+        Raises:
+            RanksDifferError: If one does.
+        """
+        if self.ranks.alone or not self._begun:
+            return
+        with self.ranks.together(_COMPARE):
+            digests = self.ranks.gather(_digest(state))
+        other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if other:
+            raise RanksDifferError(
+                f"rank {other[0]} holds other weights than rank 0, so the run stops; the state saved last is kept. "
+                "Use machines of one kind, and report it if they are."
+            )
+
+
+def do_as_told(method: Method, ranks: Ranks) -> None:
+    """Do what rank 0 tells, until it tells the end: the whole life of every other rank.
+
+    Signals are rank 0's to answer. The sources of noise get keys of their own: from them come coins of the records in
+    this rank's share, never noise on a sum.
+    """
+    with StopSignals():
+        while (word := ranks.hear()) != END:
+            if word == _STATE:
+                state = torch.load(io.BytesIO(ranks.receive()), map_location="cpu", weights_only=True)
+                method.load_state(state)
+                for noise in method.noises:
+                    noise.rekey()
+            elif word == _COMPARE:
+                ranks.gather(_digest(method.state()))
+            elif word < END:
+                raise RuntimeError(f"rank 0 tells {word}, which means nothing here.")
+            else:
+                method.step(word)
+                for noise in method.noises:
+                    noise.ratchet()
+    for noise in method.noises:
+        noise.erase()
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
+        whole = part.clone()
+        ranks.sum([whole])
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+def whole(part: Tensor, ranks: Ranks) -> Tensor:
+    """Return the sum of a tensor over all ranks, whose gradient is that of this rank's part alone.
+
+    A loss that is computed from it has the same value on every rank, and its gradients add up over the ranks.
+    """
+    return part if ranks.alone else _Whole.apply(part, ranks)
+
+
+def _digest(state: dict[str, Any]) -> str:
+    """Return the SHA-256 (hex) of all tensors of a state but what was released, which never changes."""
+    sha = hashlib.sha256()
+    for name, tensor in tensors_of({key: value for key, value in state.items() if key != "prepared"}):
+        values = tensor.detach().cpu().contiguous()
+        sha.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+        sha.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _without_keys(value: Any) -> Any:
+    """Return a state without the secret keys of noise: they stay on rank 0. A fixed seed is no secret."""
+    if type(value) is not dict:  # a network's own dict holds no key
+        return value
+    secret = "source" in value and value.get("private")
+    return {name: None if secret and name == "key" else _without_keys(item) for name, item in value.items()}

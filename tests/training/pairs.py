@@ -1,0 +1,300 @@
+"""What two processes do together in test_distributed.py; each function is called on both ranks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan import jobs
+from idpgan.errors import InputError
+from idpgan.jobs import train as train_job
+from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
+from idpgan.ranks import ALONE, Ranks
+from idpgan.synthesis import build_config
+from idpgan.synthesis.evolution.votes import Votes, steps_of
+from idpgan.training import distributed
+from idpgan.training.distributed import joined, whole
+
+SMALL = {"width": 4, "latent_dim": 4}
+WARP = {**SMALL, "generator": "warp", "codes": 5}
+FAST = {"steps": 6, "tick_steps": 3, "batch_size": 26, "device": "cpu"}
+SAMPLED = {"epsilon": 0.25, "delta": 1e-5, "sample_rate": 0.02, "noise_multiplier": 2.0}
+SUMS = {"moments": 6, "fourier": 20, "metric_steps": [2]}
+RUNS: dict[str, dict[str, Any]] = {
+    "dp-gan": {
+        "model": SMALL,
+        "method": {"name": "dp-gan", "critic_steps_per_generator_step": 2},
+        "privacy": SAMPLED,
+        "training": FAST,
+    },
+    "separate": {
+        "model": SMALL,
+        "method": {"name": "dp-gan", "critic_steps_per_generator_step": 1, "fakes": "separate", "adaptive_below": 0.9},
+        "privacy": SAMPLED,
+        "training": FAST,
+    },
+    "wgan-gp": {
+        "model": SMALL,
+        "method": {"name": "wgan-gp", "critic_steps_per_generator_step": 2},
+        "training": {**FAST, "batch_size": 9},
+    },
+    "aggregate": {
+        "model": WARP,
+        "method": {"name": "idp-gan-aggregate", **SUMS},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "training": {**FAST, "batch_size": 50},
+    },
+    "deep": {
+        "model": SMALL,
+        "method": {"name": "idp-gan-aggregate", **SUMS, "critic": "deep", "groups": 4},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "training": {**FAST, "batch_size": 50},
+    },
+    "local": {
+        "model": SMALL,
+        "method": {
+            "name": "idp-gan-local",
+            "critic_steps_per_generator_step": 2,
+            "projection": "dct",
+            "coefficients": 4,
+        },
+        "privacy": {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
+        "training": FAST,
+    },
+    "hybrid": {
+        "model": WARP,
+        "method": {
+            "name": "hybrid",
+            "share": 0.5,
+            "aggregate_steps": 3,
+            "aggregate_batch_size": 40,
+            "aggregate": SUMS,
+            "dp_gan": {"critic_steps_per_generator_step": 1, "critic_warmup": 1},
+        },
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
+        "training": FAST,
+    },
+    "evolution": {
+        "model": {"generator": "population", "simulator": "fonts", "codes": 10},
+        "method": {"name": "evolution"},
+        "privacy": {"epsilon": 3.0, "delta": 1e-5},
+        "training": {"steps": 3, "device": "cpu"},
+    },
+}
+
+
+def in_pair(function: Callable[..., Any], folder: Path, *arguments: Any) -> list[dict[str, Any]]:
+    """Call ``function(ranks, *arguments)`` in two processes, and return what each of them returned."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.preloaded"])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    pair = [context.Process(target=_one, args=(rank, port, function, folder, arguments)) for rank in range(2)]
+    for process in pair:
+        process.start()
+    for process in pair:
+        process.join(120)
+    if any(process.is_alive() for process in pair):
+        for process in pair:
+            process.kill()
+        raise TimeoutError("the two processes wait for each other.")
+    files = [folder / f"rank{rank}.pt" for rank in range(2)]
+    return [torch.load(file, weights_only=True) if file.exists() else {} for file in files]
+
+
+def _one(rank: int, port: int, function: Callable[..., Any], folder: Path, arguments: tuple[Any, ...]) -> None:
+    """Be one of the two processes."""
+    torch.set_num_threads(1)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **address})
+    result: dict[str, Any] = {}
+    try:
+        with joined(minutes=1) as ranks:
+            result = function(ranks, *arguments)
+    except InputError as error:
+        result = {"error": type(error).__name__, "message": str(error)}
+    except SystemExit as error:
+        result = {"exit": error.code}
+    torch.save(result, folder / f"rank{rank}.pt")
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+def numbers(ranks: Ranks) -> dict[str, Any]:
+    """All that needs no run."""
+    return {
+        "texts": ranks.gather("ä" * (3 * ranks.rank)),
+        "noise": _noise(ranks, ranks),
+        "noise of each": _noise(ranks, ALONE),
+        "sharded": _step(ranks),
+        "alone": _step(ALONE),
+        "whole": _whole(ranks),
+        "votes": _votes(ranks),
+        "votes alone": _votes(ALONE),
+        "drawn": _plan(ranks).sample(101, Noise.fixed(3)).tolist(),
+        "drawn alone": _plan(ALONE).sample(101, Noise.fixed(3)).tolist(),
+    }
+
+
+def _plan(ranks: Ranks, divisor: int = 20) -> DPSGDPlan:
+    return DPSGDPlan(sample_rate=0.3, clip_norm=1.0, divisor=divisor, noise_multiplier=2.0, ranks=ranks)
+
+
+def _noise(ranks: Ranks, of_plan: Ranks) -> dict[str, torch.Tensor]:
+    """Take a step on sums of zero, with noise that differs between the ranks; `ALONE` is what must not be."""
+    weight = torch.zeros(20_000, requires_grad=True)
+    sums = {"w": torch.zeros(20_000, dtype=torch.float64)}
+    plan = _plan(of_plan, divisor=1)
+    plan.noisy_step(torch.optim.SGD([weight], 1.0), {"w": weight}, sums, Noise.fixed(10 + ranks.rank))
+    moved = weight.detach().clone()
+    if of_plan.alone:
+        ranks.sum([moved])
+    return {"variance": moved.double().square().mean(), "first": moved[:5].clone()}
+
+
+def _step(ranks: Ranks) -> torch.Tensor:
+    """Take one whole step of a small classifier, by the coins and the noise of one source."""
+    draws = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(101, 7, generator=draws), torch.randint(3, (101,), generator=draws)
+    null = torch.arange(101) % 10 == 0
+    weights = {"weight": torch.zeros(3, 7, requires_grad=True), "bias": torch.zeros(3, requires_grad=True)}
+
+    def loss(given: Any, image: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        logits = torch.nn.functional.linear(image[None], given["weight"], given["bias"])
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    plan, noise = _plan(ranks), Noise.fixed(5)
+    if not ranks.first:
+        noise.erase()  # it must not be asked
+    drawn = plan.sample(len(images), noise)
+    records = [10 * images[drawn], labels[drawn]]  # norms above C
+    result = plan.clipped_sum(loss, weights, records, physical_batch=8, null=null[drawn])
+    plan.noisy_step(torch.optim.SGD(weights.values(), 1.0), weights, result.sums, noise)
+    return torch.cat([weight.detach().flatten() for weight in weights.values()])
+
+
+def _votes(ranks: Ranks) -> list[list[float]]:
+    """Count the votes of 57 records, and release them by the noise of one source."""
+    draws, noise = torch.Generator().manual_seed(0), Noise.fixed(5)
+    chosen, labels = torch.randint(5, (57,), generator=draws), torch.randint(2, (57,), generator=draws)
+    if not ranks.first:
+        noise.erase()  # it must not be asked
+    share = ranks.share(57)
+    votes = Votes(2, 5, 1.0, Unit.IMAGE, Relation.ZERO_OUT)
+    weights = steps_of(None, None, 57)[share]
+    released: list[list[float]] = votes(chosen[share], labels[share], weights, noise, ranks).tolist()
+    return released
+
+
+def _whole(ranks: Ranks) -> list[float]:
+    """Return value and added gradient of the square of a sum of parts: 1 w + 2 w at w = 3."""
+    w = torch.tensor(3.0, requires_grad=True)
+    loss = whole((ranks.rank + 1) * w, ranks).square()
+    loss.backward()
+    assert w.grad is not None
+    ranks.sum([w.grad])
+    return [loss.item(), w.grad.item()]
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+
+def runs(ranks: Ranks, folder: Path, names: list[str]) -> dict[str, Any]:
+    """Train one run after the other, and return the hash of the tensors of each method."""
+    return {name: _run(ranks, folder / name, name) for name in names}
+
+
+def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | None = None) -> str:
+    make, made = train_job._method, []
+
+    def kept(*arguments: Any) -> Any:
+        made.append(make(*arguments))
+        if spoil is not None:
+            spoil(made[0])
+        return made[0]
+
+    train_job._method = kept
+    try:
+        if ranks.first:
+            jobs.start(config_of(name), path, ranks=ranks)
+            ranks.end()
+            ranks.busy = False  # another run begins
+        else:
+            jobs.follow(ranks)
+    finally:
+        train_job._method = make
+    return distributed._digest(made[0].state())
+
+
+def config_of(name: str) -> Any:
+    """Return a small run on the embedded digits."""
+    if name in ("dp-sgd", "scattering-linear"):
+        from tests.classify.conftest import config_of as classifier
+
+        return classifier(name, training={"tick_steps": 3})
+    return build_config(RUNS[name], "a test")
+
+
+def other_weights(ranks: Ranks, folder: Path) -> dict[str, Any]:
+    """Train with a rank that moves one weight on its own."""
+
+    def spoil(method: Any) -> None:
+        step = method.step
+
+        def spoilt(number: int) -> Any:
+            stats = step(number)
+            with torch.no_grad():
+                next(method.critic.parameters()).view(-1)[0] += 1e-3
+            return stats
+
+        if not ranks.first:
+            method.step = spoilt
+
+    return {"hash": _run(ranks, folder / "run", "wgan-gp", spoil)}
+
+
+def killed(ranks: Ranks, folder: Path, number: int, victim: int) -> dict[str, Any]:
+    """Train with a rank that is killed in a step."""
+
+    def spoil(method: Any) -> None:
+        step = method.step
+
+        def dying(at: int) -> Any:
+            if at == number and ranks.rank == victim:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(at)
+
+        method.step = dying
+
+    return {"hash": _run(ranks, folder / "run", "dp-gan", spoil)}
+
+
+def no_data(ranks: Ranks, folder: Path) -> dict[str, Any]:
+    """Begin a run whose data one rank does not find."""
+
+    def spoil(method: Any) -> None:
+        if not ranks.first:
+            raise InputError("the data is not here.")
+
+    return {"hash": _run(ranks, folder / "run", "dp-gan", spoil)}
+
+
+def no_steps(ranks: Ranks, folder: Path) -> dict[str, Any]:
+    """Begin a run of a method that has nothing to share."""
+    table = {"model": {"generator": "gaussian"}, "method": {"name": "gaussian"}, "privacy": {"epsilon": 1.0}}
+    table["privacy"]["delta"] = 1e-5
+    if ranks.first:
+        jobs.start(build_config(table, "a test"), folder / "run", ranks=ranks)
+    else:
+        jobs.follow(ranks)
+    return {}
