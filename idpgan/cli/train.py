@@ -10,6 +10,7 @@ import typer
 
 from idpgan.cli.faults import INTERRUPTED, TERMINATED
 from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.progress import shown
 
@@ -27,6 +28,9 @@ def train(
         bool, typer.Option("--dry-run", help="Print config and cost in epsilon, read no image.")
     ] = False,
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies (data.root).")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+    ] = None,
     accept_unsound: Annotated[bool, typer.Option("--accept-unsound", help="Run a method that proves nothing.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -40,6 +44,8 @@ def train(
     config_path, overrides = _parse(arguments or [])
     if accept_unsound:
         overrides.append("privacy.accept_unsound=true")
+    if device is not None:
+        overrides.append(f"training.device={json.dumps(check_device(device, '--device'))}")
     if resume is not None and (config_path or overrides or out or dry_run):
         raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
 

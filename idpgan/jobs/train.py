@@ -15,6 +15,7 @@ import torch
 
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
 from idpgan.jobs.methods import REGISTRY
@@ -32,7 +33,7 @@ from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, Tick, resolve_device
+from idpgan.training.method import Method, Tick
 from idpgan.training.samples import SampleGrid
 from idpgan.training.signal import Signal
 from idpgan.training.state import run_fingerprint
