@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -228,7 +228,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
             real, fake = (model(images, labels) for images in pairs)
             (softplus(-real).sum() + softplus(fake).sum()).backward()
             optimizer.clip_and_accumulate()
-            sums = {name: weight.summed_grad for name, weight in copy.named_parameters()}
+            sums = {name: cast(Any, weight).summed_grad for name, weight in copy.named_parameters()}
             optimizer.zero_grad()
             return sums
 
