@@ -16,9 +16,9 @@ import torch
 
 from idpgan import jobs, synthesis
 from idpgan.data.load import load
+from idpgan.device import resolve_device
 from idpgan.privacy import Ledger
 from idpgan.run import describe_environment
-from idpgan.training.method import resolve_device
 
 BURN_IN, STEPS, REPEATS = 10, 20, 5
 

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
     ("errors",),
-    ("files", "lazy", "memory", "checks", "config", "methods", "progress", "ranks"),
+    ("files", "lazy", "memory", "checks", "config", "device", "methods", "progress", "ranks"),
     ("run",),
     ("numerics",),
     ("data",),

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from idpgan.data.load import DataShape
+from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
@@ -21,7 +22,6 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
 from idpgan.training.loop import no_step_affordable
-from idpgan.training.method import resolve_device
 
 
 class ClassifierPrivacy(PrivacyConfig):

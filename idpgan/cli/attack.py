@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, kept, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def attack(
     confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
     seed: Annotated[int, typer.Option(help="Of generated images and attacks.")] = 0,
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies now (data.root).")] = None,
-    device: Annotated[str, typer.Option(help="Where to compute: auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, kept, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json
+from idpgan.device import check_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable
 from idpgan.progress import shown
@@ -50,7 +51,7 @@ def audit(
     ] = False,
     canaries: Annotated[int | None, typer.Option(help="Of --one-run; default: 5000 gradients, 500 images.")] = None,
     threads: Annotated[int, typer.Option(help="Threads, each with its own noise.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for continuous noise.")] = "cpu",
+    device: Device = "cpu",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -66,8 +67,7 @@ def audit(
         raise InputError(
             f"--runs {str(runs)[:40]} must be in 100 .. {_MOST_RUNS:,}; leave it out for the usual number."
         )
-    if device not in ("cpu", "cuda"):
-        raise InputError(f"--device {device} is unknown. Known: cpu, cuda.")
+    check_device(device, "--device")
     options = {"--epsilon": epsilon, "--delta": delta, "--unit": unit, "--relation": relation, "--noise": noise}
     options |= {"--law": law, "--pair": pair}
     run = Path(what) if (Path(what) / "config.toml").is_file() else None
@@ -181,7 +181,7 @@ def _print_one_run(found: OneRun) -> None:
 
 
 def _device(name: str) -> torch.device:
-    from idpgan.training.method import resolve_device
+    from idpgan.device import resolve_device
 
     return resolve_device(name, "--device")
 

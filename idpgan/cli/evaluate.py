@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, kept, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def evaluate(
     pixel_range: Annotated[
         str, typer.Option("--range", help="Of float images: unit [0, 1], symmetric [-1, 1] or auto.")
     ] = "auto",
-    device: Annotated[str, typer.Option(help="Where to compute: auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     cache: Annotated[Path | None, typer.Option(help="Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")] = None,
     classifier_run: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Released classifier to stand beside the utility of images.")

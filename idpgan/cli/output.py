@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+Device = Annotated[
+    str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
+]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, print_json
 from idpgan.progress import shown
 
 
@@ -22,17 +22,20 @@ def sample(
     soft_labels: Annotated[
         bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
     ] = False,
+    device: Device = "cpu",
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw images from a released generator, without its data and without a GPU.
+    """Draw images from a released generator, without its data; a GPU is not needed.
 
     Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
     """
     from idpgan.jobs.sample import card_of, draw
 
     with shown(quiet or as_json) as progress:
-        manifest = draw(source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, progress=progress)
+        manifest = draw(
+            source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, device=device, progress=progress
+        )
     if as_json:
         print_json({"out": str(out), **manifest})
     else:

@@ -10,6 +10,7 @@ import typer
 
 from idpgan.cli.faults import INTERRUPTED, TERMINATED
 from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.progress import shown
 from idpgan.ranks import refuse_several
@@ -29,6 +30,9 @@ def train(
         bool, typer.Option("--dry-run", help="Print config and cost in epsilon, read no image.")
     ] = False,
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies (data.root).")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+    ] = None,
     accept_unsound: Annotated[bool, typer.Option("--accept-unsound", help="Run a method that proves nothing.")] = False,
     keep_names: Annotated[
         bool, typer.Option("--keep-names", help="Release class names that may be people's (data.keep_names).")
@@ -49,6 +53,8 @@ def train(
         overrides.append("privacy.accept_unsound=true")
     if keep_names:
         overrides.append("data.keep_names=true")
+    if device is not None:
+        overrides.append(f"training.device={json.dumps(check_device(device, '--device'))}")
     if resume is not None and (config_path or overrides or out or dry_run):
         raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
 

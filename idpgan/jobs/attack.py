@@ -22,6 +22,7 @@ from idpgan.attacks import Attack, Knowledge, Membership, Outcome, choose_member
 from idpgan.attacks.knowledge import draw
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.data.load import Split, load
+from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.critics import NoCriticError, critic_of_run, saved_state
@@ -34,7 +35,6 @@ from idpgan.progress import Progress, silent
 from idpgan.release.classifier import load_classifier
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig
-from idpgan.training.method import resolve_device
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -75,8 +75,7 @@ class Options:
 
     def check(self) -> None:
         """Refuse what cannot be meant."""
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise InputError(f"--device {self.device} is unknown. Known: auto, cpu, cuda.")
+        check_device(self.device, "--device")
         if self.seed < 0:
             raise InputError(f"--seed {self.seed} must be at least 0.")
         if not 0 < self.confidence < 1:

@@ -20,6 +20,7 @@ from idpgan.config import apply_overrides, build, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load, place
+from idpgan.device import check_device, resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
 from idpgan.metrics import BenchmarkSettings, Cache
@@ -40,7 +41,6 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.outputs import check_output
 from idpgan.release.received import Stated, read_privacy
 from idpgan.run import describe_environment
-from idpgan.training.method import resolve_device
 
 FORMAT = "idpgan evaluation 1"
 ONLY = ("utility", "inception", "fidelity")
@@ -354,9 +354,9 @@ def _checked_out(source: Path, out: Path | None) -> Path | None:
 
 def _check(options: Options) -> None:
     """Refuse impossible options before anything is read."""
+    check_device(options.device, "--device")
     for name, value, allowed in (
         ("--only", options.only or ONLY[0], ONLY),
-        ("--device", options.device, ("auto", "cpu", "cuda")),
         ("--part", options.part, ("test", "holdout")),
         ("--features", options.features, ("auto", "classifier", "autoencoder", "inception-v3")),
         ("--protocol", options.protocol, PROTOCOLS),

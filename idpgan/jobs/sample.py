@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from idpgan.device import resolve_device
 from idpgan.files import check_writable
 from idpgan.jobs.verify import KINDS
 from idpgan.progress import Progress, silent
@@ -22,8 +23,12 @@ def draw(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
+    device: str = "cpu",
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
+    where = resolve_device(device, "--device", float64=False)
     check_writable(out)
-    return export_samples(source, num, out, KINDS, labels=labels, seed=seed, soft_labels=soft_labels, progress=progress)
+    return export_samples(
+        source, num, out, KINDS, labels=labels, seed=seed, soft_labels=soft_labels, device=where, progress=progress
+    )

@@ -16,6 +16,7 @@ import torch
 
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
 from idpgan.jobs.methods import REGISTRY
@@ -33,9 +34,9 @@ from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig
-from idpgan.training.distributed import agree_on, agreed, check_device, do_as_told, hear_config, tell_config
+from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, SharesSteps, Tick, resolve_device
+from idpgan.training.method import Method, SharesSteps, Tick
 from idpgan.training.samples import SampleGrid
 from idpgan.training.signal import Signal
 from idpgan.training.state import run_fingerprint
@@ -199,7 +200,7 @@ def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, Giv
 def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, GivesAway]:
     with agreed(ranks):
         device = resolve_device(config.training.device)
-        check_device(device, ranks)
+        check_own_gpu(device, ranks)
         split = load(config.data)
         method = _method(config, split, ledger, device)
         if not ranks.alone:

@@ -31,21 +31,32 @@ def move(images: Tensor, moves: Tensor) -> Tensor:
     aspect = height / width  # motions are those of pixels, whatever the shape
     angle, log_x, log_y, shear, shift_x, shift_y = moves[:, :6].unbind(1)
     cos, sin, scale_x, scale_y = angle.cos(), angle.sin(), log_x.exp(), log_y.exp()
-    rows = [
+    affine = [
         *(cos * scale_x, (shear - sin) * scale_y * aspect, shift_x),
         *(sin * scale_x / aspect, cos * scale_y, shift_y),
     ]
-    grid = functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
-    surface = _surface(height, width).to(moves)  # (NODES^2, H W)
-    bend = (moves[:, 6:].view(-1, 2, NODES**2) @ surface).transpose(1, 2).view(-1, height, width, 2)
-    return functional.grid_sample(images, grid + bend, padding_mode="border", align_corners=False)
+    rows = torch.cat([torch.stack(affine, 1).view(-1, 2, 3), moves[:, 6:].view(-1, 2, NODES**2)], dim=2)
+    places = rows.flatten(1) @ _places(height, width, moves.dtype, moves.device)
+    grid = places.view(-1, height, width, 2)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-@functools.lru_cache(maxsize=8)
-def _surface(height: int, width: int) -> Tensor:
-    """Return the smooth surface of each node alone, (NODES^2, H W)."""
-    nodes = torch.eye(NODES**2).view(-1, 1, NODES, NODES)
-    return functional.interpolate(nodes, size=(height, width), mode="bicubic", align_corners=True).view(NODES**2, -1)
+@functools.lru_cache(maxsize=16)
+@torch.inference_mode(False)  # kept for calls that need gradients
+def _places(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return what each number of a motion adds to the place, x and y, where a pixel is read.
+
+    Returns:
+        (2 (3 + NODES^2), H W 2): for x, then for y, the factors of x, y and 1, and a smooth surface through each node.
+    """
+    y, x = (((2 * torch.arange(side, dtype=torch.float64) + 1) / side - 1) for side in (height, width))
+    plane = torch.stack([x.expand(height, -1), y[:, None].expand(-1, width), torch.ones(height, width).double()])
+    nodes = torch.eye(NODES**2, dtype=torch.float64).view(-1, 1, NODES, NODES)
+    surface = functional.interpolate(nodes, size=(height, width), mode="bicubic", align_corners=True)[:, 0]
+    each = torch.cat([plane, surface]).flatten(1)  # (3 + NODES^2, H W)
+    both = each.new_zeros(2, len(each), height * width, 2)
+    both[0, :, :, 0] = both[1, :, :, 1] = each
+    return both.view(2 * len(each), -1).to(device, dtype)
 
 
 def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:

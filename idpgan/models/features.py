@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from idpgan.data.images import to_float
 from idpgan.models.augment import augment
+from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
 from idpgan.numerics.dct import cosines
@@ -325,13 +326,10 @@ class RandomFeatures(FeatureMap):
 
     def texture(self, light: Tensor) -> Tensor:
         """Describe the edges of images (B, C, H, W) in [0, 1] by vectors (B, T) of norm at most 1."""
-        planes, padding = light.flatten(0, 1)[:, None], self.gabor.shape[-1] // 2
-        if self.stride == 2:
-            waves = _every_second(planes, self.gabor, padding)
-        else:
-            waves = functional.conv2d(planes, self.gabor, padding=padding)
-        moduli = (waves[:, ::2].square() + waves[:, 1::2].square() + 1e-4).sqrt()  # (B C, 16, h, w)
-        return self._unit(functional.adaptive_avg_pool2d(moduli, 4).view(len(light), -1))  # (B, C 16 16)
+        padding = self.gabor.shape[-1] // 2
+        planes = functional.pad(light.flatten(0, 1)[:, None], (padding,) * 4)
+        moduli = pooled_moduli(planes, self.gabor, stride=self.stride, grid=4)
+        return self._unit(moduli.view(len(light), -1))  # (B, C 16 16)
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """See `FeatureMap.blocks`; the labels have no influence."""
@@ -401,33 +399,3 @@ def _low_cosines(height: int, width: int, count: int) -> Tensor:
     """Return the ``count`` cosine functions of lowest ``(u / height)^2 + (v / width)^2``, (H W, count) float32."""
     low = sorted(((u * width) ** 2 + (v * height) ** 2, u, v) for u in range(height) for v in range(width))[:count]
     return cosines(height, width, [(u, v) for _, u, v in low]).float()
-
-
-def _every_second(planes: Tensor, filters: Tensor, padding: int) -> Tensor:
-    """Return ``conv2d(planes, filters, stride=2, padding=padding)`` of one channel and odd filters, up to rounding.
-
-    Even and odd rows and columns become four channels and the stride 1: on the CPU, forward and backward pass together
-    take half the time.
-    """
-    height, width = ((side + 1) // 2 for side in planes.shape[-2:])
-    even = [side % 2 for side in planes.shape[-2:]]
-    padded = functional.pad(planes, (padding, padding + even[1], padding, padding + even[0]))
-    phases = functional.pixel_unshuffle(padded, 2)
-    kernel = functional.pixel_unshuffle(functional.pad(filters, (0, 1, 0, 1)), 2)
-    return functional.conv2d(functional.pad(phases, (0, 1, 0, 1)), kernel)[..., :height, :width]
-
-
-def gabor_filters(side: int = 9) -> Tensor:
-    """Return 8 orientations x 2 scales, real and imaginary parts in turn, of unit energy: (32, 1, side, side)."""
-    line = torch.arange(side).float() - side // 2
-    y, x = torch.meshgrid(line, line, indexing="ij")
-    filters = []
-    for width, frequency in ((1.2, 2.0), (2.2, 1.1)):
-        envelope = torch.exp(-(x**2 + y**2) / (2 * width**2))
-        for step in range(8):
-            along = x * math.cos(math.pi * step / 8) + y * math.sin(math.pi * step / 8)
-            real, imaginary = envelope * torch.cos(frequency * along), envelope * torch.sin(frequency * along)
-            real = real - envelope * real.sum() / envelope.sum()
-            energy = (real.square() + imaginary.square()).sum().sqrt()
-            filters += [real / energy, imaginary / energy]
-    return torch.stack(filters)[:, None]

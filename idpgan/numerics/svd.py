@@ -32,6 +32,8 @@ _CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
 _COPIES = 8  # float64 matrices of size (m + n) x n that a method holds at once, about
 _MAX_CHUNK = 32_768
 _WIDEST_BLOCK = 0.35  # of the shorter side: beyond, LAPACK's full decomposition took less time
+_PROBED = 32  # one matrix of so many is tried, before all go through `subspace`
+_FEWEST_PROBED = 8  # matrices of a call, for a probe to be cheap beside them
 _settings_lock = threading.Lock()  # torch keeps one thread count for threads to come: one call at a time touches it
 
 
@@ -87,10 +89,21 @@ def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | N
 
 
 def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose with a method of ``DECOMPOSITIONS`` or ``SUBSPACE`` on any device; `batched_svd` without its checks."""
+    """Decompose with a method of ``DECOMPOSITIONS`` or ``SUBSPACE`` on any device; `batched_svd` without its checks.
+
+    On one thread of the CPU "lapack" is one call of the library. On several, each thread makes that call for its chunks
+    on a thread count of 1: the same routine on the same matrices.
+    """
     count, m, n = matrices.shape
     tall = matrices.mT if m < n else matrices
     long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
+    device = matrices.device.type
+    if method == SUBSPACE and count >= _FEWEST_PROBED and not _nearly_all_converge(tall[::_PROBED], rank):
+        method = choose_method(device, matrices.dtype, m, n)
+    threads = min(torch.get_num_threads() if device == "cpu" else 1, count)
+    if device == "cpu" and threads == 1 and method == "lapack":
+        U, S, V = _solve(tall, rank, method)
+        return (V, S, U.mT) if m < n else (U, S, V.mT)
     # Column-major, as LAPACK returns them: transposed on the way out, nothing is copied twice.
     left, right = matrices.new_empty(count, rank, long), matrices.new_empty(count, rank, short)
     values = matrices.new_empty(count, rank)
@@ -100,9 +113,7 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
             U, S, V = _solve(tall[start:stop], rank, method)
             left[start:stop], values[start:stop], right[start:stop] = U.mT, S, V.mT
 
-    chunk = _CHUNK_BYTES[matrices.device.type] // (_COPIES * 8 * (long + short) * short)
-    threads = torch.get_num_threads() if matrices.device.type == "cpu" else 1
-    threads = min(threads, count)
+    chunk = _CHUNK_BYTES[device] // (_COPIES * 8 * (long + short) * short)
     chunk = max(1, min(chunk, _MAX_CHUNK, -(-count // max(threads, 1))))
     bounds = [*range(0, count, chunk), count]
     if threads <= 1:
@@ -115,9 +126,10 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
 
 def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
     """Decompose one chunk of (B, m, n), m >= n, and cut it to the rank."""
-    # By a power of two, so that squares neither overflow nor vanish and nothing is rounded.
-    exponent = torch.frexp(tall.abs().amax((1, 2))).exponent
-    A = torch.ldexp(tall, -exponent[:, None, None])
+    if method == "lapack":  # which scales what needs it
+        U, S, V = DECOMPOSITIONS[method](tall)
+        return U[..., :rank], S[:, :rank], V[..., :rank]
+    A, exponent = _scaled(tall)
     if method == SUBSPACE:
         factors, holds = svd_methods.subspace(A, rank)
         if not bool(holds.all()):
@@ -129,6 +141,21 @@ def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
         factors = DECOMPOSITIONS[method](A)
     U, S, V = factors
     return U[..., :rank], torch.ldexp(S[:, :rank], exponent.unsqueeze(1)), V[..., :rank]
+
+
+def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide each matrix by a power of two, so that squares neither overflow nor vanish and nothing is rounded."""
+    exponent = torch.frexp(matrices.abs().amax((1, 2))).exponent
+    return torch.ldexp(matrices, -exponent[:, None, None]), exponent
+
+
+def _nearly_all_converge(some: Tensor, rank: int) -> bool:
+    """Return whether subspace iteration serves nine in ten of some tall matrices: flat spectra do not suit it.
+
+    Where it does not, the full decomposition has to follow, which alone takes less time.
+    """
+    _, holds = svd_methods.subspace(_scaled(some)[0], rank)
+    return bool(holds.double().mean() >= 0.9)
 
 
 def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
@@ -181,8 +208,8 @@ def _check(matrices: Any, rank: Any) -> None:
             f"rank = {rank!r} must be an integer from 1 to {limit}, the smaller side of {shape[1]} x {shape[2]} "
             "matrices. Leave it out for all singular values."
         )
-    finite = matrices.isfinite().all(2).all(1)
-    if not bool(finite.all()):
+    if matrices.numel() and not bool(torch.stack(matrices.aminmax()).isfinite().all()):
+        finite = matrices.isfinite().all(2).all(1)
         bad = (~finite).nonzero().squeeze(1)
         raise InputError(
             f"{len(bad)} of {shape[0]} matrices hold NaN or infinite entries, first matrix {int(bad[0])}: they have no "

@@ -31,9 +31,8 @@ def lapack(A: Tensor) -> Factors:
 
     Singular values, reconstruction: a few eps. The reference for the other methods, and what they fall back to.
     """
-    # A row-major matrix is LAPACK's transposed matrix: this way round nothing is copied.
-    V, S, Uh = safe_svd(A.mT)
-    return Uh.mT, S, V
+    U, S, Vh = safe_svd(A)
+    return U, S, Vh.mT
 
 
 def eigh(G: Tensor) -> tuple[Tensor, Tensor]:

@@ -67,6 +67,7 @@ def export_samples(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
+    device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -82,6 +83,7 @@ def export_samples(
         seed: Of the latent vectors; None = fresh entropy.
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
+        device: Where images are drawn.
 
     Raises:
         InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
@@ -89,7 +91,7 @@ def export_samples(
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
-    generator = load_generator(source)
+    generator = load_generator(source).to(device)
     _refuse_memory(generator, num)
     chosen = _labels(generator, num, labels)
     if soft_labels and generator.teacher is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from idpgan.config import Section, digest
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig
+from idpgan.device import check_device
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class TrainingConfig(Section):
         tick_steps: Critic steps between two ticks: save, statistics, epsilon, sample grid, metrics.
         seed: Seeds initial weights, latent vectors and batch order. Never privacy noise: a published seed would let
             anyone subtract it.
-        device: "auto" is the GPU where there is one, else the CPU.
+        device: "auto" (the GPU where there is one, else the CPU), "cpu", "cuda" or "cuda:1". All is float32 or float64.
         diverged_above: A statistic whose mean over a tick is larger than this (or not finite) stops the run.
             Losses are of order 1 to 100.
     """
@@ -77,7 +78,7 @@ class TrainingConfig(Section):
     batch_size: int = Field(64, ge=1, le=1_000_000)
     tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
     seed: int = Field(0, ge=0, lt=2**63)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[str, AfterValidator(check_device)] = "auto"
     diverged_above: float = Field(1e8, gt=0)
 
 
@@ -159,9 +160,9 @@ class RunConfig(Section):
             ConfigError: If the networks are not built for such images, or labels are asked for and missing.
             InputError: If the memory does not suffice.
         """
+        from idpgan.device import resolve_device
         from idpgan.memory import check_memory
         from idpgan.models.footprint import batch_bytes, generator_bytes
-        from idpgan.training.method import resolve_device
 
         classes = classes_of(self.model, len(shape.classes))
         pyramid_of(shape.image_shape)

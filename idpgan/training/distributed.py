@@ -81,7 +81,7 @@ def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
     dist.destroy_process_group()  # not after an error, as it may wait for a rank that is lost
 
 
-def check_device(device: torch.device, ranks: Ranks) -> None:
+def check_own_gpu(device: torch.device, ranks: Ranks) -> None:
     """Refuse two processes on one GPU.
 
     Raises:

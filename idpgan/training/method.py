@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
-from idpgan.errors import ConfigError, InputError
+from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.noise import Noise
@@ -153,11 +152,3 @@ class Tick:
 
 
 TickCallback = Callable[[Tick], None]
-
-
-def resolve_device(name: str, key: str = "training.device") -> torch.device:
-    """Return the device that a key or an option names; raises `ConfigError` if it is a GPU that is not there."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise ConfigError(f"{key} is cuda, but torch sees no GPU here. Take auto or cpu.")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")

@@ -12,6 +12,7 @@ from PIL import Image
 
 import idpgan
 from idpgan.data.load import load
+from idpgan.jobs import benchmark
 from tests.data.layouts import declared
 
 
@@ -262,6 +263,34 @@ def test_doctor_is_content_here(run):
     assert code == 0
     assert found["accountant"]["found"].startswith("6.76878")  # the last digit is the grid's
     assert "operating system" in found["noise"]["found"]
+
+
+def test_doctor_measures_where_it_is_told_or_says_what_is_here(run):
+    assert refused(run("doctor", "--device", "cpu"), "--device cpu belongs to --benchmark")
+    assert refused(run("doctor", "--benchmark", "--device", "tpu"), "--device tpu is unknown", "cuda:NUMBER")
+    assert refused(run("doctor", "--benchmark", "--device", "cuda:99"), "--device is cuda:99", "This machine has cpu")
+
+
+def test_doctor_prints_a_line_or_a_value_for_each_thing_that_it_measures(run, monkeypatch):
+    contest = benchmark.Contest("a thing", 10, "things", int, int, "the library", True)
+    rows = [benchmark.Row(contest, 2.0, 1.0)]
+    monkeypatch.setattr(benchmark, "benchmark", lambda device, progress: rows)
+    code, out, _ = run("doctor", "--benchmark", "--device", "cpu")
+    assert code == 0
+    assert "5 things/s" in out
+    assert "0.50 x the library" in out
+    assert "SLOWER than the library" in out
+    _, out, _ = run("doctor", "--benchmark", "--device", "cpu", "--json")
+    assert json.loads(out)["rows"][0]["ratio"] == 0.5
+
+
+@pytest.mark.parametrize("command", ["sample", "train"])
+def test_a_gpu_that_is_not_here_is_refused_before_anything_is_written(run, finished_run, tmp_path, command):
+    out = tmp_path / "drawn"
+    arguments = [finished_run, "--num", "2"] if command == "sample" else ["data.name=digits"]
+    assert refused(run(command, *arguments, "--out", out, "--device", "cuda:99"), "is cuda:99", "This machine has cpu")
+    assert refused(run(command, *arguments, "--out", out, "--device", "gpu"), "--device gpu is unknown")
+    assert not out.exists()
 
 
 def test_the_released_generator_that_comes_with_the_package_verifies(run):

@@ -10,8 +10,6 @@ from idpgan.models.features import (
     PublicFeatures,
     RandomFeatures,
     ScatteringFeatures,
-    _every_second,
-    gabor_filters,
 )
 
 CLASSES = 3
@@ -183,10 +181,24 @@ def test_augmentation_follows_its_generator_and_its_strength():
     assert torch.allclose(augment(images, rng(1), 0.0), images, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [(17, 20), (28, 28), (32, 31), (112, 92), (18, 17)])
-def test_the_fast_way_of_every_second_convolution_is_the_same_convolution(size):
-    planes, filters = torch.randn(3, 1, *size, generator=rng(1)), gabor_filters()
-    expected = torch.nn.functional.conv2d(planes, filters, stride=2, padding=4)
-    found = _every_second(planes, filters, 4)
-    assert found.shape == expected.shape
-    assert torch.allclose(found, expected, atol=1e-5)
+def test_a_motion_is_an_affine_map_and_a_smooth_displacement():
+    images, moves = torch.rand(3, 2, 12, 10, generator=rng(1)), 0.2 * torch.randn(3, MOVES, generator=rng(2))
+    angle, log_x, log_y, shear, *shift = moves[:, :6].T
+    x, y, aspect = log_x.exp(), log_y.exp(), 12 / 10
+    rows = [angle.cos() * x, (shear - angle.sin()) * y * aspect, shift[0]]
+    rows += [angle.sin() * x / aspect, angle.cos() * y, shift[1]]
+    functional = torch.nn.functional
+    grid = functional.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), [3, 2, 12, 10], align_corners=False)
+    bend = functional.interpolate(moves[:, 6:].view(3, 2, 5, 5), size=(12, 10), mode="bicubic", align_corners=True)
+    grid = grid + bend.permute(0, 2, 3, 1)
+    expected = functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    assert torch.allclose(move(images, moves), expected, atol=1e-5)
+
+
+def test_a_motion_first_made_in_inference_mode_serves_training_too():
+    images = torch.rand(1, 1, 9, 13, generator=rng(1))
+    with torch.inference_mode():
+        move(images, torch.zeros(1, MOVES))
+    moves = torch.zeros(1, MOVES, requires_grad=True)
+    move(images, moves).sum().backward()
+    assert moves.grad.abs().sum() > 0

@@ -12,7 +12,7 @@ from idpgan.errors import InputError
 from idpgan.jobs.verify import verify
 from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 from idpgan.synthesis.networks import Adam, Generators
-from idpgan.training.distributed import check_device
+from idpgan.training.distributed import check_own_gpu
 from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
 from tests.training.toy import CPU, digits
@@ -151,9 +151,9 @@ def test_each_rank_draws_latent_vectors_of_its_own_and_the_common_numbers_stay_c
 
 
 def test_a_gpu_by_its_number_is_refused_to_several():
-    check_device(torch.device("cuda:1"), ALONE)
+    check_own_gpu(torch.device("cuda:1"), ALONE)
     with pytest.raises(InputError, match="cuda:1 is one GPU"):
-        check_device(torch.device("cuda:1"), Ranks(0, 2))
+        check_own_gpu(torch.device("cuda:1"), Ranks(0, 2))
 
 
 def test_torchrun_is_seen_by_its_variables():

@@ -7,14 +7,12 @@ import signal
 import pytest
 import torch
 
-from idpgan.errors import ConfigError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
 from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.hybrid.method import Hybrid
 from idpgan.training.loop import DivergedError
-from idpgan.training.method import resolve_device
 from idpgan.training.state import StateStore
 from idpgan.training.stats import read_stats
 from tests.training.toy import DELTA, FakeMethod, fake_ledger, fake_train, gaussian, new_run
@@ -276,11 +274,3 @@ def test_progress_hears_of_every_step_and_of_the_price_at_every_tick(tmp_path):
         (0, 10, "epsilon 0"),
         *((step, 10, price) for step, price in zip((4, 8, 10), prices, strict=True)),
     ]
-
-
-def test_devices():
-    assert resolve_device("cpu") == torch.device("cpu")
-    if not torch.cuda.is_available():
-        assert resolve_device("auto") == torch.device("cpu")
-        with pytest.raises(ConfigError, match="sees no GPU"):
-            resolve_device("cuda")

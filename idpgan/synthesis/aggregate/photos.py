@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from idpgan.data.images import Images
-from idpgan.models.features import Block, FeatureMap, gabor_filters
+from idpgan.models.features import Block, FeatureMap
+from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scales_of
 from idpgan.synthesis.gaussian.estimate import Normals, estimate_normals
@@ -148,9 +149,8 @@ class PhotoFeatures(FeatureMap):
         for level in range(self._levels):
             planes = functional.avg_pool2d(planes, 2) if level else planes
             padded = functional.pad(planes, (4, 4, 4, 4), mode="reflect")
-            waves = functional.conv2d(padded, self.gabor, stride=2)
-            modulus = (waves[:, ::2].square() + waves[:, 1::2].square() + 1e-4).sqrt()  # (B C, 16, h, w)
-            found.append(functional.adaptive_avg_pool2d(modulus, _GRID).view(len(images), -1))
+            moduli = pooled_moduli(padded, self.gabor, stride=2, grid=_GRID)  # (B C, 256)
+            found.append(moduli.view(len(images), -1))
         pooled = torch.cat(found, dim=1)
         return _shortened(pooled / (_TYPICAL * math.sqrt(pooled.shape[1])))
 

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from idpgan.data.load import DataShape
+from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
@@ -21,7 +22,6 @@ from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.loop import no_step_affordable
-from idpgan.training.method import resolve_device
 from idpgan.training.signal import Signal
 
 

@@ -1,0 +1,49 @@
+"""Where to compute: one name for a device on the command line and in a config, checked in one place."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from idpgan.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
+_NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9]\d{0,2}))?")
+
+
+def check_device(name: str, key: str = "training.device") -> str:
+    """Return the name of a device, whether or not it is here; raise a `ConfigError` if there is none of that name."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{key} {name[:40]} is unknown. Known: {DEVICES}.")
+    return name
+
+
+def resolve_device(name: str, key: str = "training.device", *, float64: bool = True) -> torch.device:
+    """Return the device that a key or an option names; "auto" is the GPU where there is one, else the CPU.
+
+    Args:
+        name: One of `DEVICES`.
+        float64: Whether float64 is computed there: sums of clipped gradients, bounds and metrics are. mps has none.
+
+    Raises:
+        ConfigError: If the name is unknown, the device not here, or without the precision that is needed.
+    """
+    import torch
+
+    check_device(name, key)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    here = ["cpu", *(f"cuda:{index}" for index in range(count)), *["mps"] * torch.backends.mps.is_available()]
+    if (name if name != "cuda" else "cuda:0") not in here:
+        why = "torch sees no GPU here" if name.startswith("cuda") and not count else "it is not here"
+        raise ConfigError(f"{key} is {name}, but {why}. This machine has {', '.join(here)}; auto takes the best.")
+    if name == "mps" and float64:
+        raise ConfigError(
+            f"{key} is mps, which has no float64, and this computes in it: sums and bounds that privacy rests on. "
+            "Take auto or cpu."
+        )
+    return torch.device(name)

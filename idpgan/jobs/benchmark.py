@@ -1,0 +1,351 @@
+"""What ``idpgan doctor --benchmark`` measures: how fast this machine is, each figure against another in the same run.
+
+Contenders take turns, so that other load hits them alike; a figure is the median of the turns after a burn-in. Nothing
+here reads a data set: images are random, and what is drawn or released is thrown away.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.models.config import ModelConfig
+from idpgan.models.critic import Critic
+from idpgan.numerics.svd import batched_svd
+from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Ledger, Noise, Relation, RoundedGaussian, Unit
+from idpgan.progress import Progress, silent
+from idpgan.run import describe_environment
+from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.evolution.nearest import LEVELS, nearest
+from idpgan.synthesis.registry import REGISTRY
+
+Call = Callable[[], Any]
+MARGIN = 1.05  # a library has to be faster by more, for a verdict
+_CLASSES = tuple(map(str, range(10)))
+_BEFORE = 2  # calls of each contender before time is taken
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        widths: Of the critics.
+        batch: Records of a clipped step, and images of a training step.
+        images: Random images that stand for private ones.
+        shapes: (N, m, n, rank) of decompositions; rank None = all.
+        numbers: Of noise in a call.
+        votes: Records and candidates.
+        seconds: About so long for each row.
+        most_turns: Turns of a row at most; 3 at least, 1 where it is 1.
+    """
+
+    widths: tuple[int, ...] = (16, 32, 64)
+    batch: int = 256
+    images: int = 2000
+    shapes: tuple[tuple[int, int, int, int | None], ...] = (
+        (400, 112, 92, None), (400, 112, 92, 20), (304, 200, 180, 20), (2000, 48, 48, 8),
+    )  # fmt: skip
+    numbers: int = 1_000_000
+    votes: tuple[int, int] = (10_000, 2_000)
+    seconds: float = 15.0
+    most_turns: int = 9
+
+
+QUICK = Size((4,), 8, 20, ((8, 12, 10, None),), 2000, (50, 20), 0.05, 1)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Something of ours against something else that does the same, or what it needs at least.
+
+    Attributes:
+        count: Units of work in a call of either.
+        per: Name of a unit.
+        theirs: None if it is not here.
+        against: Its name.
+        library: Whether the other does the same, so that it should be taken where it is faster.
+    """
+
+    what: str
+    count: int
+    per: str
+    ours: Call
+    theirs: Call | None
+    against: str
+    library: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a `Contest`: seconds of a call, medians."""
+
+    contest: Contest
+    ours: float
+    theirs: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as the other ours is."""
+        return None if self.theirs is None else self.theirs / self.ours
+
+    @property
+    def verdict(self) -> str:
+        """What follows, where something does."""
+        if self.ratio is None:
+            return f"{self.contest.against} is not installed"
+        if self.contest.library and self.ratio * MARGIN < 1:
+            return f"SLOWER than {self.contest.against}: take that on this machine, and tell us"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        contest = self.contest
+        facts = {"what": contest.what, "per_second": contest.count / self.ours, "unit": contest.per}
+        facts |= {"seconds": self.ours, "against": contest.against, "against_seconds": self.theirs}
+        return {**facts, "ratio": self.ratio, "verdict": self.verdict or None}
+
+    def __str__(self) -> str:
+        rate = f"{self.contest.count / self.ours:,.3g} {self.contest.per}/s"
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f} x {self.contest.against}"
+        return f"{self.contest.what:<34} {rate:>24}   {ratio:<28} {self.verdict}".rstrip()
+
+
+def benchmark(device: torch.device, size: Size | None = None, progress: Progress = silent) -> list[Row]:
+    """Measure everything on a device; noise, releases and their sums are made on the CPU, as always."""
+    contests = list(_contests(device, size or Size()))
+    rows = []
+    progress("benchmark", 0, len(contests))
+    for contest in contests:
+        rows.append(measure(contest, device, size or Size()))
+        progress("benchmark", len(rows), len(contests), contest.what)
+    return rows
+
+
+def to_json(rows: list[Row], device: torch.device) -> dict[str, Any]:
+    """Return rows, machine and load, JSON-able."""
+    machine = {"threads": torch.get_num_threads(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    return {"rows": [row.to_json() for row in rows], "machine": machine, **describe_environment(str(device))}
+
+
+def measure(contest: Contest, device: torch.device, size: Size) -> Row:
+    """Let both take turns and return the medians."""
+    calls = [contest.ours] + ([] if contest.theirs is None else [contest.theirs])
+    burnt = sum(_seconds(call, device) for call in calls for _ in range(_BEFORE)) / _BEFORE
+    turns = max(min(3, size.most_turns), min(size.most_turns, int(size.seconds / max(burnt, 1e-9))))
+    taken: list[list[float]] = [[] for _ in calls]
+    for _ in range(turns):
+        for times, call in zip(taken, calls, strict=True):
+            times.append(_seconds(call, device))
+    medians = [statistics.median(times) for times in taken]
+    return Row(contest, medians[0], medians[1] if len(medians) > 1 else None)
+
+
+def _seconds(call: Call, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+def _contests(device: torch.device, size: Size) -> Iterator[Contest]:
+    for width in size.widths:
+        yield from _clipped(width, size.batch, device)
+    yield _aggregate(size, device)
+    yield _dp_gan(size, device)
+    for shape in size.shapes:
+        yield _svd(*shape, device)
+    yield from _noises(size.numbers)
+    yield _votes(*size.votes, device)
+
+
+def _normal(*shape: int, device: torch.device) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+# DP-SGD --------------------------------------------------------------------------------------------------------------
+
+
+def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
+    """Yield the sum of clipped gradients of pairs against the plain backward pass, and against Opacus' hooks."""
+    critic = Critic(ModelConfig(width=width), (1, 28, 28), len(_CLASSES)).to(device)
+    weights = dict(critic.named_parameters())
+    real, fake = _normal(2, batch, 1, 28, 28, device=device).tanh()
+    labels = (torch.arange(batch) % len(_CLASSES)).to(device)
+    loss = CriticLoss(critic, "non-saturating", penalty=0.0, paired=True)
+    plan = DPSGDPlan(sample_rate=0.01, clip_norm=1.0, divisor=batch, noise_multiplier=1.0)
+    records = [real, labels, fake, torch.zeros(batch, device=device), labels]
+
+    def ours() -> None:
+        plan.clipped_sum(loss.of_record, weights, records, physical_batch=batch)
+
+    def plain() -> None:
+        scores = critic(torch.cat([real, fake]), torch.cat([labels, labels]))
+        total = softplus(-scores[:batch]).sum() + softplus(scores[batch:]).sum()
+        torch.autograd.grad(total, list(weights.values()))
+
+    name = f"clipped step, {sum(weight.numel() for weight in weights.values()):,} weights"
+    yield Contest(name, batch, "pairs", ours, plain, "plain backward", library=False)
+    hooks = _opacus(critic, (real, fake), labels) if importlib.util.find_spec("opacus") else None
+    yield Contest(name, batch, "pairs", ours, hooks, "Opacus", library=True)
+
+
+def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Call:
+    """Return the same sum by Opacus: hooks, per-record gradients, clipping; in float32."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    copy = Critic(critic.config, critic.image_shape, len(_CLASSES)).to(labels.device)
+    copy.load_state_dict(critic.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what its import and its hooks say of torch's hooks
+        model = GradSampleModule(copy, loss_reduction="sum")
+        optimizer = DPOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.0),
+            noise_multiplier=0.0,
+            max_grad_norm=1.0,
+            expected_batch_size=len(labels),
+        )
+
+    def call() -> dict[str, Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            real, fake = (model(images, labels) for images in pairs)
+            (softplus(-real).sum() + softplus(fake).sum()).backward()
+            optimizer.clip_and_accumulate()
+            sums = {name: cast(Any, weight).summed_grad for name, weight in copy.named_parameters()}
+            optimizer.zero_grad()
+            return sums
+
+    return call
+
+
+# Training steps ------------------------------------------------------------------------------------------------------
+
+
+def _split(num: int) -> Split:
+    """Return random images of MNIST's size in ten classes."""
+    pixels = torch.randint(0, 256, (num, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    whole = Images(pixels, torch.arange(num) % len(_CLASSES), _CLASSES)
+    none = whole.select(torch.arange(0))
+    return Split(public=none, private=whole, holdout=none, test=none)
+
+
+def _trained(table: dict[str, Any], split: Split, device: torch.device) -> Any:
+    """Return a method that is ready to step; its release of sums of random pixels is thrown away with it."""
+    loaded = REGISTRY.load_method(table["method"]["name"])
+    config = loaded.Config.model_validate({"data": {"name": "mnist"}, **table})
+    method = loaded.Method(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
+    method.prepare()
+    return method
+
+
+def _stepping(method: Any) -> Call:
+    steps = iter(range(1, 1_000_000))
+
+    def step() -> None:
+        method.step_event()
+        method.step(next(steps))
+
+    return step
+
+
+_WARP = {"generator": "warp", "latent_dim": 16, "codes": 20, "warp": 0.7}
+
+
+def _generator_alone(method: Any, batch: int, device: torch.device) -> Call:
+    """Return a forward and backward pass of the generator: what a step of any method needs at least."""
+    generator = method.networks.newest
+    labels = (torch.arange(batch) % len(_CLASSES)).to(device)
+
+    def call() -> None:
+        images = generator(torch.randn(batch, generator.latent_dim, device=device), labels)
+        weights = [weight for weight in generator.parameters() if weight.requires_grad]
+        torch.autograd.grad(images.square().sum(), weights)
+
+    return call
+
+
+def _aggregate(size: Size, device: torch.device) -> Contest:
+    batch = max(size.batch // len(_CLASSES), 1) * len(_CLASSES)
+    table = {
+        "model": _WARP,
+        "method": {"name": "idp-gan-aggregate", "metric": "none"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-5},
+        "training": {"batch_size": batch},
+    }
+    method = _trained(table, _split(size.images), device)
+    alone = _generator_alone(method, batch, device)
+    return Contest("aggregate, 28 x 28", 1, "steps", _stepping(method), alone, "generator alone", library=False)
+
+
+def _dp_gan(size: Size, device: torch.device) -> Contest:
+    table = {
+        "model": {**_WARP, "width": 16},
+        "method": {"name": "dp-gan", "critic_width": 16, "critic_steps_per_generator_step": 1},
+        "privacy": {"epsilon": 10.0, "delta": 1e-5, "sample_rate": size.batch / (2 * size.images)},
+        "training": {"batch_size": size.batch, "steps": 1000},
+    }
+    method = _trained(table, _split(2 * size.images), device)
+    alone = _generator_alone(method, size.batch, device)
+    return Contest("dp-gan, 28 x 28", 1, "steps", _stepping(method), alone, "generator alone", library=False)
+
+
+# Linear algebra, noise, votes ----------------------------------------------------------------------------------------
+
+
+def _svd(count: int, m: int, n: int, rank: int | None, device: torch.device) -> Contest:
+    """Return the contest on matrices whose singular values fall as those of photographs of faces do."""
+    order = torch.arange(1, n + 1)
+    left = _normal(count, m, n, device=device) * (0.15 / order * torch.exp(-order / 45)).to(device)
+    matrices = left @ _normal(n, n, device=device) + 0.5
+    cut = "" if rank is None else f", rank {rank}"
+
+    def library() -> Any:
+        factors = torch.linalg.svd(matrices, full_matrices=False)
+        return factors.U[..., :rank], factors.S[:, :rank], factors.Vh[:, :rank]
+
+    what = f"svd {count} x {m} x {n}{cut}"
+    ours = lambda: batched_svd(matrices, rank)  # noqa: E731
+    return Contest(what, count, "matrices", ours, library, "torch.linalg.svd", library=True)
+
+
+def _noises(numbers: int) -> Iterator[Contest]:
+    """Yield exact noise under a secret key against what torch draws from a Mersenne Twister, which hides nothing."""
+    steps, noise = torch.zeros(numbers, dtype=torch.int64), Noise.system()
+    laplace = DiscreteLaplace(1, 1000, Unit.IMAGE, Relation.ZERO_OUT)
+    gaussian = RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
+    twister = torch.Generator().manual_seed(3)
+    plain = torch.empty(numbers, dtype=torch.float64)
+    for name, mechanism, theirs, against in (
+        ("discrete Laplace noise", laplace, lambda: plain.exponential_(generator=twister), "torch.exponential_"),
+        ("rounded Gaussian noise", gaussian, lambda: plain.normal_(generator=twister), "torch.normal_"),
+    ):
+        ours = lambda mechanism=mechanism: mechanism(steps, noise)  # noqa: E731
+        yield Contest(name, numbers, "numbers", ours, theirs, against, library=False)
+
+
+def _votes(records: int, candidates: int, device: torch.device) -> Contest:
+    """Return the contest of finding the nearest candidate of each record, which is what a vote is."""
+    few, many = (
+        (LEVELS * _normal(num, 200, device=device).tanh()).to(torch.int8).contiguous() for num in (candidates, records)
+    )
+    theirs = lambda: torch.cdist(many.float(), few.float()).argmin(1)  # noqa: E731
+    ours = lambda: nearest(many, few)  # noqa: E731
+    what = f"votes among {candidates:,}"
+    return Contest(what, records, "votes", ours, theirs, "torch.cdist", library=True)
