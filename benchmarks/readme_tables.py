@@ -1,9 +1,10 @@
 """Write the measured tables of README.md and docs/ from the committed results: no number there is typed by hand.
 
 Between ``<!-- measured:NAME -->`` and ``<!-- /measured -->`` stands what ``benchmarks/results/tables.toml`` says under
-[NAME]: a ``text`` or a table, in which ``{ROW:FACT}`` is filled from ``benchmarks/results/ROW.json``. A line of a table
-is a list of cells, or words and a result, whose ``facts`` follow them. A line none of whose results has a file is left
-out; one file that is missing beside others reads "not measured". Facts: see `FACTS`.
+[NAME]: cells of a ``figure`` (see `sample_figures`), a ``text``, or a table, in which ``{ROW:FACT}`` is filled from
+``benchmarks/results/ROW.json``. A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
+A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
+see `FACTS`.
 
 python benchmarks/readme_tables.py            # writes README.md and docs/*.md anew
 python benchmarks/readme_tables.py --check    # says what is out of date, writes nothing
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import RESULTS, ROOT, commits, make_result, read_results, write_result
+from sample_figures import read_table
 
 from idpgan.files import write_text_atomic
 
@@ -78,6 +80,8 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
     """Return what stands between two markers."""
     if "text" in table:
         return cell(table["text"], results)
+    if "figure" in table:
+        return "\n" + "\n".join(read_table(table["figure"])) + "\n"
     lines = [line(table["head"]), "|" + "---|" * len(table["head"])]
     for row in table["rows"]:
         words = row
