@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from measured import RESULTS, summary
-from sample_cells import EPSILONS, PLANS, REAL, SLOW, Cell, cells, failed, kept, make, names
+from sample_cells import BUSY, EPSILONS, PLANS, REAL, SLOW, Cell, cells, failed, kept, make, names
 
 from idpgan.files import write_bytes_atomic, write_text_atomic
 
