@@ -34,6 +34,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 EPSILONS = (0.3, 1.0, 3.0, 11.0)
 REAL = "real"
 ROWS_OF_SAMPLES = 2
+JUDGING = 3.0  # minutes
 # Networks narrower and runs shorter than the paper's 20,000 steps, for a CPU; as in docs/idp-gan-published.md.
 SHORT = ["training.steps=2000", "training.batch_size=64", "training.tick_steps=500", "model.width=16"]
 FASTER = ["method.learning_rate=5e-4", "method.ema_decay=0.98", "method.critic_steps_per_generator_step=2"]
@@ -96,7 +97,7 @@ class Cell(NamedTuple):
     @property
     def minutes(self) -> float:
         """Minutes of one core that it takes about, judging included."""
-        return 3.0 if self.method == REAL else 3.0 + PLANS[self.data][self.method].minutes
+        return JUDGING + (0.0 if self.method == REAL else PLANS[self.data][self.method].minutes)
 
 
 def cells(data: str, methods: list[str], epsilons: list[float], seeds: list[int]) -> list[Cell]:
@@ -161,6 +162,12 @@ def names(cell: Cell, arguments: argparse.Namespace) -> tuple[Path, Path]:
     judged = f"{arguments.samples} {arguments.classifiers} {arguments.judges}"
     asked = hashlib.sha256(judged.encode()).hexdigest()[:8]
     return arguments.out / identity[:16], arguments.out / f"{identity[:16]}-{asked}.json"
+
+
+def minutes_left(cell: Cell, arguments: argparse.Namespace) -> float:
+    """Return the minutes that a missing cell takes about: a run that is finished is only judged."""
+    trained = (names(cell, arguments)[0] / "release" / "privacy.json").exists()
+    return JUDGING if trained else cell.minutes
 
 
 def kept(cell: Cell, arguments: argparse.Namespace) -> dict[str, Any] | None:

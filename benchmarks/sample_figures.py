@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from measured import RESULTS, summary
-from sample_cells import BUSY, EPSILONS, PLANS, REAL, SLOW, Cell, cells, failed, kept, make, names
+from sample_cells import BUSY, EPSILONS, PLANS, REAL, SLOW, Cell, cells, failed, kept, make, minutes_left, names
 
 from idpgan.files import write_bytes_atomic, write_text_atomic
 
@@ -87,7 +87,9 @@ def make_missing(wanted: list[Cell], arguments: argparse.Namespace) -> None:
     started, made = time.monotonic(), 0
     for cell in wanted:
         left = arguments.budget_minutes - (time.monotonic() - started) / 60
-        if made == arguments.most_cells or cell.minutes > left or kept(cell, arguments) or failed(cell, arguments):
+        if made == arguments.most_cells or kept(cell, arguments) or failed(cell, arguments):
+            continue
+        if minutes_left(cell, arguments) > left:
             continue
         came = make(cell, arguments)
         made += came != BUSY

@@ -80,6 +80,15 @@ def test_a_cell_is_made_once_and_read_back(tmp_path, capsys, monkeypatch):
         assert (tmp_path / f"figure{figure}-digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_finished_run_is_only_judged(tmp_path):
+    cell, arguments = Cell("mnist", "hybrid", 1.0, 0), options(tmp_path)
+    assert sample_cells.minutes_left(cell, arguments) == cell.minutes > sample_cells.JUDGING
+    release = sample_cells.names(cell, arguments)[0] / "release"
+    release.mkdir(parents=True)
+    (release / "privacy.json").touch()
+    assert sample_cells.minutes_left(cell, arguments) == sample_cells.JUDGING
+
+
 def test_a_cell_that_cannot_be_made_is_not_tried_again(tmp_path):
     cell = Cell("digits", "gaussian", 1.0, 0)
     arguments = options(tmp_path, samples=3, budget_minutes=60.0, most_cells=None)  # ten splits of three images
