@@ -1,5 +1,8 @@
 """Figures 5 and 6 of the IDP-GAN paper: precision of membership inference over epsilon, data size and method.
 
+Figures 2 to 4, what is generated and how good it is, are drawn by the same command: see `sample_figures`, or
+--figure 4 --help.
+
 Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy".
 
 How we read them (section 3.3.3; the axes are not in the text that we have). Both are on CelebA. *Figure 5*: precision
@@ -29,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import sample_figures
 import torch
 from sweep import finish
 
@@ -67,8 +71,13 @@ class Cell(NamedTuple):
 
 
 def main() -> None:
+    which = argparse.ArgumentParser(add_help=False)
+    which.add_argument("--figure", type=int)
+    if which.parse_known_args()[0].figure in (2, 3, 4):
+        sample_figures.main()
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=int, required=True, choices=(5, 6))
+    parser.add_argument("--figure", type=int, required=True, choices=(2, 3, 4, 5, 6))
     parser.add_argument("--data", default="mnist", choices=tuple(FACES))
     parser.add_argument("--data-root", type=Path, help="where the files of MNIST or CelebA lie")
     parser.add_argument("--out", type=Path, default=Path("runs/figures"), help="runs, results and pictures")

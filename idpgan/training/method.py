@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from idpgan.errors import InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.noise import Noise

@@ -48,6 +48,14 @@ def test_the_matrices_are_the_chapters(n):
     assert torch.equal(B.sum(0), uses(n))
 
 
+@pytest.mark.parametrize("n", [*range(1, 70), 255, 256, 257])
+def test_how_many_ones_theorems_1_and_2_count(n):
+    """The largest column of M, the first, has floor(log2 n) + 1; row p of B has as many as p in binary."""
+    B, M = matrices(n)
+    assert M.sum(0).max() == M[:, 0].sum() == n.bit_length()
+    assert B.sum(1).tolist() == [p.bit_count() for p in range(1, n + 1)]
+
+
 def test_implicit_products_of_batches_and_of_a_stream_in_two_parts():
     values = torch.randint(9, (2, 3, 77), generator=torch.Generator().manual_seed(0))
     nodes = node_sums(values)
