@@ -30,6 +30,7 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.smooth_sensitivity import SmoothMedian, smooth_sensitivity
 
 __all__ = [
     "Budget",
@@ -51,9 +52,11 @@ __all__ = [
     "RandomizedResponse",
     "Relation",
     "RoundedGaussian",
+    "SmoothMedian",
     "Unit",
     "calibrate",
     "check_delta",
     "compose_epsilon",
     "default_delta",
+    "smooth_sensitivity",
 ]

@@ -228,7 +228,7 @@ ANY_EVENT = st.one_of(
         SIZES,
         COUNTS,
         st.sampled_from([5e-324, 1e-12, 1e-6, 0.5]),
-    ),  # fmt: skip
+    ),
     st.builds(
         lambda e, c, k: Event("randomized-response", *REPLACE, count=c, pure_epsilon=e, categories=k),
         SIZES,
