@@ -134,7 +134,7 @@ def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
             statistic.name = EXACT
             return statistic
         if isinstance(mechanism, Exponential):
-            rate = mechanism.epsilon / (2 * mechanism.sensitivity)
+            rate = mechanism.epsilon / ((1 if mechanism.monotone else 2) * mechanism.sensitivity)
             log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbor)]
             return LogProbability(log_odds[1] - log_odds[0])
         if isinstance(mechanism, RandomizedResponse):

@@ -30,6 +30,7 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.selection import PermuteAndFlip, SparseVector
 from idpgan.privacy.smooth_sensitivity import SmoothMedian, smooth_sensitivity
 
 __all__ = [
@@ -48,11 +49,13 @@ __all__ = [
     "Mechanism",
     "Noise",
     "NoisyMax",
+    "PermuteAndFlip",
     "PrivacyReport",
     "RandomizedResponse",
     "Relation",
     "RoundedGaussian",
     "SmoothMedian",
+    "SparseVector",
     "Unit",
     "calibrate",
     "check_delta",

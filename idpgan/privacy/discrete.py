@@ -237,6 +237,27 @@ def _rounded(scale: int, u: int, one: int, *, tail: bool) -> tuple[int, int]:
     return min(least, _FARTHEST), _FARTHEST if least >= _FARTHEST else most
 
 
+# Coins ----------------------------------------------------------------------------------------------------------------
+
+
+def survives(numerator: torch.Tensor, denominator: int, noise: Noise) -> torch.Tensor:
+    """Draw Bernoulli(exp(-numerator / denominator)), bool (n,), exactly; int64 (n,) >= 0, denominator 1 .. 2^50.
+
+    One coin of chance 1 / e for each whole part, until one fails (Canonne, Kamath, Steinke 2020, Algorithm 1).
+    """
+    whole, part = np.divmod(numerator.numpy(), denominator)
+    alive = _fraction_survives(part, denominator, _integers(denominator, len(part), noise), noise)
+    (active,) = np.nonzero(alive & (whole > 0))
+    done = 0
+    while len(active):
+        one = np.full(len(active), denominator)
+        kept = _fraction_survives(one, denominator, _integers(denominator, len(active), noise), noise)
+        alive[active[~kept]] = False
+        done += 1
+        active = active[kept & (whole[active] > done)]
+    return torch.from_numpy(alive)
+
+
 # Rounded Gaussian -----------------------------------------------------------------------------------------------------
 
 
