@@ -154,7 +154,7 @@ def gaussian_dilation_delta(beta: float, epsilon: float) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def admissible(law: Law, epsilon: float, delta: float, exponent: int = 4) -> tuple[float, float]:
+def admissible(law: Law, epsilon: float, delta: float, exponent: int = 2) -> tuple[float, float]:
     """Return (alpha, beta): noise ``S / alpha * Z`` with a beta-smooth S costs at most (epsilon, delta).
 
     The proof, for neighbors D, D' with medians f, f' and smooth bounds S, S', of which ``|f - f'|`` exceeds neither:
@@ -171,7 +171,7 @@ def admissible(law: Law, epsilon: float, delta: float, exponent: int = 4) -> tup
         law: Of Z.
         epsilon: > 0.
         delta: 0 for "cauchy", in (0, 1) otherwise.
-        exponent: g, 2 .. 8, "cauchy" only. 2 is Cauchy's law, without a variance; 4 has one.
+        exponent: g, 2 .. 8, "cauchy" only. 2 is Cauchy's law, with the largest alpha and beta and no variance.
 
     Raises:
         InputError: If a number is out of range, or no noise is enough.
@@ -243,7 +243,7 @@ class SmoothMedian:
     relation: Relation
     delta: float = 0.0
     law: Law = "cauchy"
-    exponent: int = 4
+    exponent: int = 2
     steps: int = 1 << 16
 
     def __post_init__(self) -> None:

@@ -126,8 +126,8 @@ def test_our_constants_are_at_least_those_of_the_paper(law, delta):
     """Nissim, Raskhodnikova, Smith 2007: Lemma 2.6 (g + 1 for both rates), Examples 2 and 3."""
     alpha, beta = admissible(law, 1.0, delta)
     if law == "cauchy":
-        assert alpha >= 1 / (2 * 5)
-        assert beta >= 1 / (2 * 5)
+        for exponent in (2, 4, 8):
+            assert min(admissible(law, 1.0, 0.0, exponent)) >= 1 / (2 * (exponent + 1))
     else:
         log = math.log(2 / delta)
         assert alpha >= (0.5 if law == "laplace" else 1 / (5 * math.sqrt(2 * log))) * (1 - 1e-9)
