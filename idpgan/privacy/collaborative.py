@@ -75,7 +75,8 @@ def split_network_epsilon(dimensions: int, bound: float, scale: float) -> float:
 
     Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy" (ARDEN): features of norm ``|f|_inf <= bound`` by clipping,
     noise Lap(scale) on each of d ``dimensions``. Features of two images differ by at most ``2 bound`` each, together by
-    ``2 bound d``. The paper's bound is the median of the norms: from private images that is a leak; here it is a constant.
+    ``2 bound d``. The paper's bound is the median of the norms: of private images that is a leak; here
+    it is a constant.
 
     Example:
         >>> split_network_epsilon(100, 1.0, 50.0)
