@@ -35,7 +35,8 @@ _MOST_FITTED = 5000  # outputs per side that the classifier learns from
 
 # Names of the statistics that runs are audited by: a release may say these, and `verify` refuses others.
 EXACT, WITHIN_BATCH, RANGE = "exact log-likelihood ratio", "difference within the batch", "range over the steps"
-OF_RUNS = (EXACT, WITHIN_BATCH, RANGE)
+UPLOADED = "sum of what is uploaded"
+OF_RUNS = (EXACT, WITHIN_BATCH, RANGE, UPLOADED)
 
 
 class Statistic:

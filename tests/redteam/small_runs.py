@@ -44,6 +44,10 @@ _TABLES: dict[str, dict[str, Any]] = {
         "model": {"generator": "population", "simulator": "fonts", "codes": 6},
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
     },
+    "dssgd": {
+        "method": {"width": 4, "participants": 3},
+        "privacy": {"epsilon": 2.0, "accept_unsound": True},
+    },
     "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
