@@ -14,6 +14,7 @@ from idpgan.lazy import lazy_names
 if TYPE_CHECKING:
     from idpgan.attacks.attack import Attack, Outcome, run_attack
     from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve
+    from idpgan.attacks.exposure import Exposure, exposure, rank_exposure
     from idpgan.attacks.knowledge import Knowledge, Membership, choose_members
     from idpgan.attacks.losses import loss_calibrated, loss_threshold
     from idpgan.attacks.membership import (
@@ -32,6 +33,7 @@ __all__ = [
     "ATTACKS",
     "Attack",
     "AttackResult",
+    "Exposure",
     "Knowledge",
     "Membership",
     "Outcome",
@@ -41,11 +43,13 @@ __all__ = [
     "critic_score",
     "density_ratio",
     "evaluate_scores",
+    "exposure",
     "latent_reconstruction",
     "loss_calibrated",
     "loss_threshold",
     "nearest_sample",
     "neighborhood_count",
+    "rank_exposure",
     "roc_curve",
     "roc_png",
     "run_attack",
@@ -56,6 +60,7 @@ _MODULES = {
     "ATTACKS": "registry",
     "Attack": "attack",
     "AttackResult": "evaluate",
+    "Exposure": "exposure",
     "Knowledge": "knowledge",
     "Membership": "knowledge",
     "Outcome": "attack",
@@ -65,11 +70,13 @@ _MODULES = {
     "critic_score": "membership",
     "density_ratio": "membership",
     "evaluate_scores": "evaluate",
+    "exposure": "exposure",
     "latent_reconstruction": "reconstruction",
     "loss_calibrated": "losses",
     "loss_threshold": "losses",
     "nearest_sample": "membership",
     "neighborhood_count": "membership",
+    "rank_exposure": "exposure",
     "roc_curve": "evaluate",
     "roc_png": "roc_plot",
     "run_attack": "attack",

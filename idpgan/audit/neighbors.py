@@ -24,7 +24,8 @@ NEGATIVE_AND_LABEL = "an image against its negative, label 0 against 1"
 BLACK = "a black against a white image"
 BLACK_IN_BATCH = "a black against a white image, beside a black one in the batch"
 CANARY = "one record absent (a null record) against present, its gradient above the clip norm"
-OF_RUNS = (ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_IN_BATCH, CANARY)
+SILENT = "a participant whose images change nothing against one whose changes are all at the bound"
+OF_RUNS = (ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_IN_BATCH, CANARY, SILENT)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,8 @@ _MOST_FITTED = 5000  # outputs per side that the classifier learns from
 
 # Names of the statistics that runs are audited by: a release may say these, and `verify` refuses others.
 EXACT, WITHIN_BATCH, RANGE = "exact log-likelihood ratio", "difference within the batch", "range over the steps"
-OF_RUNS = (EXACT, WITHIN_BATCH, RANGE)
+UPLOADED = "sum of what is uploaded"
+OF_RUNS = (EXACT, WITHIN_BATCH, RANGE, UPLOADED)
 
 
 class Statistic:
@@ -134,7 +135,7 @@ def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
             statistic.name = EXACT
             return statistic
         if isinstance(mechanism, Exponential):
-            rate = mechanism.epsilon / (2 * mechanism.sensitivity)
+            rate = mechanism.epsilon / ((1 if mechanism.monotone else 2) * mechanism.sensitivity)
             log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbor)]
             return LogProbability(log_odds[1] - log_odds[0])
         if isinstance(mechanism, RandomizedResponse):

@@ -1,4 +1,4 @@
-"""What the settings of all private classifiers have in common: the price of a step, and what is refused."""
+"""What the settings of all classifiers have in common: what is refused, and of private ones the price of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
@@ -38,14 +38,8 @@ class ClassifierPrivacy(PrivacyConfig):
     noise_multiplier: float | None = Field(None, gt=0)
 
 
-class ClassifierRun(RunConfig):
-    """A whole config file of a classifier; a method narrows [method].
-
-    ``training.batch_size`` is the expected number B of images in a step: each is drawn by a coin of chance
-    q = min(1, B / N). From B = N on every image is in every step.
-    """
-
-    privacy: ClassifierPrivacy
+class ClassifierConfig(RunConfig):
+    """A whole config file of a classifier, private or not; a method narrows [method]."""
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return the network before the first step.
@@ -58,6 +52,51 @@ class ClassifierRun(RunConfig):
     def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
         """Return the memory that a step takes at least, its images and weights aside."""
         raise NotImplementedError
+
+    def check(self, shape: DataShape) -> None:
+        """See `RunConfig.check`; no generator is built."""
+        if self.model != ModelConfig():
+            raise ConfigError(
+                f"[model] describes a generator, and '{self.method.name}' trains a classifier. Leave [model] out."
+            )
+        self.stated_delta(shape.num_private)
+        try:
+            with torch.device("meta"):
+                classifier = self.classifier(shape.image_shape, shape.classes)
+        except InputError as error:
+            raise ConfigError(str(error)) from error
+        check_memory(
+            self.step_bytes(classifier, shape.num_private),
+            f"a step of '{self.method.name}' on {shape.num_private:,} images",
+            self.way_out,
+            str(resolve_device(self.training.device)),
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What to do where the memory does not suffice, one sentence."""
+        raise NotImplementedError
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """See `RunConfig.misdescribed`."""
+        try:
+            with torch.device("meta"):
+                made = self.classifier(described["image_shape"], described["classes"])
+        except (KeyError, InputError):
+            return ["the settings train a classifier, which this is not."]
+        if (described.get("network"), described.get("options")) != (made.network, made.options()):
+            return ["the classifier is not of the run's [method]."]
+        return []
+
+
+class ClassifierRun(ClassifierConfig):
+    """A whole config file of a private classifier.
+
+    ``training.batch_size`` is the expected number B of images in a step: each is drawn by a coin of chance
+    q = min(1, B / N). From B = N on every image is in every step.
+    """
+
+    privacy: ClassifierPrivacy
 
     def plan(self, num_private: int) -> DPSGDPlan:
         """Return the steps for N private images."""
@@ -99,40 +138,9 @@ class ClassifierRun(RunConfig):
         )
 
     def check(self, shape: DataShape) -> None:
-        """See `RunConfig.check`; no generator is built."""
-        if self.model != ModelConfig():
-            raise ConfigError(
-                f"[model] describes a generator, and '{self.method.name}' trains a classifier. Leave [model] out."
-            )
-        check_delta(self.privacy.delta, shape.num_private)
-        try:
-            with torch.device("meta"):
-                classifier = self.classifier(shape.image_shape, shape.classes)
-        except InputError as error:
-            raise ConfigError(str(error)) from error
-        check_memory(
-            self.step_bytes(classifier, shape.num_private),
-            f"a step of '{self.method.name}' on {shape.num_private:,} images",
-            self.way_out,
-            str(resolve_device(self.training.device)),
-        )
+        """See `RunConfig.check`."""
+        super().check(shape)
         if self.privacy.noise_multiplier is not None:
             event, terms = self.plan(shape.num_private).event, self.privacy
             if compose_epsilon([event], terms.delta) > terms.epsilon:
                 raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
-
-    @property
-    def way_out(self) -> str:
-        """What to do where the memory does not suffice, one sentence."""
-        raise NotImplementedError
-
-    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
-        """See `RunConfig.misdescribed`."""
-        try:
-            with torch.device("meta"):
-                made = self.classifier(described["image_shape"], described["classes"])
-        except (KeyError, InputError):
-            return ["the settings train a classifier, which this is not."]
-        if (described.get("network"), described.get("options")) != (made.network, made.options()):
-            return ["the classifier is not of the run's [method]."]
-        return []

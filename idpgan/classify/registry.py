@@ -13,6 +13,8 @@ from idpgan.training.registry import Registry
 _FOLDERS = (  # of this package, one per method
     "scattering_linear",
     "dp_sgd",
+    "pgd",
+    "dssgd",
 )
 _MODULES = {module.INFO.name: module for module in (importlib.import_module(f"idpgan.classify.{f}") for f in _FOLDERS)}
 METHODS: dict[str, MethodInfo] = {name: module.INFO for name, module in _MODULES.items()}

@@ -17,7 +17,26 @@ from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Stats
 
 
-class TrainsClassifier:
+class GivesClassifier:
+    """The part of `idpgan.training.method.Method` that gives a classifier away and lets attackers ask it."""
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """See `Method`."""
+        raise NotImplementedError
+
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """See `idpgan.release.artifact.GivesAway`."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """See `idpgan.training.method.HasCritic`: the log-odds of an image's class, or of the likeliest one."""
+        logits = self.product.logits(images)
+        chosen = logits.argmax(1) if labels is None else labels
+        return log_odds(logits, chosen)
+
+
+class TrainsClassifier(GivesClassifier):
     """The part of `idpgan.training.method.Method` that does not depend on how a step is taken.
 
     Args:
@@ -54,15 +73,6 @@ class TrainsClassifier:
         return self._run.classifier(self._data.image_shape, self._data.classes)
 
     @property
-    def product(self) -> PrivateClassifier:
-        """See `Method`."""
-        raise NotImplementedError
-
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """See `idpgan.release.artifact.GivesAway`."""
-        return ClassifierArtifact(self.product)
-
-    @property
     def noises(self) -> tuple[Noise, ...]:
         """The source of coins and noise."""
         return (self.noise,)
@@ -90,12 +100,6 @@ class TrainsClassifier:
         """Report the budget as claimed, and what the ledger proves for the steps that were taken."""
         proven = self.ledger.proven(self._run.privacy.delta)
         return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `idpgan.training.method.HasCritic`: the log-odds of an image's class, or of the likeliest one."""
-        logits = self.product.logits(images)
-        chosen = logits.argmax(1) if labels is None else labels
-        return log_odds(logits, chosen)
 
 
 def step_statistics(losses: Tensor, norms: Tensor, clip_norm: float) -> Stats:

@@ -49,7 +49,13 @@ def audit(
         bool,
         typer.Option("--one-run", help="One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's."),
     ] = False,
-    canaries: Annotated[int | None, typer.Option(help="Of --one-run; default: 5000 gradients, 500 images.")] = None,
+    exposure: Annotated[
+        bool, typer.Option("--exposure", help="Train CONFIG with random secrets in it: how well are they known?")
+    ] = False,
+    canaries: Annotated[
+        int | None, typer.Option(help="Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="How often each secret of --exposure is in the training.")] = 1,
     threads: Annotated[int, typer.Option(help="Threads, each with its own noise.")] = 1,
     device: Device = "cpu",
     quiet: Quiet = False,
@@ -71,6 +77,12 @@ def audit(
     options = {"--epsilon": epsilon, "--delta": delta, "--unit": unit, "--relation": relation, "--noise": noise}
     options |= {"--law": law, "--pair": pair}
     run = Path(what) if (Path(what) / "config.toml").is_file() else None
+    if exposure:
+        _refuse_beside_exposure(runs, release, one_run, options, what)
+        _exposure(Path(what), canaries, repeats, seed, quiet, as_json)
+        return
+    if repeats != 1:
+        raise InputError("--repeats belongs to --exposure.")
     if _nothing(run or what, as_json):
         return
     if one_run:
@@ -78,7 +90,7 @@ def audit(
         _one_run(what, run, options, canaries, confidence, seed, quiet, as_json)
         return
     if canaries is not None:
-        raise InputError("--canaries belongs to --one-run.")
+        raise InputError("--canaries belongs to --one-run and --exposure.")
     case = _run_case(run, options, release) if run else _method_case(what, options, release)
     if run:
         from idpgan.jobs.audit import FORMAT
@@ -125,6 +137,48 @@ def _refuse_beside_one_run(runs: int | None, release: bool, canaries: int | None
         raise InputError(f"{'--release' if release else '--runs'} does not go with --one-run.")
     if canaries is not None and not 10 <= canaries <= _MOST_CANARIES:
         raise InputError(f"--canaries {str(canaries)[:40]} must be in 10 .. {_MOST_CANARIES:,}.")
+
+
+def _refuse_beside_exposure(
+    runs: int | None, release: bool, one_run: bool, options: dict[str, float | str | None], what: str
+) -> None:
+    """Refuse options that a training with secrets has no use for."""
+    flags = {"--runs": runs, "--release": release or None, "--one-run": one_run or None, **options}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        raise InputError(f"{given[0]} does not go with --exposure.")
+    if not Path(what).is_file():
+        raise InputError(f"--exposure trains a config file, and {what} is none.")
+
+
+def _exposure(config: Path, canaries: int | None, repeats: int, seed: int | None, quiet: bool, as_json: bool) -> None:
+    """Train once with secrets, and print how well they are known."""
+    from rich.console import Console
+
+    from idpgan.jobs.exposure import FLOOR, exposure_of
+
+    with shown(quiet or as_json) as progress:
+        found = exposure_of(
+            config, canaries=20 if canaries is None else canaries, repeats=repeats, seed=seed or 0, progress=progress
+        )
+    if as_json:
+        print_json(found.to_json())
+        return
+    console = Console(markup=False)
+    console.print(f"{found.method}: {found.canaries} secrets, {found.repeats} times each; proven {found.proven}")
+    for name, result in found.results.items():
+        fit = "" if result.fits else ", which does not fit the references: do not trust it"
+        console.print(
+            f"{name}: mean exposure {result.by_rank.mean():.2f} bits by rank among {result.references:,} (never seen: "
+            f"{FLOOR:.2f}), most {result.by_rank.max():.2f}; {result.extrapolated.mean():.2f} by a skew-normal law"
+            f"{fit}",
+            soft_wrap=True,
+        )
+    if not found.results:
+        console.print("No score tells one image from another, so nothing was measured.")
+    for note in found.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    console.print("Private images were read: this result is for the curator.", soft_wrap=True)
 
 
 def _one_run(

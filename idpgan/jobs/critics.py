@@ -7,17 +7,22 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
+from idpgan.attacks import nearest_sample
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.jobs.methods import REGISTRY
+from idpgan.models.generator import Generator
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
 
-__all__ = ["NoCriticError", "critic_of", "critic_of_run", "saved_state"]
+__all__ = ["NoCriticError", "by_critic", "by_nearest_sample", "critic_of", "critic_of_run", "saved_state"]
 
+_SAMPLES = 5000  # that the nearest one is looked for among
 _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 
 
@@ -63,3 +68,25 @@ def critic_of(method: Method) -> CriticScores:
     if not isinstance(method, HasCritic):
         raise NoCriticError("this method's critic does not score images")
     return method.critic_scores
+
+
+def by_critic(method: Method, images: Images) -> Tensor:
+    """Score images by the trained critic, (n,); a critic that sees no single image knows nothing of any: all 0."""
+    try:
+        critic = critic_of(method)
+    except NoCriticError:
+        return torch.zeros(len(images))
+    device = next(method.product.parameters()).device
+    labels = None if images.labels is None else images.labels.to(device)
+    with torch.no_grad():
+        return critic(to_float(images.images).to(device), labels).cpu()
+
+
+def by_nearest_sample(method: Method, images: Images) -> Tensor:
+    """Score images by how near the nearest generated image comes, (n,); a classifier draws nothing: all 0."""
+    generator: Any = method.product
+    if not isinstance(generator, Generator):
+        return torch.zeros(len(images))
+    samples = generator.sample(_SAMPLES, seed=0)
+    samples = samples[0] if isinstance(samples, tuple) else samples
+    return nearest_sample(to_float(images.images), samples.cpu())

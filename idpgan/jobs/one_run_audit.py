@@ -14,24 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from idpgan.attacks import nearest_sample
 from idpgan.audit.cases import AuditCase
 from idpgan.audit.one_run import CanaryKind, OneRunResult, audit_one_run, make_canaries
-from idpgan.data.images import Images, to_float
+from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.audit import nothing_to_audit
-from idpgan.jobs.critics import NoCriticError, critic_of
-from idpgan.models.generator import Generator
+from idpgan.jobs.critics import by_critic, by_nearest_sample
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.training.method import Method
 
-_SAMPLES = 5000  # that the nearest one is looked for among
 _USUAL = {"gradients": 5000, "images": 500}
 
 
@@ -127,7 +123,7 @@ def images_once(
         trained.append(train_on(config, split, progress))
         return trained[0]
 
-    attacks: dict[str, Callable[[Method, Images], Tensor]] = {"critic": _critic_score, "nearest sample": _nearest}
+    attacks: dict[str, Callable[[Method, Images], Tensor]] = {"critic": by_critic, "nearest sample": by_nearest_sample}
     delta = plan(config).delta
     results = audit_one_run(
         split, make_canaries(split, canaries, kind), train, attacks, delta=delta, confidence=confidence, seed=seed
@@ -138,25 +134,3 @@ def images_once(
     if not found.comparable:
         notes.append(f"a coin makes a null record, the proof is for {proven.unit}, {proven.relation}: no verdict")
     return dataclasses.replace(found, notes=tuple(notes))
-
-
-def _critic_score(method: Method, canaries: Images) -> Tensor:
-    """Score canaries by the trained critic; a critic that sees no single image knows nothing of any."""
-    try:
-        critic = critic_of(method)
-    except NoCriticError:
-        return torch.zeros(len(canaries))
-    device = next(method.product.parameters()).device
-    labels = None if canaries.labels is None else canaries.labels.to(device)
-    with torch.no_grad():
-        return critic(to_float(canaries.images).to(device), labels).cpu()
-
-
-def _nearest(method: Method, canaries: Images) -> Tensor:
-    """Score canaries by how near the nearest generated image comes."""
-    generator: Any = method.product
-    if not isinstance(generator, Generator):  # a classifier draws nothing
-        return torch.zeros(len(canaries))
-    samples = generator.sample(_SAMPLES, seed=0)
-    samples = samples[0] if isinstance(samples, tuple) else samples
-    return nearest_sample(to_float(canaries.images), samples.cpu())

@@ -220,7 +220,57 @@ class GroupNormCnn(PrivateClassifier):
         return logits
 
 
-NETWORKS: dict[str, type[PrivateClassifier]] = {kind.network: kind for kind in (LinearScattering, GroupNormCnn)}
+class ReluCnn(PrivateClassifier):
+    """Two strided convolutions and two linear layers with ReLU: the small MNIST network of Wong, Rice, Kolter 2020.
+
+    "Fast is better than free: revisiting adversarial training", with 16 and 32 maps and 100 hidden numbers at width 16.
+    Larger images are averaged to 7 x 7 positions before the linear layers.
+
+    Args:
+        image_shape: (C, H, W).
+        classes: Names.
+        width: Feature maps of the first convolution; the second has twice as many.
+        seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    """
+
+    network = "relu-cnn"
+
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes)
+        channels, height, image_width = self.image_shape
+        rows, columns = min(7, height // 4), min(7, image_width // 4)
+        with seeded_init(seed):
+            self.body = nn.Sequential(
+                nn.Conv2d(channels, width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, 2 * width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d((rows, columns)),
+                nn.Flatten(),
+                nn.Linear(2 * width * rows * columns, 100),
+                nn.ReLU(),
+            )
+            self.head = nn.Linear(100, len(classes))
+        self.width = width
+
+    def options(self) -> dict[str, Any]:
+        """See `PrivateClassifier`."""
+        return {"width": self.width}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """See `PrivateClassifier`."""
+        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+NETWORKS: dict[str, type[PrivateClassifier]] = {
+    kind.network: kind for kind in (LinearScattering, GroupNormCnn, ReluCnn)
+}
 
 
 def described_classifier(

@@ -30,6 +30,8 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.selection import PermuteAndFlip, SparseVector
+from idpgan.privacy.smooth_sensitivity import SmoothMedian, smooth_sensitivity
 
 __all__ = [
     "Budget",
@@ -47,13 +49,17 @@ __all__ = [
     "Mechanism",
     "Noise",
     "NoisyMax",
+    "PermuteAndFlip",
     "PrivacyReport",
     "RandomizedResponse",
     "Relation",
     "RoundedGaussian",
+    "SmoothMedian",
+    "SparseVector",
     "Unit",
     "calibrate",
     "check_delta",
     "compose_epsilon",
     "default_delta",
+    "smooth_sensitivity",
 ]

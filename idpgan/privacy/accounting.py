@@ -11,15 +11,21 @@ Every answer is the least of upper bounds, each proven by itself:
   Fourier transform adds about a millionth of delta. Where delta is not above the error (1e-8 for a million reads, 2e-11
   for 2,250), the distribution is dropped and the other bounds remain, some 10 % higher.
 
-So an answer is infinite only where a read has no proof, or none at delta = 0. Gaussian reads are merged in closed form
+A read of which only (epsilon_i, delta_i) is known is a pure one but for a failure of chance delta_i (the dominating
+mechanism of Kairouz, Oh, Viswanath 2015): all delta_i are taken from delta first, exactly, and the rest prices the
+pure ones.
+
+So an answer is infinite only where a read has no proof, or none at this delta. Gaussian reads are merged in closed form
 before anything else, so their number costs nothing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 from scipy.special import erfcx, gammaln, ndtr, ndtri_exp
@@ -50,6 +56,9 @@ def compose_epsilon(events: Sequence[Event], delta: float) -> float:
         return 0.0
     if not all(event.is_private for event in events):
         return math.inf
+    events, delta = _without_failures(events, delta)
+    if delta < 0:
+        return math.inf
     mu, others = _merge(events)
     return min(_simple_epsilon(mu, others, delta), _losses_epsilon(mu, others, delta))
 
@@ -57,6 +66,17 @@ def compose_epsilon(events: Sequence[Event], delta: float) -> float:
 def _check_delta(delta: float) -> None:
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 <= delta < 1:
         raise InputError(f"delta = {delta!r} must be a number in [0, 1).")
+
+
+def _without_failures(events: Sequence[Event], delta: float) -> tuple[Sequence[Event], float]:
+    """Return the events as if their own deltas were 0, and the delta that these leave: -1 where they exceed it."""
+    failing = [event for event in events if event.delta is not None]
+    if not failing:
+        return events, delta
+    left = Fraction(delta) - sum(event.count * Fraction(event.delta or 0.0) for event in failing)
+    pure = [event if event.delta is None else dataclasses.replace(event, kind="pure", delta=None) for event in events]
+    rest = float(left)
+    return pure, -1.0 if left < 0 else rest if Fraction(rest) <= left else math.nextafter(rest, 0.0)
 
 
 def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
@@ -215,9 +235,14 @@ def _composed(events: tuple[Event, ...], delta: float) -> losses.Pair | None:
 
 def _within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
     """Return whether the events cost at most (epsilon, delta), often without composing distributions."""
-    if events and all(event.is_private for event in events) and _simple_epsilon(*_merge(events), delta) <= epsilon:
-        return True
-    return compose_epsilon(events, delta) <= epsilon
+    return (bool(events) and _simply_within(events, epsilon, delta)) or compose_epsilon(events, delta) <= epsilon
+
+
+def _simply_within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
+    """Return whether the bounds that need no grid show it."""
+    events, delta = _without_failures(events, delta)
+    private = delta >= 0 and all(event.is_private for event in events)
+    return private and _simple_epsilon(*_merge(events), delta) <= epsilon
 
 
 def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: float) -> int:
@@ -240,10 +265,8 @@ def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: floa
             low, high = (middle, high) if within([*spent, event.repeated(middle)]) else (low, middle)
         return min(low, _MOST_COUNT)
 
-    def simply(events: Sequence[Event]) -> bool:
-        return all(one.is_private for one in events) and _simple_epsilon(*_merge(events), delta) <= epsilon
-
-    return last(lambda events: _within(events, epsilon, delta), last(simply, 0))
+    simply = last(lambda events: _simply_within(events, epsilon, delta), 0)
+    return last(lambda events: _within(events, epsilon, delta), simply)
 
 
 def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:

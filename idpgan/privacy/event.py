@@ -19,6 +19,8 @@ _REQUIRED: dict[str, frozenset[str]] = {
     "discrete-laplace": frozenset({"noise_multiplier", "sensitivity"}),
     "randomized-response": frozenset({"pure_epsilon", "categories"}),
     "exponential": frozenset({"pure_epsilon"}),
+    "pure": frozenset({"pure_epsilon"}),
+    "approximate": frozenset({"pure_epsilon", "delta"}),
     "non-private": frozenset({"reason"}),
 }
 KINDS = tuple(_REQUIRED)
@@ -45,7 +47,9 @@ class Event:
         count: Number of such reads, >= 1.
         sample_rate: Poisson inclusion probability q in (0, 1], "poisson-gaussian" only.
         sensitivity: L1 sensitivity in whole grid steps, "discrete-laplace" only (its privacy loss depends on it).
-        pure_epsilon: Pure epsilon of one read, "randomized-response" and "exponential" only.
+        pure_epsilon: Pure epsilon of one read, "randomized-response", "exponential" and "pure" (any mechanism of which
+            nothing else is known) only; of "approximate" the epsilon beside its delta.
+        delta: In (0, 1), "approximate" only: of one read, any mechanism of which nothing but (epsilon, delta) is known.
         categories: Number of answers k >= 2, "randomized-response" only.
         reason: Why nothing can be proven, "non-private" only.
 
@@ -61,6 +65,7 @@ class Event:
     sample_rate: float | None = None
     sensitivity: int | None = None
     pure_epsilon: float | None = None
+    delta: float | None = None
     categories: int | None = None
     reason: str | None = None
 
@@ -80,6 +85,8 @@ class Event:
                 raise InputError(f"{name} = {value!r} of a {self.kind} event must be a number, positive and finite.")
         if self.sample_rate is not None and not (_is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
             raise InputError(f"sample_rate = {self.sample_rate!r} must be a number in (0, 1].")
+        if self.delta is not None and not (_is_number(self.delta) and 0 < self.delta < 1):
+            raise InputError(f"delta = {self.delta!r} of a read must be a number in (0, 1).")
         for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and least <= value <= MOST):
@@ -112,8 +119,8 @@ class Event:
 
     @property
     def pure(self) -> float:
-        """Pure epsilon of one read; infinite where the mechanism has none (Gaussian noise, no noise)."""
-        if self.pure_epsilon is not None:
+        """Pure epsilon of one read; infinite where the mechanism has none (Gaussian noise, a delta, no noise)."""
+        if self.pure_epsilon is not None and self.delta is None:
             return self.pure_epsilon
         if self.kind in ("laplace", "discrete-laplace") and self.noise_multiplier is not None:
             return 1 / self.noise_multiplier

@@ -231,17 +231,21 @@ class RoundedGaussian:
 class Exponential:
     """Exponential mechanism: draws an index with ``P(i) ~ exp(epsilon * score_i / (2 sensitivity))``.
 
-    Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled in log space with Gumbel noise.
+    Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled as the index of the largest score with Gumbel
+    noise, which is the same law: report noisy max with Gumbel noise. Where all scores move in one direction, numerator
+    and normalization of P(i) move by ``sensitivity`` at most each, and in the same direction: 2 may be left out.
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one draw.
+        monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
     """
 
     sensitivity: float
     epsilon: float
     unit: Unit
     relation: Relation
+    monotone: bool = False
 
     def __post_init__(self) -> None:
         _check_neighbors("Exponential", self.unit, self.relation)
@@ -256,25 +260,29 @@ class Exponential:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
         _check_finite(answer)
         gumbel = -(-noise.uniform(answer.shape).log()).log()
-        return (answer.double() * (self.epsilon / (2 * self.sensitivity)) + gumbel.to(answer.device)).argmax(-1)
+        rate = self.epsilon / ((1 if self.monotone else 2) * self.sensitivity)
+        return (answer.double() * rate + gumbel.to(answer.device)).argmax(-1)
 
 
 @dataclass(frozen=True)
 class NoisyMax:
     """Report noisy max: the index of the largest ``score_i + Lap(2 sensitivity / epsilon)``.
 
-    Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9, with scale 2 sensitivity / epsilon since scores
-    need not move in one direction). The noisy maximum itself is not released.
+    Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9: Lap(sensitivity / epsilon) where all scores move in
+    one direction, twice that otherwise). The noisy maximum itself is not released. `selection.PermuteAndFlip` is never
+    worse, and exact.
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one answer.
+        monotone: See `Exponential`.
     """
 
     sensitivity: float
     epsilon: float
     unit: Unit
     relation: Relation
+    monotone: bool = False
 
     def __post_init__(self) -> None:
         _check_neighbors("NoisyMax", self.unit, self.relation)
@@ -287,7 +295,7 @@ class NoisyMax:
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
-        noisy = Laplace(self.sensitivity, 2 / self.epsilon, self.unit, self.relation)
+        noisy = Laplace(self.sensitivity, (1 if self.monotone else 2) / self.epsilon, self.unit, self.relation)
         return noisy(answer.double(), noise).argmax(-1)
 
 

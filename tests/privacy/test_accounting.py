@@ -180,6 +180,40 @@ def test_more_reads_cost_more_and_never_more_than_the_pure_sum(first, second, co
     assert compose_epsilon([second.repeated(count), first], 1e-6) == pytest.approx(more, rel=1e-9)
 
 
+def approximate(epsilon=0.1, delta=1e-8, count=1):
+    return Event("approximate", *REPLACE, count=count, pure_epsilon=epsilon, delta=delta)
+
+
+def test_reads_of_known_epsilon_and_delta_cost_their_deltas_and_the_pure_rest():
+    pure = Event("pure", *REPLACE, count=100, pure_epsilon=0.1)
+    assert compose_epsilon([approximate()], 1e-8) == 0.1  # all of delta is its own
+    assert compose_epsilon([approximate()], math.nextafter(1e-8, 0.0)) == math.inf
+    assert compose_epsilon([approximate(count=100)], 2e-6) == pytest.approx(compose_epsilon([pure], 1e-6), rel=1e-9)
+    both = [approximate(count=50), Event("gaussian", *REPLACE, 20.0, 50), approximate(count=50)]
+    alone = [pure, Event("gaussian", *REPLACE, 20.0, 50)]
+    assert compose_epsilon(both, 2e-6) == pytest.approx(compose_epsilon(alone, 1e-6), rel=1e-9)
+    assert compose_epsilon(both, 5e-7) == math.inf
+
+
+def test_the_composition_of_two_reads_with_deltas_is_a_bound_of_the_exact_one():
+    """The dominating pair: fail (told apart) with delta, else randomized response (Kairouz, Oh, Viswanath 2015)."""
+    epsilon, delta = 0.7, 0.01
+    truth = math.exp(epsilon) / (1 + math.exp(epsilon))
+    upper = np.array([delta, (1 - delta) * truth, (1 - delta) * (1 - truth), 0.0])
+    lower = upper[::-1]
+    joint = [np.outer(side, side).ravel() for side in (upper, lower)]
+    ours = compose_epsilon([approximate(epsilon, delta, 2)], 0.05)
+    assert np.maximum(joint[0] - math.exp(ours) * joint[1], 0).sum() <= 0.05
+    assert np.maximum(joint[0] - math.exp(0.95 * ours) * joint[1], 0).sum() > 0.05  # and no loose one
+    forgotten = compose_epsilon([Event("pure", *REPLACE, count=2, pure_epsilon=epsilon)], 0.05)
+    assert np.maximum(joint[0] - math.exp(forgotten) * joint[1], 0).sum() > 0.05
+
+
+def test_reads_with_deltas_are_affordable_until_their_deltas_are_spent():
+    assert affordable([], approximate(1e-6, 2.0**-27), 10.0, 100 * 2.0**-27) == 100
+    assert affordable([approximate()], approximate(1.0), 4.5, 1e-6) == 4
+
+
 SIZES = st.one_of(st.floats(1e-3, 1e3), st.floats(1e-300, 1e300), st.sampled_from([5e-324, 1e-300, 1.0, 1e300]))
 COUNTS = st.one_of(st.integers(1, 50), st.sampled_from([10**3, 10**6, 10**12, 1 << 60]))
 ANY_EVENT = st.one_of(
@@ -189,6 +223,12 @@ ANY_EVENT = st.one_of(
         lambda m, c, s: Event("discrete-laplace", *REPLACE, m, c, sensitivity=s), SIZES, COUNTS, st.integers(1, 1 << 62)
     ),
     st.builds(lambda e, c: Event("exponential", *REPLACE, count=c, pure_epsilon=e), SIZES, COUNTS),
+    st.builds(
+        lambda e, c, d: Event("approximate", *REPLACE, count=c, pure_epsilon=e, delta=d),
+        SIZES,
+        COUNTS,
+        st.sampled_from([5e-324, 1e-12, 1e-6, 0.5]),
+    ),
     st.builds(
         lambda e, c, k: Event("randomized-response", *REPLACE, count=c, pure_epsilon=e, categories=k),
         SIZES,

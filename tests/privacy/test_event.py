@@ -14,6 +14,8 @@ EVERY_KIND = [
     Event("discrete-laplace", *REPLACE, 2.0, sensitivity=255),
     Event("randomized-response", *REPLACE, pure_epsilon=1.0, categories=10),
     Event("exponential", *REPLACE, pure_epsilon=0.5),
+    Event("pure", *REPLACE, count=3, pure_epsilon=0.25),
+    Event("approximate", *ADD, pure_epsilon=0.25, delta=1e-7),
     Event.non_private("trained on raw images"),
 ]
 
@@ -65,6 +67,12 @@ def test_units_and_numbers_of_other_types_are_refused():
             Event("poisson-gaussian", *ADD, 1.0, sample_rate=rate)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, math.nan, True, "1e-5", None])
+def test_a_delta_that_is_none_is_refused(delta):
+    with pytest.raises(InputError, match="delta"):
+        Event("approximate", *ADD, pure_epsilon=1.0, delta=delta)
+
+
 def test_relations_that_have_no_proof_are_refused():
     with pytest.raises(InputError, match="zero-out-one only"):
         Event("poisson-gaussian", *REPLACE, 1.0, sample_rate=0.1)
@@ -73,4 +81,4 @@ def test_relations_that_have_no_proof_are_refused():
 
 
 def test_pure_epsilon_per_kind():
-    assert [event.pure for event in EVERY_KIND] == [0.5, math.inf, math.inf, 0.5, 1.0, 0.5, math.inf]
+    assert [event.pure for event in EVERY_KIND] == [0.5, *2 * [math.inf], 0.5, 1.0, 0.5, 0.25, *2 * [math.inf]]

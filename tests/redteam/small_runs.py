@@ -21,7 +21,8 @@ import torch
 
 from idpgan import jobs
 from idpgan.errors import InputError
-from idpgan.synthesis import METHODS, build_config, load_method
+from idpgan.jobs.methods import REGISTRY
+from idpgan.synthesis import METHODS, load_method
 from idpgan.training.config import RunConfig
 
 torch.set_num_threads(1)
@@ -43,6 +44,11 @@ _TABLES: dict[str, dict[str, Any]] = {
         "model": {"generator": "population", "simulator": "fonts", "codes": 6},
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
     },
+    "dssgd": {
+        "method": {"width": 4, "participants": 3},
+        "privacy": {"epsilon": 2.0, "accept_unsound": True},
+    },
+    "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
     "idp-gan-local": {
@@ -77,7 +83,7 @@ def config_of(name: str) -> RunConfig:
     table.setdefault("method", {})["name"] = name
     training = {"batch_size": 20, "steps": STEPS} | table.get("training", {})
     table["training"] = {**training, "tick_steps": 2, "device": "cpu"}
-    return build_config(table, "a small run")
+    return REGISTRY.build_config(table, "a small run")
 
 
 def start_or_resume(name: str, out: Path) -> None:

@@ -1,0 +1,102 @@
+r"""What collaborative and split learning cost: prices of two mechanisms of the literature, pure and in total.
+
+Nothing is charged by these functions: they price settings.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from idpgan.checks import typed, whole
+from idpgan.errors import InputError
+
+_SAFE = 1 + 2.0**-50  # what a handful of floating-point operations may have rounded down
+
+
+class SharingScales(NamedTuple):
+    """Laplace scales of selective sharing: of the threshold, of each comparison, and of each uploaded value."""
+
+    threshold: float
+    comparison: float
+    value: float
+
+
+def _positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} = {value} must be positive and finite.")
+
+
+@typed
+def sharing_scales(epsilon: float, uploads: int, bound: float) -> SharingScales:
+    """Return the noise of Shokri and Shmatikov 2015, figure 12, for one participant and epoch.
+
+    ``epsilon_1 = 8/9 epsilon`` chooses, ``epsilon_2 = 2/9 epsilon`` is for the values, ``s(x) = 2 c D / x``: threshold
+    ``s(epsilon_1)``, comparisons ``2 s(epsilon_1)``, values ``s(epsilon_2)``.
+
+    Args:
+        epsilon: Per epoch; the paper states ``epsilon / uploads``, per uploaded parameter.
+        uploads: c.
+        bound: Every gradient is clipped to [-bound, bound], so that D = 2 bound.
+    """
+    _positive(epsilon=epsilon, bound=bound)
+    whole(uploads, "uploads", 1)
+    unit = 2 * uploads * 2 * bound
+    return SharingScales(unit / (8 / 9 * epsilon), 2 * unit / (8 / 9 * epsilon), unit / (2 / 9 * epsilon))
+
+
+@typed
+def sharing_epsilon(scales: SharingScales, uploads: int, bound: float, epochs: int, redrawn: bool = True) -> float:
+    """Return the pure epsilon of everything that one participant uploads; its whole data set is the unit.
+
+    Each upload is a sparse vector of one positive (`idpgan.privacy.SparseVector`), then a Laplace release:
+    ``D / threshold + 2 D / comparison + D / value`` with D = 2 bound. All uploads and epochs add up. Infinite unless
+    the threshold is redrawn for each upload, as after one positive its noise has proven all that it can. ``bound`` is a
+    constant: gradients clipped to a statistic of themselves have no sensitivity.
+
+    Example:
+        >>> round(sharing_epsilon(sharing_scales(1.0, 10, 0.001), 10, 0.001, 1), 9)
+        1.0
+    """
+    _positive(bound=bound, **scales._asdict())
+    whole(uploads, "uploads", 1)
+    whole(epochs, "epochs", 1)
+    if not redrawn:
+        return math.inf
+    moves = 2 * bound
+    each = moves / scales.threshold + 2 * moves / scales.comparison + moves / scales.value
+    return epochs * uploads * each * _SAFE
+
+
+@typed
+def split_network_epsilon(dimensions: int, bound: float, scale: float) -> float:
+    """Return the pure epsilon of one image whose features leave the device with Laplace noise; replace-one.
+
+    Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy" (ARDEN): features of norm ``|f|_inf <= bound`` by clipping,
+    noise Lap(scale) on each of d ``dimensions``. Features of two images differ by at most ``2 bound`` each, together by
+    ``2 bound d``. The paper's bound is the median of the norms: of private images that is a leak; here
+    it is a constant.
+
+    Example:
+        >>> split_network_epsilon(100, 1.0, 50.0)
+        4.0...
+    """
+    _positive(bound=bound, scale=scale)
+    return 2 * bound * whole(dimensions, "dimensions", 1) / scale * _SAFE
+
+
+@typed
+def nullified_epsilon(epsilon: float, rate: float) -> float:
+    """Return the pure epsilon of *one pixel* if a coin of chance ``rate`` sets it to 0 before the mechanism sees it.
+
+    ``ln((1 - rate) e^epsilon + rate)``, as in ARDEN's theorem. Proof: let A be the density of an output given that the
+    pixel was nullified, B and B' those for its two values, B > B'. The ratio ``(r A + (1-r) B) / (r A + (1-r) B')``
+    falls in A, so it is largest at the least A, ``e^-epsilon B``; then it grows with B / B', at most e^epsilon, where
+    A = B': ``r + (1-r) e^epsilon``. Each pixel has a coin of its own. For a whole image it buys next to nothing: all
+    its d pixels are nullified with chance ``rate^d`` only.
+    """
+    _positive(epsilon=epsilon)
+    if not 0 <= rate < 1:
+        raise InputError(f"rate = {rate} must lie in [0, 1).")
+    return math.log1p((1 - rate) * math.expm1(min(epsilon, 700.0))) * _SAFE

@@ -1,0 +1,182 @@
+"""Choosing instead of answering: the largest of several scores, or the first few above a threshold. Whole numbers only.
+
+Scores and answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. What a choice tells is known
+in closed form, so the events are "pure". `Exponential` and `NoisyMax` choose among floating-point scores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from idpgan.errors import InputError
+from idpgan.privacy.discrete import MAX_LAPLACE_SCALE, discrete_laplace, survives
+from idpgan.privacy.event import LARGEST, Event
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.noise import Noise
+
+NOT_ANSWERED = -1  # of `SparseVector`: it had stopped before
+_MOST_STEPS = 1 << 60
+
+
+def _check(owner: str, unit: Unit, relation: Relation, **numbers: int) -> None:
+    if not (isinstance(unit, Unit) and isinstance(relation, Relation)):
+        raise InputError(f"{owner}: needs a Unit and a Relation, got {unit!r} and {relation!r}.")
+    for name, value in numbers.items():
+        if type(value) is not int or not 1 <= value <= MAX_LAPLACE_SCALE:
+            raise InputError(f"{owner}: {name} = {value!r} must be a whole number of 1 .. 2^50.")
+
+
+def _check_steps(steps: Tensor) -> None:
+    if steps.dtype != torch.int64 or steps.ndim < 1 or steps.shape[-1] < 1:
+        raise ValueError(f"scores must be whole grid steps, int64 (..., K), got {steps.dtype} {tuple(steps.shape)}.")
+    if bool((steps.abs() >= _MOST_STEPS).any()):
+        raise ValueError("scores must be below 2^60 grid steps.")
+
+
+def _rounded_up(epsilon: float) -> float:
+    """Return a price that a handful of floating-point operations may have rounded down."""
+    return epsilon * (1 + 2.0**-50)
+
+
+@dataclass(frozen=True)
+class PermuteAndFlip:
+    """Report noisy max with exponential noise: the index of the largest ``score_i + E_i``, E_i of mean ``scale``.
+
+    It is drawn without noise on scores: the candidates in random order, each taken with chance
+    ``exp((score_i - largest) / scale)`` (McKenna and Sheldon 2020; the same law, Ding, Kifer, Saghaian, Steinke, Wang,
+    Xiao, Zhang 2021). Its expected error is at most that of the exponential mechanism at the same price.
+
+    Formal guarantee: pure epsilon = 2 sensitivity / scale, half of that if monotone. Hold the noise of all others: i
+    wins if ``E_i`` exceeds ``m - score_i``, m the largest of the others. From D to D' that bound rises by at most 2
+    sensitivity, 1 if no score rises where another falls (if all rise, m rises by at most one sensitivity and score_i
+    does not fall; likewise if all fall), and ``P(E > x + d) >= e^(-d / scale) P(E > x)`` for all x.
+
+    Attributes:
+        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|`` in grid steps.
+        scale: In grid steps.
+        monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
+    """
+
+    sensitivity: int
+    scale: int
+    unit: Unit
+    relation: Relation
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        _check("PermuteAndFlip", self.unit, self.relation, sensitivity=self.sensitivity, scale=self.scale)
+
+    @property
+    def event(self) -> Event:
+        """Price of one choice."""
+        moves = self.sensitivity * (1 if self.monotone else 2)
+        return Event("pure", self.unit, self.relation, pure_epsilon=_rounded_up(moves / self.scale))
+
+    def __call__(self, answer: Tensor, noise: Noise) -> Tensor:
+        """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
+        _check_steps(answer)
+        scores = answer.cpu().reshape(-1, answer.shape[-1])
+        order = _permutations(*scores.shape, noise)
+        below = scores.max(1, keepdim=True).values - scores
+        chosen = torch.full((len(scores),), -1)
+        for turn in range(scores.shape[1]):
+            (left,) = torch.nonzero(chosen < 0, as_tuple=True)
+            asked = order[left, turn]
+            taken = survives(below[left, asked], self.scale, noise)
+            chosen[left[taken]] = asked[taken]
+        return chosen.reshape(answer.shape[:-1]).to(answer.device)
+
+
+def _permutations(rows: int, size: int, noise: Noise) -> Tensor:
+    """Return uniform orders of 0 .. size - 1, int64 (rows, size): Fisher and Yates."""
+    order, every = torch.arange(size).repeat(rows, 1), torch.arange(rows)
+    for place in range(size - 1):
+        other = place + noise.integers(size - place, (rows,))
+        order[every, place], order[every, other] = order[every, other], order[every, place].clone()
+    return order
+
+
+@dataclass(frozen=True)
+class SparseVector:
+    """The sparse vector technique: which answers lie above their thresholds, until ``positives`` of them did.
+
+    One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
+    Algorithm 1 of Lyu, Su, Li 2017, "Understanding the sparse vector technique for differential privacy", with discrete
+    noise. The six variants that they take apart differ by less noise, no stop, or by releasing the noisy answers; the
+    tests audit them.
+
+    Formal guarantee: pure epsilon = sensitivity / threshold_scale + 2 positives sensitivity / answer_scale, without the
+    2 if monotone. Fix the outputs up to the stop. Moving rho by one sensitivity costs the first term and makes every
+    "below" at least as likely on the neighbor, whatever their number. Each "above" then needs its noise moved by at
+    most two sensitivities, and there are ``positives`` of these. One is enough if no answer rises where another falls:
+    where they rise, rho moves but they do not fall; where they fall, rho stays. All quantities are whole, so are the
+    moves. The proof lets answers be chosen after earlier outputs; a call takes them at once.
+
+    Attributes:
+        sensitivity: Bound on how much one answer can move, in grid steps.
+        threshold_scale: Of the discrete Laplace noise of the threshold, in grid steps.
+        answer_scale: Of the discrete Laplace noise of each answer, in grid steps.
+        positives: c, number of answers above the threshold after which it stops.
+        monotone: Whether, between any two neighbors, no answer rises where another falls.
+    """
+
+    sensitivity: int
+    threshold_scale: int
+    answer_scale: int
+    positives: int
+    unit: Unit
+    relation: Relation
+    monotone: bool = False
+
+    def __post_init__(self) -> None:
+        _check(
+            "SparseVector", self.unit, self.relation, sensitivity=self.sensitivity, positives=self.positives,
+            threshold_scale=self.threshold_scale, answer_scale=self.answer_scale,
+        )  # fmt: skip
+
+    @classmethod
+    def of(
+        cls, sensitivity: int, positives: int, epsilon: float, unit: Unit, relation: Relation, *, monotone: bool = False
+    ) -> Self:
+        """Return the technique that costs at most ``epsilon``, shared as Lyu, Su, Li 2017 (section 4.2) find best.
+
+        The variance of a comparison is least where the shares of threshold and answers are as 1 to ``(2 c)^(2/3)``, or
+        ``c^(2/3)`` if monotone.
+        """
+        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon <= LARGEST:
+            raise InputError(f"SparseVector: epsilon = {epsilon!r} must be a number, positive and finite.")
+        _check("SparseVector", unit, relation, sensitivity=sensitivity, positives=positives)
+        moves = positives * (1 if monotone else 2)
+        of_threshold = epsilon / (1 + moves ** (2 / 3)) * (1 - 2.0**-40)
+        scales = sensitivity / of_threshold, moves * sensitivity / (epsilon * (1 - 2.0**-40) - of_threshold)
+        return cls(
+            sensitivity, *(max(1, math.ceil(min(s, 2.0**51))) for s in scales), positives, unit, relation, monotone
+        )
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        moves = self.positives * (1 if self.monotone else 2)
+        epsilon = self.sensitivity / self.threshold_scale + moves * self.sensitivity / self.answer_scale
+        return Event("pure", self.unit, self.relation, pure_epsilon=_rounded_up(epsilon))
+
+    def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
+        """Compare answers (..., m), int64, with public thresholds, one or (m,): int64 (..., m).
+
+        1 is above or equal, 0 below, `NOT_ANSWERED` what came after the stop.
+        """
+        _check_steps(answer)
+        thresholds = torch.as_tensor(thresholds)
+        _check_steps(thresholds.reshape(-1))
+        answers = answer.cpu().reshape(-1, answer.shape[-1])
+        rho = discrete_laplace(self.threshold_scale, len(answers), noise)
+        nu = discrete_laplace(self.answer_scale, answers.numel(), noise).reshape(answers.shape)
+        above = answers - thresholds.cpu() + nu >= rho[:, None]
+        before = above.cumsum(1) - above.long()  # positives before this answer
+        found = torch.where(before < self.positives, above.long(), NOT_ANSWERED)
+        return found.reshape(answer.shape).to(answer.device)

@@ -1,0 +1,164 @@
+"""Selective sharing helps its participants; with noise every upload is paid for, and the paper's claim is refuted."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import kstest
+
+import idpgan
+from idpgan import jobs
+from idpgan.attacks.adversarial import accuracy
+from idpgan.audit import Request
+from idpgan.classify.dssgd.sharing import Sharing
+from idpgan.classify.registry import REGISTRY
+from idpgan.data.load import load
+from idpgan.errors import ConfigError, InputError
+from idpgan.privacy import Ledger, Noise
+from tests.classify.test_release import said
+from tests.classify.test_steps import split_of
+from tests.release.forging import verdict
+
+
+def config_of(steps=6, epsilon=None, **method):
+    return REGISTRY.build_config(
+        {
+            "data": {"name": "digits"},
+            "method": {"name": "dssgd", "width": 4, "participants": 4, **method},
+            "privacy": {"accept_unsound": True} | ({} if epsilon is None else {"epsilon": epsilon}),
+            "training": {"steps": steps, "tick_steps": 2},
+        },
+        "test",
+    )
+
+
+def trained(config, split, steps=None):
+    method = REGISTRY.load_method("dssgd").Method(
+        config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"), noise=Noise.fixed(1)
+    )
+    for step in range(1, (config.training.steps if steps is None else steps) + 1):
+        method.step(step)
+    return method
+
+
+def test_sharing_a_tenth_is_better_than_learning_alone():
+    settings = {"participants": 8}
+    split = load(config_of().data)
+    holdout = split.holdout
+    together = trained(config_of(8, **settings), split)
+    shards = [together.shard(participant) for participant in range(8)]
+    assert torch.cat(shards).sort().values.equal(torch.arange(split.num_private))  # disjoint, and all
+    alone = []
+    for shard in shards[:1]:
+        few = type(split)(split.public, split.private.select(shard), holdout, split.test)
+        alone.append(trained(config_of(8, participants=1, upload_share=1.0, bound=1.0), few))
+    accuracies = [accuracy(method.product, holdout.images, holdout.labels) for method in (together, *alone)]
+    assert accuracies[0] > max(accuracies[1:]) + 0.1
+
+
+@pytest.mark.parametrize("order", ["round-robin", "random", "asynchronous"])
+@pytest.mark.parametrize("selection", ["largest", "random"])
+def test_a_round_uploads_what_it_may(order, selection):
+    method = trained(config_of(order=order, selection=selection, download_share=0.5, bound=1e-3), split_of(24), 0)
+    before = torch.nn.utils.parameters_to_vector(method.newest.parameters()).detach().clone()
+    stats = method.step(1)
+    after = torch.nn.utils.parameters_to_vector(method.newest.parameters()).detach()
+    assert 0 < float(stats["uploaded"]) <= method.sharing.uploads
+    assert int((after != before).sum()) <= 4 * method.sharing.uploads
+    assert float((after - before).abs().max()) <= 4 * 1e-3 + 1e-6
+
+
+def test_the_largest_changes_are_chosen_and_clipped():
+    sharing = Sharing(6, 2, 1.0, 0.1, True, None)
+    change = torch.tensor([0.05, -3.0, 0.2, 0.0, 0.5, -0.4])
+    assert sharing.select(change, torch.Generator()).tolist() == [0, -1.0, 0, 0, 0.5, 0]
+    any_two = Sharing(6, 2, 1.0, 0.3, False, None)
+    seen = {tuple(any_two.select(change, torch.Generator().manual_seed(n)).nonzero()[:, 0].tolist()) for n in range(60)}
+    assert seen == {(1, 4), (1, 5), (4, 5)}  # those above the threshold
+
+
+SHARING = Sharing(40, 10, 0.01, 0.002, True, 5.0)
+
+
+def test_the_price_is_that_of_all_uploads():
+    assert SHARING.event.pure == pytest.approx(5.0, rel=1e-5)
+    assert SHARING.event.pure <= 5.0
+    config = config_of(7, epsilon=5.0)
+    shape = split_of(24).shape
+    (planned,) = config.planned_events(shape)
+    assert planned.count * planned.pure == pytest.approx(35.0, rel=1e-3)
+    (raw,) = config_of(7).planned_events(shape)
+    assert raw.pure == math.inf
+
+
+def test_uploads_have_their_noise_and_stay_within_the_bound():
+    changes = torch.full((2000, 40), 0.004)
+    exact = Sharing(40, 10, 0.01, 0.002, True, 1e7).release(changes, Noise.fixed(1))
+    assert (exact != 0).sum(1).tolist() == [10] * 2000  # every change is above the threshold
+    assert torch.allclose(exact[exact != 0], torch.tensor(0.004), atol=1e-5)
+    assert (exact != 0).double().mean(0).std() < 0.02  # blocks are random: no parameter is preferred
+    wide = Sharing(40, 10, 0.01, 0.002, True, 400.0)
+    noisy = wide.release(changes, Noise.fixed(2))
+    assert noisy.abs().max() <= 0.01
+    drawn = (noisy[noisy != 0] - 0.004).double()
+    scale = wide.scales[2] / 2**16 * 0.01
+    inside = drawn[drawn.abs() < 0.005] / scale  # not clipped
+    folded = -(-inside.abs()).expm1() / -math.expm1(-0.005 / scale)
+    assert kstest(folded.numpy(), "uniform").pvalue > 1e-3
+    silent = Sharing(40, 10, 0.01, 0.009, True, 1e7).release(changes, Noise.fixed(3))
+    assert not silent.any()
+    with pytest.raises(ValueError, match="not finite"):
+        wide.release(changes * math.nan, Noise.fixed(1))
+
+
+def test_an_audit_refutes_the_claim_per_parameter_and_not_the_proof():
+    audited = REGISTRY.audit_entry("dssgd").case("dssgd", Request(3000.0)).run(2000, seed=1)
+    assert audited.case.claimed.epsilon == pytest.approx(3.0)
+    assert audited.case.proven.epsilon <= 3000.0
+    assert audited.exceeds_claim
+    assert not audited.violation
+
+
+def test_a_resumed_training_goes_on_as_if_nothing_had_happened():
+    split, config = split_of(24), config_of(4, epsilon=1e5, download_share=0.5, order="random")
+    whole, half = trained(config, split), trained(config, split, 2)
+    again = trained(config, split, 0)
+    again.load_state(half.state())
+    for step in (3, 4):
+        again.step(step)
+    for one, other in zip(whole.newest.parameters(), again.newest.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_null_records_are_not_trained_on():
+    split = split_of(24)
+    empty = type(split)(split.public, split.private.zeroed_out(torch.arange(24)), split.holdout, split.test)
+    method = trained(config_of(), empty, 0)
+    before = [weight.detach().clone() for weight in method.newest.parameters()]
+    method.step(1)
+    assert all(torch.equal(a, b) for a, b in zip(before, method.newest.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("epsilon", [None, 3.0])
+def test_a_run_is_released_as_what_it_is(epsilon, tmp_path):
+    path = jobs.start(config_of(2, epsilon=epsilon), tmp_path / "run").run.path
+    assert verdict(path) == ""
+    privacy = idpgan.load_classifier(path).privacy
+    if epsilon is None:
+        assert (privacy.private, privacy.claimed) == (False, None)
+        assert privacy.proven.epsilon == math.inf
+    else:
+        assert 5.9 < privacy.proven.epsilon <= 6.0
+        assert privacy.claimed.epsilon < 0.1
+        code, out, _ = said("audit", path, "--runs", 200, "--seed", 1)
+        assert code == 0
+        assert "one round is played" in out
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match="Lower it"):
+        config_of(participants=25).check(split_of(24).shape)
+    with pytest.raises(ConfigError, match="unsound"):
+        REGISTRY.refuse_unsound(config_of().model_copy(update={"privacy": type(config_of().privacy)()}))
+    with pytest.raises(InputError, match="no guarantee"):
+        REGISTRY.audit_entry("pgd")
