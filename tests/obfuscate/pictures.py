@@ -3,7 +3,7 @@
 import torch
 
 
-def planted(num=240, people=4, size=16, seed=0):
+def planted(num=240, people=4, size=8, seed=0, contrast=0.6):
     """Images float32 (num, 1, size, size) in [0, 1], moods in {0, 1} and people, independent of each other."""
     rng = torch.Generator().manual_seed(seed)
     fixed = torch.Generator().manual_seed(99)
@@ -11,6 +11,7 @@ def planted(num=240, people=4, size=16, seed=0):
     moods = torch.rand(2, 1, size // 2, size, generator=fixed)
     who = torch.randint(people, (num,), generator=rng)
     mood = torch.randint(2, (num,), generator=rng)
-    images = torch.cat([faces[who], moods[mood]], dim=2)
-    images = 0.2 + 0.6 * images + 0.05 * torch.randn(images.shape, generator=rng)
+    halves = [(1 - contrast) / 2 + contrast * faces[who], 0.2 + 0.6 * moods[mood]]
+    images = torch.cat(halves, dim=2)
+    images = images + 0.05 * torch.randn(images.shape, generator=rng)
     return images.clamp(0, 1), mood, who

@@ -66,8 +66,8 @@ class Method(Obfuscator):
         config, shape = self.config, self.image_shape
         spy = build_classifier("cnn", shape, self.num_identities, seed=config.seed).to(images.device)
         keeper = build_classifier("cnn", shape, self.num_utilities, seed=config.seed + 1).to(images.device)
-        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate)
-        others = torch.optim.Adam([*spy.parameters(), *keeper.parameters()], lr=config.learning_rate)
+        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, fused=True)
+        others = torch.optim.Adam([*spy.parameters(), *keeper.parameters()], lr=config.learning_rate, fused=True)
         self.training_parameters = num_trained(self, spy, keeper)
         draw = batches(len(images), config.batch_size, images.device)
         self.train()

@@ -6,8 +6,10 @@ trained on clear and obfuscated images alike to tell what is secret; the obfusca
 chance, and the image stays what it was.
 
 In the paper A says whether an image shows a secret object (a QR code on CIFAR-10). Here the secret is who is on the
-image: A has a probability for each person, and A(O(x)) is that of the right one. The L1 distance is the mean over
-pixels in [0, 1]. The networks are ours: the notes state none.
+image: A has a probability for each person, and A(O(x)) is that of the right one. Where A is certain the slope of
+A(O(x)) vanishes, and an obfuscator that begins near the image itself never leaves it; we minimize -log(1 - A) in its
+place, as GANs are trained. The L1 distance is the mean over pixels in [0, 1]. The networks are ours: the notes state
+none.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 import pydantic
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softplus
 
 from idpgan.models.classifier import build_classifier
 from idpgan.models.initialize import seeded_init
@@ -60,8 +62,8 @@ class Method(Obfuscator):
     def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config = self.config
         attacker = build_classifier("cnn", self.image_shape, self.num_identities, seed=config.seed).to(images.device)
-        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate)
-        other = torch.optim.Adam(attacker.parameters(), lr=config.learning_rate)
+        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, fused=True)
+        other = torch.optim.Adam(attacker.parameters(), lr=config.learning_rate, fused=True)
         self.training_parameters = num_trained(self, attacker)
         draw = batches(len(images), config.batch_size, images.device)
         self.train()
@@ -77,10 +79,17 @@ class Method(Obfuscator):
                 other.step()
             index = next(draw)
             hidden = self(images[index])
-            found = attacker(hidden * 2 - 1).softmax(1).gather(1, identities[index, None]).mean()
+            found = _not(attacker(hidden * 2 - 1), identities[index])
             changed = (hidden - images[index]).abs().mean()
             own.zero_grad()
             (config.weight * found + (1 - config.weight) * changed).backward()
             own.step()
             self.steps = step
             progress("fit obfuscator", step, config.steps)
+
+
+def _not(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of -log(1 - p), p the probability of the label: its slope does not vanish where p is near 1."""
+    right = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf).logsumexp(1, keepdim=True)
+    return softplus(right - others).mean()  # 1 - p = sigmoid(others - right)

@@ -71,8 +71,8 @@ class Method(Obfuscator):
     def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, device = self.config, images.device
         judges = _Judges(self.image_shape, config.width, self.num_identities, self.num_utilities).to(device)
-        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999))
-        others = torch.optim.Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999))
+        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        others = torch.optim.Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         self.training_parameters = num_trained(self, judges)
         draw = batches(len(images), config.batch_size, device)
         self.train()
