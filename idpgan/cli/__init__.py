@@ -17,6 +17,7 @@ from idpgan.cli.evaluate import evaluate
 from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, report, sigterm_raises
 from idpgan.cli.init import init
 from idpgan.cli.methods import methods
+from idpgan.cli.obfuscate import obfuscate
 from idpgan.cli.prepare import prepare
 from idpgan.cli.publish import publish
 from idpgan.cli.sample import sample
@@ -33,7 +34,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (prepare, init, train, sample, evaluate, attack, audit, publish, stream, methods, verify, doctor):
+for command in (
+    prepare,
+    init,
+    train,
+    sample,
+    evaluate,
+    attack,
+    audit,
+    publish,
+    obfuscate,
+    stream,
+    methods,
+    verify,
+    doctor,
+):
     app.command()(guarded(command))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 

@@ -18,11 +18,11 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan import publish
+    from idpgan import obfuscate, publish
     from idpgan.jobs.methods import REGISTRY
 
     rows = [row.to_json() for row in REGISTRY.infos.values()]
-    rows += [row.to_json() for row in publish.METHODS.values()]
+    rows += [row.to_json() for row in (*publish.METHODS.values(), *obfuscate.METHODS.values())]
     if as_json:
         print_json(rows)
         return

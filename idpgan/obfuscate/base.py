@@ -22,6 +22,7 @@ from idpgan.obfuscate.registry import load_method
 from idpgan.progress import Progress, silent
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
+SECRET = frozenset({"key"})  # options that no release may name
 MOST_CLASSES = 100_000  # people, or values of a label
 _MOST_BYTES = 1 << 20  # of the settings
 _BATCH = 500
