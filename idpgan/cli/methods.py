@@ -39,7 +39,7 @@ def _block(row: dict[str, Any], width: int) -> str:
         "proven": row["proven"],
         "why": row["reason"],
     }
-    lines = [f"{row['name']} ({row['family']}, {sound})"]
+    lines = textwrap.wrap(f"{row['name']} ({row['family']}, {sound})", width, subsequent_indent="  ")
     for word, text in facts.items():
         lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
     return "\n".join(lines)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.obfuscate import load_obfuscator, make_obfuscator
+from idpgan.jobs.audit import audit_entry, nothing_to_audit
+from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
 from idpgan.obfuscate.disguise.method import from_blocks, to_blocks
 
 SHAPE = (1, 16, 16)
@@ -94,3 +95,10 @@ def test_what_cannot_be_made_is_refused_in_one_line(name, shape, options, said):
 def test_images_of_another_shape_or_range_are_refused(images):
     with pytest.raises(InputError):
         make_obfuscator("blur", SHAPE).transform(images)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_audit_of_an_obfuscator_says_why_there_is_none(name):
+    with pytest.raises(InputError, match="so there is no guarantee to audit"):
+        audit_entry(name)
+    assert nothing_to_audit(name) == METHODS[name].nothing_to_audit
