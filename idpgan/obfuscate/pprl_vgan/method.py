@@ -93,9 +93,9 @@ class Method(Obfuscator):
 
             truth, who, mood = judges(drawn)
             divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
-            losses = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods), divergence)
+            fooled = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods), divergence)
             own.zero_grad()
-            torch.stack([weight * loss for weight, loss in zip(_GENERATOR, losses, strict=True)]).sum().backward()
+            torch.stack([weight * loss for weight, loss in zip(_GENERATOR, fooled, strict=True)]).sum().backward()
             own.step()
             self.steps = step
             progress("fit pprl-vgan", step, config.steps)
