@@ -448,7 +448,13 @@ def details(arguments: argparse.Namespace) -> list[str]:
                     f"{row['error_known_plaintext']:.5f} | {share(row['static'])} | "
                     f"{share(row['after_known_plaintext'])} |"
                 )
-    return ["\n".join(trained), "\n".join(undone)]
+    rows = [row for name in SETS for row in read(name, arguments).values()]
+    minutes = sum(row["cpu_seconds"] for row in rows if row is not None) / 60
+    missing = sum(row is None for row in rows)
+    said = f"All cells together took {minutes:.0f} minutes of one core" + (
+        f"; {missing} are missing." if missing else "."
+    )
+    return ["\n".join(trained), "\n".join(undone), said]
 
 
 def leaked(row: dict[str, Any], clear: dict[str, Any]) -> float:

@@ -95,8 +95,8 @@ def train_attacker(
     """Train a network on images whose labels the attacker knows.
 
     The network is the convolutional classifier of `idpgan.models.classifier`; shifted and mirrored images are trained
-    on as well. It is taken as it is after the last epochs' smallest loss on its own images: nothing is chosen by what
-    it is asked about.
+    on as well. Of all epochs the one is kept that knows a part of these images best: nothing is chosen by what the
+    attacker is asked about.
 
     Args:
         known: Sets of images, float32 (N, C, H, W) in [0, 1], with labels int64 (N,): clear images, and for an adaptive
@@ -120,7 +120,7 @@ def train_attacker(
     channels, height, width = pixels.shape[1:]
     model = build_classifier("cnn", (channels, height, width), len(values), seed=seed).to(device)
     config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=learning_rate, seed=seed)
-    judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # of his own images: the end wins
+    judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of his own
 
     def moved(batch: Tensor, rng: torch.Generator) -> Tensor:
         return _moved(batch, rng, mirror)
