@@ -480,13 +480,14 @@ def plot(arguments: argparse.Namespace) -> None:
         axis.set_xlabel("identity leaked, share of what clear images leak")
         if "clear" not in rows:
             continue
+        axis.margins(x=0.12, y=0.12)
         axis.axhline(100 * rows["clear"]["mood"]["chance"], color="0.7", lw=1, ls=":")
         axis.axvline(0, color="0.7", lw=1, ls=":")
         for label, row in rows.items():
             private = label.split(",")[0] in (*GENERATED, "lap", "codebook")
             x, y = leaked(row, rows["clear"]), 100 * row["mood"]["accuracy"]
             axis.plot(x, y, "o" if private else "^", color="tab:blue" if private else "tab:red")
-            axis.annotate(label, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+            axis.annotate(label, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6, rotation=35)
     axes[0].set_ylabel("expression recognized, %")
     figure.suptitle("blue: a proven epsilon; red: none")
     figure.tight_layout()
