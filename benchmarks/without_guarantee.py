@@ -426,7 +426,7 @@ def table(name: str, arguments: argparse.Namespace) -> str:
 def details(arguments: argparse.Namespace) -> list[str]:
     """Return the tables of the trained networks and of reconstruction."""
     trained = [
-        "| | parameters | of them released by the transformation | steps | fitted in, processor seconds | "
+        "| | trained parameters | of them of the transformation itself | steps | fitted in, processor seconds | "
         "mean change of a pixel |",
         "|---|---|---|---|---|---|",
     ]
