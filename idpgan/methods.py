@@ -11,8 +11,9 @@ class MethodInfo:
     """One row of ``idpgan methods``.
 
     Attributes:
-        name: As written in ``method.name`` (a GAN or a classifier) or passed to `idpgan.publish.release` (a publisher).
-        family: "gan", "classifier" or "publisher".
+        name: As written in ``method.name`` (a GAN or a classifier), or passed to `idpgan.publish.release` (a publisher)
+            or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
+        family: "gan", "classifier", "publisher" or "obfuscator".
         units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
         sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
         claimed: The epsilon that the method states, None if it states none.

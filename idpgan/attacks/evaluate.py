@@ -248,9 +248,9 @@ def _judged(positive: np.ndarray, negative: np.ndarray, alpha: float) -> _Judged
     return (
         threshold,
         right / (2 * half),
-        _binomial_interval(right, 2 * half, alpha),
+        binomial_interval(right, 2 * half, alpha),
         true_positives / called if called else None,
-        _binomial_interval(true_positives, called, alpha),
+        binomial_interval(true_positives, called, alpha),
     )
 
 
@@ -269,7 +269,7 @@ def _judged_by_person(
     accuracy = (1 + rates[0] - rates[1]) / 2
     images, persons = len(hits[0]) + len(hits[1]), halves[0].num + halves[1].num
     trials = effective(accuracy, (1 + replicates[0] - replicates[1]) / 2, images, persons, alpha)
-    interval = _binomial_interval(accuracy * trials, trials, alpha)
+    interval = binomial_interval(accuracy * trials, trials, alpha)
     if not sum(rates):
         return threshold, accuracy, interval, None, (0.0, 1.0)
     precision, called = rates[0] / sum(rates), [side.person[found] for side, found in zip(halves, hits, strict=True)]
@@ -277,7 +277,7 @@ def _judged_by_person(
     with np.errstate(invalid="ignore"):  # a replicate in which nobody is called
         again = replicates[0] / (replicates[0] + replicates[1])
     trials = effective(precision, again, sum(map(len, called)), persons, alpha)
-    return threshold, accuracy, interval, precision, _binomial_interval(precision * trials, trials, alpha)
+    return threshold, accuracy, interval, precision, binomial_interval(precision * trials, trials, alpha)
 
 
 def _auc(
@@ -348,12 +348,12 @@ def _tpr_interval(
         perhaps = len(positive)
     # Each end has alpha / 4 of its own: the two-sided interval at alpha / 2.
     share = trials / len(positive)
-    low, _ = _binomial_interval(surely * share, trials, alpha / 2)
-    _, high = _binomial_interval(perhaps * share, trials, alpha / 2)
+    low, _ = binomial_interval(surely * share, trials, alpha / 2)
+    _, high = binomial_interval(perhaps * share, trials, alpha / 2)
     return low, high
 
 
-def _binomial_interval(successes: float, trials: float, alpha: float) -> Interval:
+def binomial_interval(successes: float, trials: float, alpha: float) -> Interval:
     """Return the two-sided Clopper-Pearson interval; (0, 1) without trials."""
     from scipy.special import betaincinv
 

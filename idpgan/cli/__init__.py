@@ -18,6 +18,7 @@ from idpgan.cli.evaluate import evaluate
 from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, say, sigterm_raises
 from idpgan.cli.init import init
 from idpgan.cli.methods import methods
+from idpgan.cli.obfuscate import obfuscate
 from idpgan.cli.prepare import prepare
 from idpgan.cli.publish import publish
 from idpgan.cli.report import report
@@ -53,7 +54,7 @@ def _options(
 
 
 _COMMANDS = (
-    prepare, init, train, sample, evaluate, attack, audit, report, publish, stream, methods, verify, doctor,
+    prepare, init, train, sample, evaluate, attack, audit, report, publish, obfuscate, stream, methods, verify, doctor,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(guarded(command))

@@ -18,11 +18,11 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan import publish
+    from idpgan import obfuscate, publish
     from idpgan.jobs.methods import REGISTRY
 
     rows = [row.to_json() for row in REGISTRY.infos.values()]
-    rows += [row.to_json() for row in publish.METHODS.values()]
+    rows += [row.to_json() for row in (*publish.METHODS.values(), *obfuscate.METHODS.values())]
     if as_json:
         print_json(rows)
         return
@@ -39,7 +39,7 @@ def _block(row: dict[str, Any], width: int) -> str:
         "proven": row["proven"],
         "why": row["reason"],
     }
-    lines = [f"{row['name']} ({row['family']}, {sound})"]
+    lines = textwrap.wrap(f"{row['name']} ({row['family']}, {sound})", width, subsequent_indent="  ")
     for word, text in facts.items():
         lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
     return "\n".join(lines)

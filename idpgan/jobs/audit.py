@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idpgan import publish
+from idpgan import obfuscate, publish
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
@@ -36,7 +36,8 @@ FORMAT = "idpgan audit 2"
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
     name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
-    return REGISTRY.infos[name].nothing_to_audit if name in REGISTRY.infos else None
+    rows = {**REGISTRY.infos, **obfuscate.METHODS}
+    return rows[name].nothing_to_audit if name in rows else None
 
 
 def audit_entry(name: str) -> Entry:
@@ -48,7 +49,9 @@ def audit_entry(name: str) -> Entry:
         return publish.audit_entry(name)
     if name in CASES:
         return CASES[name]
-    known = {**CASES, **REGISTRY.infos, **publish.METHODS}
+    if name in obfuscate.METHODS:
+        raise InputError(obfuscate.METHODS[name].nothing_to_audit or f"'{name}' is not audited.")
+    known = {**CASES, **REGISTRY.infos, **publish.METHODS, **obfuscate.METHODS}
     raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, known)}")
 
 

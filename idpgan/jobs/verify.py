@@ -12,6 +12,7 @@ from idpgan.data.load import SOURCES, DataShape
 from idpgan.data.split import Sizes
 from idpgan.errors import ConfigError
 from idpgan.jobs.methods import REGISTRY
+from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
 from idpgan.publish.settings import Publication
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
@@ -53,6 +54,7 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
 KINDS: Mapping[str, Kind] = {
     GeneratorArtifact.kind: Kind(GeneratorArtifact, read_run),
     ImagesArtifact.kind: Kind(ImagesArtifact, Publication.from_release),
+    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, Obfuscation.from_release),
     ClassifierArtifact.kind: Kind(ClassifierArtifact, read_run),
     AnswersArtifact.kind: Kind(AnswersArtifact, StreamSettings.from_release),
 }

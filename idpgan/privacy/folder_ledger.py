@@ -38,7 +38,7 @@ class Publication:
 
     Attributes:
         method: Name of the publisher.
-        epsilon: Asked for, or claimed by the method.
+        epsilon: Asked for, or claimed by the method; None where it states none.
         delta: Where it is stated, in [0, 1).
         num: Images of the folder, then.
         out: Name of the folder that it was written to, for the reader.
@@ -47,7 +47,7 @@ class Publication:
     """
 
     method: str
-    epsilon: float
+    epsilon: float | None
     delta: float
     num: int
     out: str
@@ -73,6 +73,8 @@ class Publication:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises all sorts of errors on anything else."""
         kinds = {"method": str, "epsilon": float, "delta": float, "num": int, "out": str, "date": str, "events": list}
+        if data.get("epsilon", 0.0) is None:
+            kinds["epsilon"] = type(None)
         if set(data) != set(kinds) or any(type(data[name]) is not kind for name, kind in kinds.items()):
             raise TypeError("a publication has other entries")
         made = cls(**{**data, "events": tuple(Event.from_json(item) for item in data["events"])})

@@ -1,0 +1,216 @@
+"""Who is on a released image, and which attribute: by a network that knows clear images, or transformed ones as well.
+
+The *static* attacker trains a network on clear images alone, as papers on obfuscation test what they propose. The
+*adaptive* one runs the mechanism himself on images whose labels he knows, and trains on clear and transformed images
+(McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning", 2016, arXiv:1609.00408). Both are then
+shown transformed images of which they know nothing. Re-identification asks for people who were trained on, on other
+pictures of theirs (`picture_disjoint`); attribute inference asks about people nobody has seen (`person_disjoint`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from idpgan.attacks.clusters import People, effective
+from idpgan.attacks.evaluate import binomial_interval
+from idpgan.checks import typed
+from idpgan.errors import InputError
+from idpgan.models.classifier import Classifier, build_classifier
+from idpgan.models.initialize import torch_seed
+from idpgan.training.fit import FitConfig, fit_classifier, predict
+
+_SHIFT = 16  # a side is shifted by up to a sixteenth of itself
+_BATCH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Inference:
+    """How often an attacker was right. Curator only.
+
+    Attributes:
+        accuracy: Share of test images whose label he told, in [0, 1].
+        low: Of the confidence interval; where people are known, that of people (`idpgan.attacks.clusters`).
+        chance: Share of test images with the label that is most frequent among them: what one constant answer gets.
+        num_labels: Labels to choose from.
+        num_test: Images asked about.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    chance: float
+    num_labels: int
+    num_test: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Attacker:
+    """A trained attacker; `train_attacker` makes one."""
+
+    model: Classifier
+    labels: Tensor  # (K,) int64: the label of each output
+
+    @typed
+    def infer(
+        self, images: Tensor, truth: Tensor, *, people: Tensor | None = None, confidence: float = 0.95
+    ) -> Inference:
+        """Ask the attacker about images, float32 (N, C, H, W) in [0, 1], with labels int64 (N,).
+
+        ``people``, int64 (N,), says whose images they are; None takes images for independent.
+        """
+        _check(images, truth)
+        device = next(self.model.parameters()).device
+        told = self.labels[predict(self.model, images.to(device) * 2 - 1).argmax(1).cpu()]
+        hits = (told == truth.cpu()).numpy()
+        rate, alpha, trials = float(hits.mean()), 1 - confidence, float(len(hits))
+        if people is not None:
+            group = People(people.cpu().numpy(), 2)
+            trials = effective(rate, group.rates(hits), len(hits), group.num, alpha)
+        low, high = binomial_interval(rate * trials, trials, alpha)
+        chance = float(truth.unique(return_counts=True)[1].max()) / len(truth)
+        return Inference(rate, low, high, chance, len(self.labels), len(hits))
+
+
+@typed
+def train_attacker(
+    known: Sequence[tuple[Tensor, Tensor]],
+    *,
+    epochs: int = 40,
+    learning_rate: float = 3e-3,
+    mirror: bool = True,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Attacker:
+    """Train a network on images whose labels the attacker knows.
+
+    The network is the convolutional classifier of `idpgan.models.classifier`; shifted and mirrored images are trained
+    on as well. Of all epochs the one is kept that knows a part of these images best: nothing is chosen by what the
+    attacker is asked about.
+
+    Args:
+        known: Sets of images, float32 (N, C, H, W) in [0, 1], with labels int64 (N,): clear images, and for an adaptive
+            attacker transformed ones beside them.
+        epochs: Passes over all of them.
+        mirror: Whether a mirrored image has the same label. False where left and right mean something to a key.
+
+    Raises:
+        InputError: If images and labels do not fit together, or there is only one label.
+    """
+    if not known:
+        raise InputError("the attacker needs images whose labels he knows. Give at least one set.")
+    for images, labels in known:
+        _check(images, labels)
+    if len({tuple(images.shape[1:]) for images, _ in known}) > 1:
+        raise InputError("the attacker's images must all have one shape.")
+    pixels = torch.cat([images for images, _ in known]).to(device) * 2 - 1
+    values, numbers = torch.cat([labels.cpu() for _, labels in known]).unique(return_inverse=True)
+    if len(values) < 2:
+        raise InputError("all labels are equal: there is nothing to tell apart.")
+    channels, height, width = pixels.shape[1:]
+    model = build_classifier("cnn", (channels, height, width), len(values), seed=seed).to(device)
+    config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=learning_rate, seed=seed)
+    judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of his own
+
+    def moved(batch: Tensor, rng: torch.Generator) -> Tensor:
+        return _moved(batch, rng, mirror)
+
+    with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):
+        torch.manual_seed(torch_seed(seed, 3))
+        fit_classifier(
+            model,
+            pixels,
+            numbers.to(device),
+            config=config,
+            held_back=(pixels[judged], numbers.to(device)[judged]),
+            augment=moved,
+        )
+    return Attacker(model, values)
+
+
+def _moved(batch: Tensor, rng: torch.Generator, mirror: bool) -> Tensor:
+    """Shift a batch by some pixels, and mirror every other image."""
+    height, width = batch.shape[2:]
+    if mirror:
+        turned = torch.rand(len(batch), generator=rng, device=batch.device) < 0.5
+        batch = torch.where(turned[:, None, None, None], batch.flip(3), batch)
+    rows, columns = max(1, height // _SHIFT), max(1, width // _SHIFT)
+    padded = functional.pad(batch, (columns, columns, rows, rows), mode="replicate")
+    spread = torch.rand(2, generator=rng, device=batch.device).tolist()
+    top, left = int(spread[0] * (2 * rows + 1)), int(spread[1] * (2 * columns + 1))
+    return padded[:, :, top : top + height, left : left + width]
+
+
+@typed
+def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Split within each person, pictures in turn: the same people, other pictures.
+
+    Args:
+        identities: int64 (N,).
+        share: Of a person's pictures in the first part, in (0, 1); at least one, and one is left.
+
+    Returns:
+        Positions of both parts, int64, ascending.
+
+    Raises:
+        InputError: If somebody has a single picture.
+    """
+    _check_share(share)
+    people, inverse, counts = identities.cpu().unique(return_inverse=True, return_counts=True)
+    if int(counts.min()) < 2:
+        alone = int(people[counts.argmin()])
+        raise InputError(f"person {alone} has one picture: one to know and one to ask about are needed. Leave it out.")
+    order = inverse.argsort(stable=True)
+    place = torch.empty_like(inverse)
+    place[order] = torch.arange(len(inverse)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    first = ((place + 1) * share).floor() > (place * share).floor()  # evenly among a person's pictures
+    taken = torch.zeros(len(people)).index_add_(0, inverse, first.float())
+    first[(place == 0) & (taken[inverse] == 0)] = True
+    first[(place == 0) & (taken[inverse] == counts[inverse])] = False
+    return first.nonzero().flatten(), (~first).nonzero().flatten()
+
+
+@typed
+def person_disjoint(identities: Tensor, share: float = 0.5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Split people: nobody is in both parts.
+
+    Returns:
+        Positions of both parts, int64, ascending; the first has ``share`` of the people, rounded, at least one.
+
+    Raises:
+        InputError: If there are fewer than two people.
+    """
+    _check_share(share)
+    people, inverse = identities.cpu().unique(return_inverse=True)
+    if len(people) < 2:
+        raise InputError("one person cannot be dealt to two parts. Give images of at least 2 people.")
+    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(torch_seed(seed)))
+    chosen = order[: min(max(1, round(share * len(people))), len(people) - 1)]
+    first = torch.isin(inverse, chosen)
+    return first.nonzero().flatten(), (~first).nonzero().flatten()
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise InputError(f"share = {share} must lie in (0, 1).")
+
+
+def _check(images: Tensor, labels: Tensor) -> None:
+    if images.ndim != 4 or not images.is_floating_point() or len(images) == 0:
+        found = f"{images.dtype} {tuple(images.shape)}"
+        raise InputError(f"images must be float32 (N, C, H, W) in [0, 1] with N >= 1, got {found}.")
+    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+        raise InputError(f"{len(images)} images need int64 labels ({len(images)},), got {tuple(labels.shape)}.")
+    low, high = torch.stack(images.aminmax()).tolist()
+    if not np.isfinite(low + high) or low < 0 or high > 1:
+        raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]: clip a release first.")

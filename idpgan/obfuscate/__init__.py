@@ -1,0 +1,22 @@
+"""Obfuscators: what people do in the place of a guarantee. Images in, images out, nothing proven.
+
+``METHODS`` has a row for each, its proven epsilon infinite with the reason. `make_obfuscator` makes one, its ``fit``
+trains it where there is something to train, its ``transform`` changes images. `idpgan.attacks` judges them by the same
+attackers as the private methods (docs/without-a-guarantee.md). Names other than ``METHODS`` are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
+from idpgan.obfuscate.registry import METHODS
+
+if TYPE_CHECKING:
+    from idpgan.obfuscate.base import Obfuscator, load_obfuscator, make_obfuscator
+
+__all__ = ["METHODS", "Obfuscator", "load_obfuscator", "make_obfuscator"]
+
+_MODULES = {"Obfuscator": "base", "load_obfuscator": "base", "make_obfuscator": "base"}
+
+__getattr__ = lazy_names(__name__, _MODULES)

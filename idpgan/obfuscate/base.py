@@ -1,0 +1,257 @@
+"""What every obfuscator is: a module that is fitted where it has something to learn, and then changes images."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from idpgan.checks import typed
+from idpgan.config import Section, build
+from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, parse_json, read_plain, write_bytes_atomic, write_text_atomic
+from idpgan.models.checkpoint import most_weight_bytes, put_weights, weight_bytes
+from idpgan.models.initialize import torch_seed
+from idpgan.obfuscate.registry import load_method
+from idpgan.progress import Progress, silent
+
+SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
+SECRET = frozenset({"key"})  # options that no release may name
+MOST_CLASSES = 100_000  # people, or values of a label
+_MOST_BYTES = 1 << 20  # of the settings
+_BATCH = 500
+
+
+class Obfuscator(nn.Module, ABC):
+    """Changes images (N, C, H, W), float32 in [0, 1], into images of the same shape and range.
+
+    Its state dict is all that it has learned or keeps secret; networks that only help `fit` are no part of it.
+
+    Args:
+        config: Of the method.
+        image_shape: (C, H, W).
+        num_utilities: Values of the label that is to stay readable; 0 where nothing is fitted.
+        num_identities: People, or values of the label to be hidden; 0 where nothing is fitted.
+
+    Attributes:
+        name: Row of `idpgan.obfuscate.METHODS`.
+        trained: Whether `fit` has to come before `transform`.
+        steps: Training steps taken; 0 where nothing is fitted.
+        training_parameters: Numbers that `fit` trained, those of adversaries included.
+    """
+
+    name: ClassVar[str]
+    trained: ClassVar[bool] = False
+
+    def __init__(
+        self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0
+    ) -> None:
+        super().__init__()
+        self.config, self.image_shape = config, image_shape
+        self.num_utilities, self.num_identities = num_utilities, num_identities
+        self.steps, self.training_parameters = 0, 0
+
+    @typed
+    def fit(
+        self,
+        images: Tensor,
+        utilities: Tensor,
+        identities: Tensor,
+        *,
+        device: torch.device | str = "cpu",
+        progress: Progress = silent,
+    ) -> None:
+        """Train on the images of known people; nothing to do for a method that is not trained.
+
+        Nothing here is private: whatever is trained stays with the curator.
+
+        Args:
+            images: (N, C, H, W) float32 in [0, 1].
+            utilities: int64 (N,), in [0, num_utilities): what is to stay readable.
+            identities: int64 (N,), in [0, num_identities): what is to be hidden.
+
+        Raises:
+            InputError: If images or labels do not fit, or fewer than two images.
+        """
+        self._check(images)
+        limits = (("utilities", utilities, self.num_utilities), ("identities", identities, self.num_identities))
+        for what, labels, num in limits:
+            if labels.dtype != torch.int64 or labels.shape != (len(images),):
+                found = f"{labels.dtype} {tuple(labels.shape)}"
+                raise InputError(f"the {what} of {len(images)} images must be int64 ({len(images)},), got {found}.")
+            if self.trained and (int(labels.min()) < 0 or int(labels.max()) >= num):
+                raise InputError(f"the {what} must be in [0, {num - 1}], found up to {int(labels.max())}.")
+        if not self.trained:
+            return
+        if len(images) < 2:
+            raise InputError("one image is too few to train on. Give at least two.")
+        self.to(device)
+        with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+            torch.manual_seed(torch_seed(self.config.seed, 1))
+            self._fit(images.to(device), utilities.to(device), identities.to(device), progress)
+        self.eval()
+        if any(
+            not bool(tensor.isfinite().all()) for tensor in self.state_dict().values() if tensor.is_floating_point()
+        ):
+            raise InputError(f"'{self.name}' diverged: its weights are no numbers. Lower learning_rate.")
+
+    @typed
+    def transform(self, images: Tensor, *, seed: int | None = None) -> Tensor:
+        """Change images: (N, C, H, W) float32 in [0, 1] to the same, on the device of the input.
+
+        Args:
+            seed: Of what the method draws anew for each call (noise, target people); None = fresh. No privacy hangs on
+                it: nothing is proven either way.
+
+        Raises:
+            InputError: If the images are not of this shape or range, or `fit` has not been called.
+        """
+        self._check(images)
+        if self.trained and not self.steps:
+            raise InputError(f"'{self.name}' has learned nothing yet: call fit first, or load what was fitted.")
+        self.eval()
+        first = next((tensor.device for tensor in self.state_dict().values()), images.device)
+        rng = torch.Generator().manual_seed(torch_seed(secrets.randbits(62) if seed is None else seed, 2))
+        with torch.inference_mode():
+            changed = torch.cat(
+                [self._transform(part.to(first), rng).to(images.device) for part in images.split(_BATCH)]
+            )
+        return changed.clone()  # outside of inference mode: a tensor that autograd can use
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that make the transformation."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Write settings and weights (or the secret key) into a folder: the curator's alone."""
+        settings = {
+            "method": self.name,
+            "image_shape": list(self.image_shape),
+            "num_utilities": self.num_utilities,
+            "num_identities": self.num_identities,
+            "steps": self.steps,
+            "training_parameters": self.training_parameters,
+            "options": self.config.model_dump(mode="json"),
+        }
+        write_bytes_atomic(folder / WEIGHTS, weight_bytes(self), mode=PRIVATE_FILE)
+        write_text_atomic(folder / SETTINGS, json.dumps(settings, indent=2) + "\n", mode=PRIVATE_FILE)
+
+    @abstractmethod
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        """Change one batch on the device of the module; ``rng`` is on the CPU."""
+
+    def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+        """Train; torch's random state is seeded."""
+
+    def _check(self, images: Tensor) -> None:
+        if images.dtype != torch.float32 or images.shape[1:] != self.image_shape or len(images) == 0:
+            found = f"{images.dtype} {tuple(images.shape)}"
+            raise InputError(f"images must be float32 (N, {', '.join(map(str, self.image_shape))}), got {found}.")
+        low, high = torch.stack(images.aminmax()).tolist()
+        if not (low >= 0 and high <= 1):  # NaN is not
+            raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]; divide bytes by 255 first.")
+
+
+class Training(Section):
+    """What all trained obfuscators have in common.
+
+    Attributes:
+        width: Channels of the first layer; deeper layers have 2 and 4 times as many.
+        steps: Updates of the transforming network.
+        learning_rate: Of Adam, for all networks.
+        seed: Of initial weights, order and, where there is one, noise.
+    """
+
+    width: int = pydantic.Field(32, ge=2, le=512)
+    steps: int = pydantic.Field(5000, ge=1)
+    batch_size: int = pydantic.Field(64, ge=2)
+    learning_rate: float = pydantic.Field(1e-3, gt=0)
+    seed: int = pydantic.Field(0, ge=0)
+
+
+@typed
+def make_obfuscator(
+    name: str,
+    image_shape: tuple[int, int, int],
+    *,
+    num_utilities: int = 0,
+    num_identities: int = 0,
+    **options: Any,
+) -> Obfuscator:
+    """Make an obfuscator of `idpgan.obfuscate.METHODS` for images of one shape (C, H, W).
+
+    Args:
+        num_utilities: Values of the label that stays readable; for methods that are trained.
+        num_identities: People, or values of the label to be hidden; for methods that are trained.
+        **options: Of the method's ``Config``.
+
+    Raises:
+        InputError: If name, shape or an option cannot be used.
+
+    Example:
+        >>> blurred = make_obfuscator("blur", (1, 8, 8), sigma=2.0).transform(torch.ones(3, 1, 8, 8))
+        >>> blurred.shape
+        torch.Size([3, 1, 8, 8])
+    """
+    module = load_method(name)
+    config = build(module.Config, options, f"the options of '{name}'")
+    channels, height, width = image_shape
+    if channels not in (1, 3) or min(height, width) < 1:
+        raise InputError(f"images of shape {image_shape} are neither grey (1, H, W) nor color (3, H, W).")
+    if module.Method.trained and not (2 <= num_utilities <= MOST_CLASSES and 2 <= num_identities <= MOST_CLASSES):
+        raise InputError(
+            f"'{name}' is trained on labels: it needs at least 2 values to keep and 2 people to hide, got "
+            f"{num_utilities} and {num_identities}."
+        )
+    method: Obfuscator = module.Method(config, (channels, height, width), num_utilities, num_identities)
+    return method
+
+
+class _Saved(Section):
+    """The file `SETTINGS`."""
+
+    method: str
+    image_shape: list[int] = pydantic.Field(min_length=3, max_length=3)
+    num_utilities: int = pydantic.Field(ge=0, le=MOST_CLASSES)
+    num_identities: int = pydantic.Field(ge=0, le=MOST_CLASSES)
+    steps: int = pydantic.Field(ge=0)
+    training_parameters: int = pydantic.Field(ge=0)
+    options: dict[str, Any]
+
+
+@typed
+def load_obfuscator(folder: Path) -> Obfuscator:
+    """Load what `Obfuscator.save` wrote, without executing code.
+
+    Raises:
+        InputError: If a file is missing, damaged or of something else.
+    """
+    for name in (SETTINGS, WEIGHTS):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{folder} holds no obfuscator: {name} is missing. Name a folder curator/ of an earlier run."
+            )
+    try:
+        table = parse_json(read_plain(folder / SETTINGS, _MOST_BYTES))
+    except ValueError as error:  # InputErrors too
+        raise InputError(f"{folder / SETTINGS} is damaged: {error}.") from error
+    saved = build(_Saved, table, str(folder / SETTINGS))
+    channels, height, width = saved.image_shape
+    obfuscator = make_obfuscator(
+        saved.method,
+        (channels, height, width),
+        num_utilities=saved.num_utilities,
+        num_identities=saved.num_identities,
+        **saved.options,
+    )
+    content = read_plain(folder / WEIGHTS, most_weight_bytes(obfuscator))
+    put_weights(obfuscator, content, folder / WEIGHTS, what="obfuscator")
+    obfuscator.steps, obfuscator.training_parameters = saved.steps, saved.training_parameters
+    return obfuscator.eval()

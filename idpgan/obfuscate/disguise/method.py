@@ -1,0 +1,95 @@
+"""Image disguising: a secret permutation of blocks, and a secret matrix for each block.
+
+Sharma and Chen, "Poster: Image disguising for privacy-preserving deep learning", CCS 2018, arXiv:1902.01878: an image
+is cut into blocks, the blocks change places by one permutation for all images, and the block X at each place becomes
+``X R + Delta``, R a random matrix of that place ("randomized multidimensional transformation") and Delta noise. A
+network that is trained on disguised images with their labels is said to learn as well as on clear ones, and the images
+are said to be beyond reconstruction, by eye and by algorithm. `idpgan.attacks.disguise` reconstructs them.
+
+The poster states neither the distribution of R nor that of Delta. Here R is orthogonal (uniform), Delta normal and
+drawn for each image. Pixels count from 1/2, and the result is divided by the largest range that it can have, a constant
+of the key, so that it is an image again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pydantic
+import torch
+from torch import Tensor
+
+from idpgan.config import Section
+from idpgan.errors import InputError
+from idpgan.models.initialize import torch_seed
+from idpgan.obfuscate.base import Obfuscator
+
+
+class Config(Section):
+    """Options of `disguise`.
+
+    Attributes:
+        block: Side of a block, px; both sides of an image are multiples of it.
+        permute: Whether blocks change places.
+        transform: Whether blocks are multiplied by secret matrices.
+        noise: Standard deviation of Delta, of the pixel range [0, 1].
+        key: Number that permutation and matrices are drawn from; None = fresh from the operating system. A curator's
+            secret, and worth no more than its bits.
+    """
+
+    block: int = pydantic.Field(4, ge=2, le=256)
+    permute: bool = True
+    transform: bool = True
+    noise: float = pydantic.Field(0.01, ge=0, le=10)
+    key: int | None = pydantic.Field(None, ge=0)
+
+
+class Method(Obfuscator):
+    """Permute blocks and multiply them.
+
+    Attributes:
+        order: int64 (K,): which block comes to each place, row by row.
+        matrices: (K, b, b): R of each place.
+    """
+
+    name = "disguise"
+    order: Tensor
+    matrices: Tensor
+
+    def __init__(self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0):
+        super().__init__(config, image_shape, num_utilities, num_identities)
+        _, height, width = image_shape
+        if height % config.block or width % config.block:
+            raise InputError(f"block = {config.block} must divide both sides of {width} x {height} images.")
+        places = (height // config.block) * (width // config.block)
+        key = secrets.randbits(128) if config.key is None else config.key
+        rng = torch.Generator().manual_seed(torch_seed(key))
+        order = torch.randperm(places, generator=rng)
+        normal = torch.randn(places, config.block, config.block, generator=rng, dtype=torch.float64)
+        unitary, triangle = torch.linalg.qr(normal)
+        uniform = unitary * triangle.diagonal(dim1=1, dim2=2).sign()[:, None]  # Haar: Mezzadri (2007)
+        matrices = uniform.float() if config.transform else torch.eye(config.block).expand(places, -1, -1).clone()
+        self.register_buffer("order", order if config.permute else torch.arange(places))
+        self.register_buffer("matrices", matrices)
+
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        blocks = to_blocks(images, self.config.block)[:, self.order] - 0.5  # (N, K, C, b, b)
+        mixed = torch.einsum("nkcij,kjl->nkcil", blocks, self.matrices)
+        mixed = mixed + self.config.noise * torch.randn(mixed.shape, generator=rng).to(mixed.device)
+        reach = self.matrices.abs().sum(1).max()  # of 2 X R, X in [-1/2, 1/2]
+        return from_blocks((mixed / reach + 0.5).clamp(0, 1), (images.shape[2], images.shape[3]))
+
+
+def to_blocks(images: Tensor, block: int) -> Tensor:
+    """Cut images (N, C, H, W) into blocks (N, K, C, b, b), row by row."""
+    num, channels, height, width = images.shape
+    cut = images.view(num, channels, height // block, block, width // block, block)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(num, -1, channels, block, block)
+
+
+def from_blocks(blocks: Tensor, size: tuple[int, int]) -> Tensor:
+    """Put blocks (N, K, C, b, b) together to images (N, C, H, W); the inverse of `to_blocks`."""
+    (num, _, channels, block, _), (height, width) = blocks.shape, size
+    grid = blocks.view(num, height // block, width // block, channels, block, block)
+    return grid.permute(0, 3, 1, 4, 2, 5).reshape(num, channels, height, width)

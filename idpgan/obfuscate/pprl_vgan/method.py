@@ -1,0 +1,121 @@
+"""PPRL-VGAN: the face of another known person with the same expression.
+
+Chen, Konrad, Ishwar, "VGAN-based image representation learning for privacy-preserving facial expression recognition"
+(CVPR workshops 2018), arXiv:1803.07100. A variational encoder maps an image to a code f(I); a decoder draws from the
+code and a person's number c. Three discriminators judge: real or drawn, who it is, which expression. The generator is
+to pass for real, for person c, with the expression of I; f(I) is pulled to a standard normal. Claimed: the expression
+is read from what is drawn about as well as from the image, and who was on the image is not.
+
+The weights of the losses are the paper's as we know them (generator 0.108, 0.6, 0.29 and 0.002; discriminator 0.25,
+0.5, 0.25); the notes state neither them nor layers. Ours share one trunk among the discriminators. The faces drawn are
+those of real people.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from idpgan.models.initialize import seeded_init
+from idpgan.obfuscate.base import Obfuscator, Training
+from idpgan.obfuscate.networks import Painter, Trunk, batches, check_sides, num_trained
+from idpgan.progress import Progress
+
+_GENERATOR = (0.108, 0.6, 0.29, 0.002)  # real, person, expression, divergence from the normal
+_DISCRIMINATOR = (0.25, 0.5, 0.25)  # real, person, expression
+
+
+class Config(Training):
+    """Options of `pprl-vgan`; defaults of Radford et al. (2016) for Adam.
+
+    Attributes:
+        code: Numbers in f(I).
+    """
+
+    code: int = pydantic.Field(128, ge=1, le=1 << 14)
+    learning_rate: float = pydantic.Field(2e-4, gt=0)
+
+
+class Method(Obfuscator):
+    """Encoder and decoder; the discriminators are thrown away after `fit`."""
+
+    name = "pprl-vgan"
+    trained = True
+
+    def __init__(self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0):
+        super().__init__(config, image_shape, num_utilities, num_identities)
+        check_sides(image_shape, self.name)
+        with seeded_init(config.seed):
+            self.trunk = Trunk(image_shape, config.width)
+            self.code = nn.Linear(self.trunk.num_features, 2 * config.code)
+            self.painter = Painter(config.code + num_identities, image_shape, config.width)
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log variance of f(I) for images in [-1, 1], (B, code) each."""
+        mean, log_variance = self.code(self.trunk(images)).chunk(2, dim=1)
+        return mean, log_variance.clamp(-10, 10)
+
+    def draw(self, code: Tensor, people: Tensor) -> Tensor:
+        """Draw people, int64 (B,), from codes (B, code): images in [-1, 1]."""
+        drawn: Tensor = self.painter(torch.cat([code, one_hot(people, self.num_identities).to(code)], dim=1))
+        return drawn
+
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        people = torch.randint(self.num_identities, (len(images),), generator=rng).to(images.device)
+        return (self.draw(self.encode(images * 2 - 1)[0], people) + 1) / 2
+
+    def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+        config, device = self.config, images.device
+        judges = _Judges(self.image_shape, config.width, self.num_identities, self.num_utilities).to(device)
+        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        others = torch.optim.Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        self.training_parameters = num_trained(self, judges)
+        draw = batches(len(images), config.batch_size, device)
+        self.train()
+        for step in range(1, config.steps + 1):
+            index = next(draw)
+            real, people, moods = images[index] * 2 - 1, identities[index], utilities[index]
+            others_to_be = torch.randint(self.num_identities, (len(real),), device=device)
+            mean, log_variance = self.encode(real)
+            drawn = self.draw(mean + torch.randn_like(mean) * (log_variance / 2).exp(), others_to_be)
+
+            truth, who, mood = judges(real)
+            fake = judges(drawn.detach())[0]
+            told = _true(truth, 1.0) + _true(fake, 0.0)
+            losses = (told, cross_entropy(who, people), cross_entropy(mood, moods))
+            others.zero_grad()
+            torch.stack([weight * loss for weight, loss in zip(_DISCRIMINATOR, losses, strict=True)]).sum().backward()
+            others.step()
+
+            truth, who, mood = judges(drawn)
+            divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
+            fooled = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods), divergence)
+            own.zero_grad()
+            torch.stack([weight * loss for weight, loss in zip(_GENERATOR, fooled, strict=True)]).sum().backward()
+            own.step()
+            self.steps = step
+            progress("fit pprl-vgan", step, config.steps)
+
+
+class _Judges(nn.Module):
+    """The three discriminators on one trunk."""
+
+    def __init__(self, image_shape: tuple[int, int, int], width: int, num_people: int, num_moods: int) -> None:
+        super().__init__()
+        self.trunk = Trunk(image_shape, width)
+        self.heads = nn.ModuleList(nn.Linear(self.trunk.num_features, size) for size in (1, num_people, num_moods))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Map images in [-1, 1] to logits: real (B, 1), who (B, people), mood (B, moods)."""
+        features = self.trunk(images)
+        real, who, mood = (head(features) for head in self.heads)
+        return real, who, mood
+
+
+def _true(logits: Tensor, target: float) -> Tensor:
+    """Return the cross-entropy of real (1) or drawn (0)."""
+    return binary_cross_entropy_with_logits(logits, torch.full_like(logits, target))

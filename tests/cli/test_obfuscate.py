@@ -1,0 +1,132 @@
+"""``idpgan obfuscate``: images go out with a card that says that nothing is proven; the folder's ledger knows it."""
+
+import json
+
+import pytest
+import torch
+
+from idpgan.data.faces import draw
+from idpgan.obfuscate import METHODS, load_obfuscator
+from idpgan.privacy.folder_ledger import FolderLedger
+from idpgan.training.samples import png_bytes
+
+TINY = ("width=2", "steps=2", "batch_size=8")
+
+
+@pytest.fixture
+def faces(tmp_path):
+    """Twelve drawn faces of four people, with their table; one row has no mood."""
+    folder = tmp_path / "faces"
+    folder.mkdir()
+    drawn = draw(12, 16, 1, people=4, seed=3)
+    rows = ["file_name,mood,person"]
+    for index, image in enumerate(drawn.images):
+        (folder / f"{index}.png").write_bytes(png_bytes(image))
+        mood = "" if index == 5 else ("smiling", "neutral")[index % 2]
+        rows.append(f"{index}.png,{mood},p{int(drawn.identities[index])}")
+    (folder / "metadata.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture
+def command(run, faces, tmp_path):
+    def obfuscating(method, *arguments, out="out", unsound=True):
+        given = ["--method", method, "--out", tmp_path / out, *(["--accept-unsound"] if unsound else [])]
+        return run("obfuscate", faces, *given, *arguments)
+
+    return obfuscating
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_writes_a_release_that_verifies_and_says_that_nothing_is_proven(command, run, method, tmp_path):
+    trained = method in ("adversarial-encoder", "pprl-vgan", "obfuscator")
+    code, out, err = command(method, "--json", *(("--keep", "mood", *TINY) if trained else ()))
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["report"]["proven"]["epsilon"] == "inf"
+    assert (found["num_images"], found["steps"]) == (12, 2 if trained else 0)
+    release = tmp_path / "out" / "release"
+    card = (release / "README.md").read_text()
+    assert "**NOT private.**" in card
+    assert "proven by our accountant | epsilon = **infinite**" in card
+    assert len(list((release / "images").iterdir())) == 12
+    code, out, _ = run("verify", release, "--json")
+    assert (code, json.loads(out)["consistent"]) == (0, True)
+    assert load_obfuscator(tmp_path / "out" / "curator").name == method
+
+
+def test_a_forged_release_does_not_verify(command, run, tmp_path):
+    command("blur")
+    privacy = tmp_path / "out" / "release" / "privacy.json"
+    privacy.write_text(privacy.read_text().replace('"private": false', '"private": true'))
+    assert run("verify", tmp_path / "out" / "release")[0] != 0
+
+
+def test_the_key_of_a_disguise_is_not_given_away(command, tmp_path):
+    command("disguise", "key=123456789")
+    for path in (tmp_path / "out" / "release").glob("*.*"):
+        assert b"123456789" not in path.read_bytes()
+    assert "123456789" in (tmp_path / "out" / "curator" / "obfuscator.json").read_text()
+
+
+def test_one_obfuscation_makes_the_folders_total_infinite(command, run, faces, tmp_path):
+    published = ["--method", "lap", "--epsilon", 2, "--unit", "image", "--out", tmp_path / "published"]
+    (faces / "metadata.csv").unlink()
+    assert run("publish", faces, *published)[0] == 0
+    code, out, _ = command("pixelate", "--json", "block=4")
+    assert (code, json.loads(out)["total"]["epsilon"]) == (0, "inf")
+    stood = FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications
+    assert [(item.method, item.epsilon, item.sound) for item in stood] == [
+        ("lap", 2.0, True),
+        ("pixelate", None, False),
+    ]
+
+
+def test_fitted_weights_are_taken_again(command, tmp_path):
+    assert command("obfuscator", "--keep", "mood", *TINY)[0] == 0
+    first = tmp_path / "out" / "curator"
+    code, out, _ = command("obfuscator", "--fitted", first, "--json", out="again")
+    assert (code, json.loads(out)["steps"]) == (0, 2)
+    images = [sorted((tmp_path / name / "release" / "images").iterdir()) for name in ("out", "again")]
+    assert [a.read_bytes() for a in images[0]] == [b.read_bytes() for b in images[1]]
+    state = load_obfuscator(tmp_path / "again" / "curator").state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in load_obfuscator(first).state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "unsound", "said"),
+    [
+        ("blur", (), False, "'blur' proves no privacy at all"),
+        ("blurry", (), True, "Did you mean 'blur'?"),
+        ("obfuscator", (), True, "name the column that is to stay readable: --keep mood"),
+        ("obfuscator", ("--keep", "age"), True, "no column 'age'"),
+        ("blur", ("sigma=0",), True, "sigma"),
+        ("disguise", ("block=5",), True, "block = 5 must divide both sides of 16 x 16"),
+        ("blur", ("--fitted", "nowhere"), True, "nowhere holds no obfuscator"),
+        ("blur", ("--ledger", "nowhere/ledger.json"), True, "the ledger nowhere/ledger.json"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_nothing_is_written(command, tmp_path, method, arguments, unsound, said):
+    code, out, err = command(method, *arguments, unsound=unsound)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["faces"]
+
+
+def test_a_method_that_is_trained_needs_a_table(command, faces):
+    (faces / "metadata.csv").unlink()
+    code, _, err = command("pprl-vgan", "--keep", "mood")
+    assert code == 2
+    assert "needs a metadata.csv" in err
+    assert command("blur")[0] == 0
+
+
+def test_a_damaged_image_costs_the_charge_and_writes_nothing(command, faces, tmp_path):
+    whole = (faces / "7.png").read_bytes()
+    (faces / "7.png").write_bytes(whole[:-40])
+    code, _, err = command("blur")
+    assert code == 2
+    assert "the charge stands" in err
+    assert not (tmp_path / "out").exists()
+    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1

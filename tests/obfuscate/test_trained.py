@@ -1,0 +1,118 @@
+"""The trained obfuscators keep what is to be kept and lose what is to be lost, on toys; fresh networks judge."""
+
+import functools
+
+import pytest
+import torch
+
+from idpgan.errors import InputError
+from idpgan.models.classifier import build_classifier
+from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
+from idpgan.training.fit import FitConfig, fit_classifier, predict
+from tests.obfuscate.pictures import planted
+
+SHAPE = (1, 8, 8)
+OPTIONS = {
+    "adversarial-encoder": {"steps": 170, "learning_rate": 5e-3, "adversary_steps": 1},
+    "obfuscator": {"steps": 50, "learning_rate": 3e-3, "weight": 0.1},
+    "pprl-vgan": {"steps": 110, "learning_rate": 1e-3, "code": 8},
+}
+CONTRAST = {"adversarial-encoder": 0.2, "pprl-vgan": 0.2, "obfuscator": 0.6, None: 0.2}  # of what says who it is
+
+
+def toys(name, num=240, seed=0):
+    return planted(num, seed=seed, contrast=CONTRAST[name])
+
+
+@functools.cache
+def fitted(name):
+    method = make_obfuscator(
+        name, SHAPE, num_utilities=2, num_identities=4, width=6, batch_size=32, seed=1, **OPTIONS[name]
+    )
+    method.fit(*toys(name))
+    return method
+
+
+def changed(name, seed):
+    images, moods, people = toys(name, seed=seed)
+    return fitted(name).transform(images, seed=seed), moods, people
+
+
+@functools.cache
+def reader(label, *, clear=None, change=None):
+    """A network that learns mood (1) or person (2) from clear toys, or from changed ones."""
+    known = toys(clear, seed=2) if change is None else changed(change, 2)
+    model = build_classifier("cnn", SHAPE, 4, seed=5)
+    fit_classifier(model, known[0] * 2 - 1, known[label], config=FitConfig(epochs=6, batch_size=32))
+    return model
+
+
+def told(model, asked, label):
+    return float((predict(model, asked[0] * 2 - 1).argmax(1) == asked[label]).float().mean())
+
+
+def test_both_facts_can_be_told_from_clear_images():
+    assert told(reader(1), toys(None, seed=3), 1) > 0.95
+    assert told(reader(2), toys(None, seed=3), 2) > 0.95
+
+
+def test_the_adversarial_encoder_loses_the_person_and_keeps_the_mood():
+    asked = changed("adversarial-encoder", 3)
+    assert told(reader(1, change="adversarial-encoder"), asked, 1) > 0.9
+    assert told(reader(2, change="adversarial-encoder"), asked, 2) < 0.6  # chance is 1/4
+
+
+def test_the_codes_of_the_encoder_have_mean_0_and_variance_1():
+    codes = changed("adversarial-encoder", 4)[0] * 6 - 3
+    assert float(codes.mean(0).abs().mean()) < 0.4
+    assert 0.5 < float(codes.var(0).mean()) < 1.5
+
+
+def test_pprl_vgan_draws_other_people_with_the_same_mood():
+    asked = changed("pprl-vgan", 3)
+    assert told(reader(2), asked, 2) < 0.5
+    assert told(reader(2, change="pprl-vgan"), asked, 2) < 0.5  # the adaptive attacker fails too
+    assert told(reader(1, change="pprl-vgan"), asked, 1) > 0.9
+    images = toys("pprl-vgan", 8)[0]
+    again = [fitted("pprl-vgan").transform(images, seed=seed) for seed in (0, 0, 1)]
+    assert torch.equal(again[0], again[1])
+    assert not torch.equal(again[0], again[2])
+
+
+def test_the_obfuscator_fools_the_static_attacker_and_not_the_adaptive_one():
+    asked = changed("obfuscator", 3)
+    assert told(reader(2, clear="obfuscator"), toys("obfuscator", seed=3), 2) > 0.95
+    assert told(reader(2, clear="obfuscator"), asked, 2) < 0.5
+    assert told(reader(2, change="obfuscator"), asked, 2) > 0.9
+    assert float((asked[0] - toys("obfuscator", seed=3)[0]).abs().mean()) < 0.25
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name in OPTIONS])
+def test_weights_are_saved_and_loaded(name, tmp_path):
+    method = fitted(name)
+    method.save(tmp_path)
+    again = load_obfuscator(tmp_path)
+    images = toys(name, 8, seed=6)[0]
+    assert torch.equal(again.transform(images, seed=4), method.transform(images, seed=4))
+    assert (again.steps, again.training_parameters) == (method.steps, method.training_parameters)
+    assert again.training_parameters > again.num_parameters > 0
+    (tmp_path / "obfuscator.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="damaged or no safetensors"):
+        load_obfuscator(tmp_path)
+
+
+def test_an_unfitted_one_transforms_nothing_and_wrong_labels_are_refused():
+    method = make_obfuscator("obfuscator", SHAPE, num_utilities=2, num_identities=4, width=2)
+    images, moods, people = toys(None, 8)
+    with pytest.raises(InputError, match="call fit first"):
+        method.transform(images)
+    with pytest.raises(InputError, match=r"identities must be in \[0, 3\]"):
+        method.fit(images, moods, people + 4)
+    with pytest.raises(InputError, match="multiples of 4"):
+        make_obfuscator("obfuscator", (1, 18, 16), num_utilities=2, num_identities=4)
+
+
+def test_the_row_of_each_says_that_nothing_is_proven():
+    for row in METHODS.values():
+        assert (row.proven, row.claimed, row.sound, row.family) == ("inf", None, None, "obfuscator")
+        assert row.nothing_to_audit.endswith("so there is no guarantee to audit.")
