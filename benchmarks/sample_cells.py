@@ -22,13 +22,13 @@ from idpgan.config import apply_overrides, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import to_uint8
 from idpgan.data.load import describe, load
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import InputError
 from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.evaluate import Options, evaluate_source, write_evaluation
 from idpgan.metrics import Cache, evaluate_images
 from idpgan.run import describe_environment
 from idpgan.training.config import RunConfig
-from idpgan.training.samples import make_grid, png_bytes
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EPSILONS = (0.3, 1.0, 3.0, 11.0)

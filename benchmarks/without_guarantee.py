@@ -48,11 +48,11 @@ from idpgan.data.folder import decode
 from idpgan.data.images import Images, to_uint8, to_unit
 from idpgan.data.load import Split
 from idpgan.data.metadata import read_rows
+from idpgan.data.picture import make_grid, png_bytes
 from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.train import train_on
 from idpgan.obfuscate import METHODS, make_obfuscator
 from idpgan.publish import release
-from idpgan.training.samples import make_grid, png_bytes
 
 CACHE = Path("runs/without-guarantee")
 SETS = ("faces-wild", "drawn")

@@ -21,6 +21,8 @@ from idpgan.config import build
 from idpgan.data import face_folder, folder
 from idpgan.data.images import to_unit
 from idpgan.data.metadata import METADATA, Rows, class_values, read_rows
+from idpgan.data.picture import make_grid, png_bytes
+from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import (
     PRIVATE_FILE,
@@ -40,8 +42,6 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import write_release
 from idpgan.release.outputs import refuse_closed
-from idpgan.training.method import resolve_device
-from idpgan.training.samples import make_grid, png_bytes
 
 REPORT, SHEET = "report.json", "contact.png"
 FORMAT = "idpgan obfuscation 1"

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from idpgan.data.faces import draw
+from idpgan.data.picture import png_bytes
 from idpgan.obfuscate import METHODS, load_obfuscator
 from idpgan.privacy.folder_ledger import FolderLedger
-from idpgan.training.samples import png_bytes
 
 TINY = ("width=2", "steps=2", "batch_size=8")
 

@@ -10,9 +10,10 @@ import torch
 from idpgan import jobs
 from idpgan.errors import InputError
 from idpgan.jobs.verify import verify
+from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 from idpgan.synthesis.networks import Adam, Generators
-from idpgan.training.distributed import check_own_gpu
+from idpgan.training.distributed import _without_keys, check_own_gpu
 from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
 from tests.training.toy import CPU, digits
@@ -148,6 +149,37 @@ def test_each_rank_draws_latent_vectors_of_its_own_and_the_common_numbers_stay_c
     assert not torch.isin(mine, other).any()
     assert common.equal(common_too)
     assert state.equal(state_too)
+
+
+def test_a_rank_that_gets_no_noisy_gradient_moves_no_weight_to_a_number():
+    class Deaf(Ranks):
+        """Another rank than 0 to which nothing comes."""
+
+        def sum_to_first(self, tensors):
+            return []
+
+        def from_first(self, tensors):
+            pass
+
+    weight, sums = torch.zeros(3, requires_grad=True), {"w": torch.ones(3, dtype=torch.float64)}
+    plan = DPSGDPlan(0.5, 1.0, 1, 2.0, ranks=Deaf(1, 2))
+    plan.noisy_step(torch.optim.SGD([weight], 1.0), {"w": weight}, sums, Noise.fixed(1))
+    assert weight.isnan().all()
+
+
+def test_the_keys_of_rank_0_stay_there():
+    noise = Noise.system()
+    state = {"pace": [1, 2], "dp_gan": {"noise": noise.state(), "w": torch.ones(2)}, "noise": Noise.fixed(1).state()}
+    sent = _without_keys(state)
+    assert noise.state()["key"] not in str(sent)
+    assert sent["dp_gan"]["noise"] == {**noise.state(), "key": None}
+    assert sent["noise"] == state["noise"]  # whoever knows the seed knows it anyway
+    other = Noise.system()
+    other.load_state(sent["dp_gan"]["noise"])
+    with pytest.raises(RuntimeError, match="erased"):  # until it has a key of its own
+        other.normal((1,))
+    other.rekey()
+    assert other.normal((8,)).tolist() != noise.normal((8,)).tolist()
 
 
 def test_a_gpu_by_its_number_is_refused_to_several():
