@@ -107,8 +107,8 @@ class SparseVector:
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
     Algorithm 1 of Lyu, Su, Li 2017, "Understanding the sparse vector technique for differential privacy", with discrete
-    noise. The six variants that they take apart differ by less noise, no stop, or by releasing the noisy answers; the
-    tests audit them.
+    noise. Of the published variants that they take apart four are broken: they have less noise, no stop, or release
+    the noisy answers. The tests audit these.
 
     Formal guarantee: pure epsilon = sensitivity / threshold_scale + 2 positives sensitivity / answer_scale, without the
     2 if monotone. Fix the outputs up to the stop. Moving rho by one sensitivity costs the first term and makes every
