@@ -198,10 +198,9 @@ def decode(rappor: Rappor, reports: Tensor, cohorts: Tensor, candidates: Sequenc
     unbiased = ((counts - false * sizes[:, None]) / (true - false)).numpy().ravel()
     blooms = [[rappor.bloom(value, cohort) for value in candidates] for cohort in range(rappor.cohorts)]
     # A device of candidate m is in cohort j with its share of all devices.
-    design = torch.stack(
-        [torch.stack(row).double() * size for row, size in zip(blooms, sizes / sizes.sum(), strict=True)]
-    )
-    design = design.movedim(1, 2).reshape(-1, len(candidates)).numpy()
+    shares = (sizes / sizes.sum())[:, None, None]
+    filters = torch.stack([torch.stack(row) for row in blooms]).double() * shares  # (cohorts, M, bits)
+    design = filters.movedim(1, 2).reshape(-1, len(candidates)).numpy()
     first, _ = nnls(design, unbiased)
     (kept,) = np.nonzero(first > 0)
     found, errors = np.zeros(len(candidates)), np.full(len(candidates), np.nan)

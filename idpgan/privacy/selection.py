@@ -81,7 +81,7 @@ class PermuteAndFlip:
         """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
         _check_steps(answer)
         scores = answer.cpu().reshape(-1, answer.shape[-1])
-        order = _permutations(*scores.shape, noise)
+        order = _permutations(len(scores), scores.shape[1], noise)
         below = scores.max(1, keepdim=True).values - scores
         chosen = torch.full((len(scores),), -1)
         for turn in range(scores.shape[1]):
@@ -107,8 +107,8 @@ class SparseVector:
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
     Algorithm 1 of Lyu, Su, Li 2017, "Understanding the sparse vector technique for differential privacy", with discrete
-    noise. The six variants that they take apart differ by less noise, no stop, or by releasing the noisy answers; the
-    tests audit them.
+    noise. Of the published variants that they take apart four are broken: they have less noise, no stop, or release
+    the noisy answers. The tests audit these.
 
     Formal guarantee: pure epsilon = sensitivity / threshold_scale + 2 positives sensitivity / answer_scale, without the
     2 if monotone. Fix the outputs up to the stop. Moving rho by one sensitivity costs the first term and makes every
@@ -153,10 +153,12 @@ class SparseVector:
         _check("SparseVector", unit, relation, sensitivity=sensitivity, positives=positives)
         moves = positives * (1 if monotone else 2)
         of_threshold = epsilon / (1 + moves ** (2 / 3)) * (1 - 2.0**-40)
-        scales = sensitivity / of_threshold, moves * sensitivity / (epsilon * (1 - 2.0**-40) - of_threshold)
-        return cls(
-            sensitivity, *(max(1, math.ceil(min(s, 2.0**51))) for s in scales), positives, unit, relation, monotone
+        of_answers = epsilon * (1 - 2.0**-40) - of_threshold
+        threshold_scale, answer_scale = (
+            max(1, math.ceil(min(scale, 2.0**51)))  # beyond, it is refused in whole numbers
+            for scale in (sensitivity / of_threshold, moves * sensitivity / of_answers)
         )
+        return cls(sensitivity, threshold_scale, answer_scale, positives, unit, relation, monotone)
 
     @property
     def event(self) -> Event:

@@ -178,7 +178,8 @@ def admissible(law: Law, epsilon: float, delta: float, exponent: int = 2) -> tup
     """
     if law not in _LAWS:
         raise InputError(f"there is no noise '{law}' for smooth sensitivity. Known: {', '.join(_LAWS)}.")
-    if not 0 < epsilon <= 100:
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (epsilon, delta))
+    if not numbers or not 0 < epsilon <= 100:
         raise InputError(f"epsilon = {epsilon!r} must be above 0 and at most 100.")
     if (law == "cauchy") != (delta == 0) or not 0 <= delta < 1:
         raise InputError(f"delta = {delta!r} must be 0 for cauchy, and in (0, 1) for laplace and gaussian.")

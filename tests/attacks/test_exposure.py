@@ -116,8 +116,8 @@ def loss(model, images):
 
 
 def test_a_network_that_learns_by_heart_is_exposed_and_a_private_one_is_not(few):
-    _, learned = expose(few, by_heart, {"loss": loss}, canaries=10, references=300, repeats=2)
-    _, private = expose(few, privately, {"loss": loss}, canaries=10, references=300, repeats=2)
+    _, learned = expose(few, by_heart, {"loss": loss}, canaries=10, references=200, repeats=2)
+    _, private = expose(few, privately, {"loss": loss}, canaries=10, references=200, repeats=2)
     assert learned["loss"].by_rank.mean() > 5
     assert learned["loss"].by_rank.mean() > private["loss"].by_rank.mean() + 3
     assert abs(private["loss"].by_rank.mean() - FLOOR) < 4 * FLOOR / math.sqrt(10)  # the law of chance

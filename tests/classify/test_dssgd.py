@@ -112,7 +112,7 @@ def test_uploads_have_their_noise_and_stay_within_the_bound():
 
 
 def test_an_audit_refutes_the_claim_per_parameter_and_not_the_proof():
-    audited = REGISTRY.audit_entry("dssgd").case("dssgd", Request(3000.0)).run(2000, seed=1)
+    audited = REGISTRY.audit_entry("dssgd").case("dssgd", Request(3000.0)).run(800, seed=1)
     assert audited.case.claimed.epsilon == pytest.approx(3.0)
     assert audited.case.proven.epsilon <= 3000.0
     assert audited.exceeds_claim

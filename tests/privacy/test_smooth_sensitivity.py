@@ -239,6 +239,8 @@ def test_the_noise_is_far_below_that_of_the_global_sensitivity():
         ({"low": 2.0}, "below high"),
         ({"high": math.inf}, "below high"),
         ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": "1"}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
         ({"delta": 1e-5}, "delta"),
         ({"law": "laplace"}, "delta"),
         ({"law": "normal"}, "no noise 'normal'"),
