@@ -240,5 +240,5 @@ def real(cell: Cell, arguments: argparse.Namespace) -> dict[str, Any]:
         device="cpu" if arguments.device == "auto" else arguments.device,
     )
     found = {name: value for name, value in evaluation.to_json().items() if value}
-    environment = origin(describe_environment("cpu"), Path(__file__))
+    environment = origin(describe_environment("cpu"), arguments.out)  # written just now
     return {**found, "num_images": len(chosen), "evaluation": environment}

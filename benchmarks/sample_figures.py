@@ -217,15 +217,15 @@ def score_picture(wanted: list[Cell], found: dict[Cell, dict[str, Any]], argumen
                 y, error = zip(*(measured[epsilon] for epsilon in x), strict=True)
                 axes.errorbar(x, y, error, color=color, marker="o", capsize=2, label=method)
             absent = sorted({cell.epsilon for cell in wanted if cell.method == method} - {*measured, None})
-            axes.plot(
-                absent, [0.02 * (place + 1)] * len(absent), "x", color=color, transform=axes.get_xaxis_transform()
-            )
+            below, named = [0.02 * (place + 1)] * len(absent), None if measured else method
+            axes.plot(absent, below, "x", color=color, label=named, transform=axes.get_xaxis_transform())
         axes.set(xscale="log", xlabel="epsilon (claimed)", title=title, xticks=arguments.epsilons)
         axes.set_xticks(arguments.epsilons, [f"{epsilon:g}" for epsilon in arguments.epsilons])
         axes.minorticks_off()
         if score == "fid":
             axes.set_yscale("log")
-    sheet.axes[0].legend(fontsize="x-small", title="x: not measured")
+    handles, labels = sheet.axes[0].get_legend_handles_labels()
+    sheet.legend(handles, labels, loc="outside lower center", ncols=8, fontsize="small", title="x: not measured")
     return png(sheet)
 
 
