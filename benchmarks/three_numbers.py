@@ -1,0 +1,78 @@
+"""Claimed, proven and audited of every method at one epsilon, by `idpgan audit`, into benchmarks/results/audits/.
+
+python benchmarks/three_numbers.py [--epsilon 1] [--only NAME ...]    # then: python benchmarks/readme_tables.py
+
+Each method is audited as the command does it by itself: default unit, neighbors and delta, a fixed noise seed, so that
+the result can be had again. A method that is there already, for the same commit, is not audited again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from measured import RESULTS, ROOT
+
+from idpgan import publish
+from idpgan.files import write_text_atomic
+from idpgan.jobs.methods import REGISTRY
+
+AUDITS = RESULTS / "audits"
+_KEPT = ("unit", "relation", "claimed", "proven", "audited", "neighbors", "verdict")
+_HEAD = ("method", "unit", "relation", "claimed", "proven", "audited")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--only", nargs="+", default=[], help="audit just these, again")
+    arguments = parser.parse_args()
+    path = AUDITS / f"eps{arguments.epsilon:g}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.exists() else {}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in arguments.only or [*REGISTRY.infos, *publish.METHODS]:
+        if name not in arguments.only and kept.get(name, {}).get("commit") == commit.strip():
+            continue
+        kept[name] = {**audited(name, arguments.epsilon), "commit": commit.strip()}
+        print(json.dumps({"method": name, **kept[name]}), flush=True)
+        document = {"epsilon": arguments.epsilon, "methods": kept}
+        path.parent.mkdir(exist_ok=True)
+        write_text_atomic(path, json.dumps(document, indent=1) + "\n")
+
+
+def audited(name: str, epsilon: float) -> dict[str, Any]:
+    """Return what the command says of a method."""
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "idpgan", "audit", name, "--epsilon", str(epsilon), "--seed", "1", "--json"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if found.returncode not in (0, 1):  # 1: above what is proven, which the table shows
+        raise SystemExit(f"{' '.join(command[2:])}: {found.stderr.strip()}")
+    said = json.loads(found.stdout)
+    result = said.get("result") or {}
+    shown = {key: said.get(key) for key in _KEPT}
+    facts = {key: result.get(key) for key in ("delta", "confidence", "runs")}
+    return {**shown, **facts, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def lines(path: Path) -> list[str]:
+    """Return the lines of the table of a file of audits."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    rows = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+    for name, row in document["methods"].items():
+        if row["audited"] is not None:
+            cells = (_number(row[key]) if key in ("claimed", "proven", "audited") else row[key] for key in _HEAD[1:])
+            rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return rows
+
+
+def _number(value: float | str | None) -> str:
+    return "nothing" if value is None else "infinite" if value == "inf" else f"{float(value):.3g}"
+
+
+if __name__ == "__main__":
+    main()
