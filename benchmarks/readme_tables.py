@@ -1,7 +1,8 @@
 """Write the measured tables of README.md and docs/ from the committed results: no number there is typed by hand.
 
 Between ``<!-- measured:NAME -->`` and ``<!-- /measured -->`` stands what ``benchmarks/results/tables.toml`` says under
-[NAME]: cells of a ``figure`` (see `sample_figures`), a ``text``, or a table, in which ``{ROW:FACT}`` is filled from
+[NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), a ``text``, or a
+table, in which ``{ROW:FACT}`` is filled from
 ``benchmarks/results/ROW.json``. A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
 A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
 see `FACTS`.
@@ -23,6 +24,8 @@ from typing import Any
 
 from measured import RESULTS, ROOT, commits, make_result, read_results, write_result
 from sample_figures import read_table
+from three_numbers import AUDITS
+from three_numbers import lines as audit_lines
 
 from idpgan.files import write_text_atomic
 
@@ -82,6 +85,8 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
         return cell(table["text"], results)
     if "figure" in table:
         return "\n" + "\n".join(read_table(table["figure"])) + "\n"
+    if "audits" in table:
+        return "\n" + "\n".join(audit_lines(AUDITS / table["audits"])) + "\n"
     lines = [line(table["head"]), "|" + "---|" * len(table["head"])]
     for row in table["rows"]:
         words = row
