@@ -31,6 +31,7 @@ NOT_RUN = {
     "pip install": "installs; see tests/test_wheel.py",
     "git clone": "needs a network",
     "torchrun": "needs several processes for minutes",
+    "idpgan doctor --benchmark": "minutes; see tests/test_benchmark.py",
     "idpgan train mnist": "needs MNIST and up to an hour",
     "idpgan train configs/mnist": "needs MNIST and up to an hour",
     "python benchmarks": "hours",
