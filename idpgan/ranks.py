@@ -284,7 +284,7 @@ def refuse_several(command: str) -> None:
     """
     rank, size, _ = launched()
     if rank:
-        raise SystemExit(2)  # rank 0 says it
+        raise SystemExit(0)  # rank 0 says it; after a failure here torchrun would stop it before it can
     if size > 1:
         raise InputError(
             f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "

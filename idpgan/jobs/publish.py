@@ -51,6 +51,7 @@ from idpgan.publish.registry import method_info
 from idpgan.ranks import ALONE, LostRankError, Ranks
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.outputs import refuse_closed
+from idpgan.training.distributed import RanksDifferError
 
 BEST = "best"
 REPORT, SHEET = "report.json", "contact.png"
@@ -223,6 +224,7 @@ def publish(order: Order, progress: Progress = silent, ranks: Ranks = ALONE) -> 
         InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
         DataError: If an image behind a good header is damaged. The charge stands, since images were read.
         LostRankError: If another process ends. The charge stands, and nothing is published.
+        RanksDifferError: If another process runs other code. Likewise.
     """
     quoted = quote(order)
     with FolderLedger.locked(order.ledger_path, order.name) as ledger, new_folder(order.out) as part:
@@ -368,8 +370,8 @@ def _release(quoted: Quote, originals: Tensor, ranks: Ranks) -> Release:
             ranks=ranks,
             **order.options,
         )
-    except LostRankError as error:
-        raise LostRankError(f"{error} Nothing was published, but the charge stands on {order.ledger_path}.") from error
+    except (LostRankError, RanksDifferError) as error:
+        raise type(error)(f"{error} Nothing was published, but the charge stands on {order.ledger_path}.") from error
     if released.events != made.plan.events:
         raise ArithmeticError("the publisher's charges are not those that were paid.")
     return released

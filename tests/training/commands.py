@@ -18,9 +18,10 @@ from idpgan.data.images import Images
 from idpgan.jobs import audit as audit_job
 from idpgan.jobs import publish as publish_job
 from idpgan.privacy import Noise
-from idpgan.publish import release
+from idpgan.publish import publisher, release
 from idpgan.publish.publisher import publish_shares
 from idpgan.ranks import ALONE, LostRankError, Ranks
+from idpgan.training.distributed import RanksDifferError
 
 IMAGES = torch.full((64, 20, 16), 0.5)
 ATTACKS = ("nearest-sample", "nearest-sample-calibrated", "neighborhood-count", "density-ratio")
@@ -32,10 +33,11 @@ def commands(ranks: Ranks, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"published": _published(ranks), "attacks": _attacked(ranks)}
     found |= {"noiseless": _noiseless(ranks), "learned": _learned(ranks), "laplace": _laplace(ranks)}
     _led(ranks, lambda: publish_job.publish(order(folder, "whole"), ranks=ranks), publish_job.follow)
+    found |= _other_code(ranks)
     torch.save(found, folder / f"found{ranks.rank}.pt")
     if not ranks.first:
-        for _ in ranks.orders():
-            os.kill(os.getpid(), signal.SIGKILL)
+        ranks.gather_rows = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        publish_job.follow(ranks)
     try:
         publish_job.publish(order(folder, "torn"), ranks=ranks)
     except LostRankError as error:
@@ -71,6 +73,23 @@ def _published(ranks: Ranks) -> dict[str, torch.Tensor]:
     shares, one_key = ([publish(IMAGES[:32], 10 + step * half) for half in range(2)] for step in (1, 0))
     found = {"shares": torch.cat(shares), "one key": torch.cat(one_key), "noise of each": of_each}
     return found if both is None else {**found, "both": both}
+
+
+def _other_code(ranks: Ranks) -> dict[str, str]:
+    """Publish with a rank whose code draws noise for twice the epsilon."""
+    plan, found = publisher.plan_release, {}
+    if not ranks.first:
+        publisher.plan_release = lambda method, shape, unit, epsilon, *rest: plan(
+            method, shape, unit, 2 * epsilon, *rest
+        )
+    try:
+        _led(ranks, lambda: release(IMAGES, "lap", epsilon=1.0, unit="pixel", ranks=ranks), publish_shares)
+    except RanksDifferError as error:
+        found, ranks.busy = {"differs": str(error)}, False
+    except SystemExit:
+        pass  # rank 0 says it
+    publisher.plan_release = plan
+    return found
 
 
 def _attacked(ranks: Ranks) -> dict[str, torch.Tensor]:

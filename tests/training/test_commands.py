@@ -62,6 +62,10 @@ def test_a_publication_of_two_ranks_is_whole_and_charged_once(found, folder):
     assert len(report["ledger"]["publications"]) == 1
 
 
+def test_a_rank_whose_code_has_other_charges_ends_the_publication(found):
+    assert "rank 1 has other charges, that is other code, than rank 0" in found[0]["differs"]
+
+
 def test_a_killed_rank_leaves_a_charge_and_no_release(lost, folder):
     assert "another process of this run has ended" in lost
     assert f"Nothing was published, but the charge stands on {order(folder, 'torn').ledger_path}." in lost
