@@ -1,13 +1,17 @@
-"""The processes that `torchrun` starts for one training: whose rows are whose, sums over all, and what rank 0 tells.
+"""The processes that `torchrun` starts for one command: whose rows are whose, sums over all, and what rank 0 tells.
 
-One decision for the whole house: **rank 0 is the run, the others lend it their hands.** Rank 0 alone reads and writes
-files, charges the ledger, catches signals, draws the noise and says what comes next; every other rank does what it is
-told and ends when it is told nothing. PyTorch is imported when two processes meet, so that this module is light.
+One decision for the whole house: **rank 0 is the run, the others lend it their hands.** Rank 0 alone writes files,
+charges the ledger, prints and says what comes next; every other rank does what it is told and ends when it is told
+nothing. PyTorch is imported when two processes meet, so that this module is light.
+
+Training tells numbers of steps (`training.distributed`); `publish`, `audit` and `attack` tell an `order`, a JSON value
+that says what to do, and the others carry out one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 END = 0  # what rank 0 tells besides the number of a step, which is at least 1
+_ORDER = -1
+SHARED = ("train", "publish", "attack", "audit")  # commands whose work several processes share
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
@@ -101,6 +107,53 @@ class Ranks:
                 dist.broadcast(flat, 0)
             _unflatten(flat, tensors)
 
+    # Arrays of any length, on the CPU: a rank may be hours behind another, as its share takes longer ----------------
+
+    def broadcast(self, tensor: Tensor | None = None) -> Tensor:
+        """Return the tensor that rank 0 gives, on the CPU, to every rank; the others give None."""
+        if tensor is not None and self.alone:
+            return tensor
+        import torch
+        import torch.distributed as dist
+
+        if tensor is not None:
+            told = tensor.detach().cpu().contiguous()
+            self.send(json.dumps([str(told.dtype).removeprefix("torch."), list(told.shape)]).encode())
+        else:
+            dtype, shape = json.loads(self.receive())
+            told = torch.empty(shape, dtype=getattr(torch, dtype))
+        if told.numel():
+            with self._answering():
+                dist.broadcast(told, 0, group=self.words)
+        return told
+
+    def gather_rows(self, part: Tensor, num: int) -> Tensor:
+        """Return the rows of all shares of ``num``, on the CPU, to rank 0; the others get their own back.
+
+        Args:
+            part: This rank's rows, as many as `rows` says: (rows, ...), of one type and shape on all ranks.
+        """
+        if len(part) != self.rows(num):
+            raise ValueError(f"rank {self.rank} has {len(part)} rows, and its share of {num} are {self.rows(num)}.")
+        if self.alone:
+            return part
+        import torch.distributed as dist
+
+        mine = part.detach().cpu().contiguous()
+        if not self.first:
+            if mine.numel():
+                with self._answering():
+                    dist.send(mine, 0, group=self.words)
+            return part
+        whole = mine.new_empty((num, *mine.shape[1:]))
+        whole[self.share(num)] = mine
+        for rank in range(1, self.size):
+            rows = whole[Ranks(rank, self.size).share(num)]
+            if rows.numel():
+                with self._answering():
+                    dist.recv(rows, rank, group=self.words)
+        return whole
+
     # Words -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -121,6 +174,28 @@ class Ranks:
     def hear(self) -> int:
         """Wait for the next word of rank 0 (the others)."""
         return self._number(END)
+
+    @contextlib.contextmanager
+    def order(self, content: Mapping[str, Any]) -> Iterator[None]:
+        """Tell the others what to do, a JSON value (rank 0), and do it in the block, as they do; see `orders`."""
+        with self.together(_ORDER):
+            if not self.alone:
+                self.send(json.dumps(content).encode())
+            yield
+
+    def orders(self) -> Iterator[dict[str, Any]]:
+        """Yield what rank 0 orders until it tells the end: the whole life of every other rank."""
+        while self.hear() != END:
+            yield json.loads(self.receive())
+
+    def tell(self, value: Any = None) -> Any:
+        """Return the JSON value that rank 0 gives, to every rank; what the others give is nothing."""
+        if self.alone:
+            return value
+        if self.first:
+            self.send(json.dumps(value).encode())
+            return value
+        return json.loads(self.receive())
 
     def send(self, content: bytes) -> None:
         """Send bytes to all others (rank 0); see `receive`."""
@@ -177,7 +252,7 @@ class Ranks:
                 raise
             raise LostRankError(
                 f"rank {self.rank} of {self.size} stops: another process of this run has ended or does not answer "
-                f"({str(error).splitlines()[0][:160]}). What is saved is whole: continue with --resume."
+                f"({str(error).splitlines()[0][:160]}). What is written is whole; a training goes on with --resume."
             ) from error
 
 
@@ -209,11 +284,11 @@ def refuse_several(command: str) -> None:
     """
     rank, size, _ = launched()
     if rank:
-        raise SystemExit(2)  # rank 0 says it
+        raise SystemExit(0)  # rank 0 says it; after a failure here torchrun would stop it before it can
     if size > 1:
         raise InputError(
             f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "
-            "for it where it reads private images. Start it without torchrun; `idpgan train` alone shares its steps."
+            f"for it where it reads private images. Start it without torchrun: {', '.join(SHARED)} alone share work."
         )
 
 

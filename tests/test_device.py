@@ -3,6 +3,7 @@ import torch
 
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import ConfigError
+from idpgan.training import distributed
 
 
 @pytest.fixture
@@ -21,6 +22,23 @@ def an_apple(monkeypatch):
 @pytest.mark.parametrize(("name", "device"), [("auto", "cuda"), ("cuda", "cuda"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
 def test_a_device_that_is_here(name, device):
     assert resolve_device(name) == torch.device(device)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_the_gpu_of_a_process_of_torchrun_is_that_of_its_rank_on_the_machine(name, monkeypatch):
+    current = []
+    told = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for key, value in told.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for function in ("init_process_group", "new_group", "destroy_process_group"):
+        monkeypatch.setattr(distributed.dist, function, lambda *_, **__: None)
+    with distributed.joined() as ranks:
+        device = resolve_device(name)
+        distributed.check_own_gpu(device, ranks)
+    assert current == [1]  # what torch takes for a device without a number
+    assert device.index is None  # a number would pin every process to that GPU
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
+from idpgan.training.distributed import agreed, check_own_gpu
 
 _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
 _GPU_SHARE = 0.2  # of the free memory
@@ -111,9 +114,19 @@ def projected(images: Tensor, onto: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([(flat(part.to(mean.device)) - mean) @ vectors for part in images.split(_FIT_ROWS)])
 
 
-def log_density(points: Tensor, cloud: Tensor) -> Tensor:
-    """Return the logarithm of the Gaussian kernel density of a cloud (S, k), S >= 2, at points (n, k): (n,)."""
-    width, dimensions = _bandwidth(cloud), cloud.shape[1]
+def within(points: Tensor, cloud: Tensor, radius: float, progress: Progress = silent) -> Tensor:
+    """Return how many rows of a cloud (S, k) lie within a radius of points (n, k): (n,) float32."""
+    counts, seen = torch.zeros(len(points), device=points.device), 0
+    for rows, distances in blocks(points, cloud):
+        counts[rows] += (distances <= radius**2).sum(1)
+        seen += distances.numel()
+        progress("neighborhoods", seen, len(points) * len(cloud))
+    return counts
+
+
+def log_density(points: Tensor, cloud: Tensor, width: float) -> Tensor:
+    """Return the logarithm of the Gaussian kernel density of a cloud (S, k) at points (n, k): (n,)."""
+    dimensions = cloud.shape[1]
     total = torch.full((len(points),), -math.inf, device=points.device)
     for rows, distances in blocks(points, cloud):
         total[rows] = torch.logaddexp(total[rows], (distances / (-2 * width**2)).logsumexp(1))
@@ -133,8 +146,8 @@ def _block_rows(device: torch.device) -> int:
     return math.isqrt(_CPU_NUMBERS)
 
 
-def _bandwidth(cloud: Tensor) -> float:
-    """Return the bandwidth under which points of the cloud are likeliest, each given all the others."""
+def bandwidth(cloud: Tensor) -> float:
+    """Return the bandwidth under which points of a cloud (S, k), S >= 2, are likeliest, each given all the others."""
     points = cloud[:_WIDTH_ROWS]
     between = nearest_neighbors(points, cloud, 2)[0][:, 1].mul(cloud.shape[1]).sqrt().median()
     widths = between.clamp(min=1e-3) * torch.logspace(-1, 1.5, _BANDWIDTHS, device=cloud.device)
@@ -148,3 +161,56 @@ def _bandwidth(cloud: Tensor) -> float:
             scores[:, i] = torch.logaddexp(scores[:, i], (distances / (-2 * width**2)).logsumexp(1))
     likelihood = scores.mean(0) - cloud.shape[1] * widths.log()
     return float(widths[likelihood.argmax()])
+
+
+# By several processes ----------------------------------------------------------------------------------------------
+
+Task = Literal["nearest", "within", "density"]
+
+
+def shared(
+    task: Task, images: Tensor, cloud: Tensor, number: float, progress: Progress = silent, ranks: Ranks = ALONE
+) -> Tensor:
+    """Compare images (n, ...) with a cloud (S, ...), each rank its share of the images; return (n,), as one would.
+
+    The other ranks `follow`: they get images and cloud from rank 0, and need neither data nor run.
+
+    Args:
+        task: "nearest": mean squared difference to the nearest row; "within": `within`; "density": `log_density`.
+        number: The radius of "within", the bandwidth of "density".
+
+    Raises:
+        InputError: If a rank has no GPU of its own where images are on one.
+        LostRankError: If another rank ends.
+    """
+    if ranks.alone:
+        return _compared(task, images, cloud, number, progress)
+    with ranks.order({"task": task, "number": number, "device": images.device.type}):
+        with agreed(ranks):
+            check_own_gpu(torch.device(images.device.type), ranks)
+        ranks.broadcast(images)
+        ranks.broadcast(cloud)
+        mine = images[ranks.share(len(images))]
+        return ranks.gather_rows(_compared(task, mine, cloud, number, progress), len(images)).to(images.device)
+
+
+def follow(ranks: Ranks) -> None:
+    """Compare this rank's shares of images until rank 0 ends: all that another rank does.
+
+    Raises:
+        LostRankError: If rank 0 ends without a word; it has said why.
+    """
+    for asked in ranks.orders():
+        with agreed(ranks):
+            check_own_gpu(torch.device(asked["device"]), ranks)
+        images, cloud = (ranks.broadcast().to(asked["device"]) for _ in range(2))
+        mine = images[ranks.share(len(images))]
+        ranks.gather_rows(_compared(asked["task"], mine, cloud, asked["number"], silent), len(images))
+
+
+def _compared(task: Task, images: Tensor, cloud: Tensor, number: float, progress: Progress) -> Tensor:
+    if len(images) == 0:  # more processes than images
+        return torch.zeros(0, device=images.device)
+    if task == "nearest":
+        return nearest_neighbors(images, cloud, 1, progress)[0][:, 0]
+    return within(images, cloud, number, progress) if task == "within" else log_density(images, cloud, number)

@@ -15,6 +15,7 @@ from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed
+from idpgan.ranks import ALONE, Ranks
 
 WORDS = {
     "samples": "generated images",
@@ -40,6 +41,7 @@ class Knowledge:
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
             distribution.
         why_not: For a missing attribute, by name: one sentence why the run cannot give it.
+        ranks: Processes of `torchrun` that share what is computed of distances, seen by rank 0.
     """
 
     samples: Images | None = None
@@ -51,6 +53,7 @@ class Knowledge:
     reference_generator: Generator | None = None
     seed: int = 0
     why_not: Mapping[str, str] = field(default_factory=dict)
+    ranks: Ranks = ALONE
 
     def missing(self, name: str) -> str | None:
         """Return why an attribute, or "sample_labels", is not there; None if it is."""

@@ -25,13 +25,12 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.attacks.distances import (
-    blocks,
+    bandwidth,
     check_attacked,
     check_comparable,
     components,
-    log_density,
-    nearest_neighbors,
     projected,
+    shared,
 )
 from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
@@ -39,6 +38,7 @@ from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
 from idpgan.models.private_classifier import log_odds
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 from idpgan.training.method import CriticScores
 
@@ -47,17 +47,17 @@ _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 
 
 @typed
-def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent) -> Tensor:
+def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent, ranks: Ranks = ALONE) -> Tensor:
     """Score by minus the squared distance to the nearest generated image, mean over pixels.
 
     Images (n, ...) and samples (S, ...) are uint8, mapped to [-1, 1], or floating point. The scores are (n,) float32,
-    at most 0; 0 for an image that was generated exactly.
+    at most 0; 0 for an image that was generated exactly. ``ranks`` share the images (`distances.shared`).
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
     """
     check_comparable(images, samples)
-    return -nearest_neighbors(images, samples, 1, progress)[0][:, 0]
+    return -shared("nearest", images, samples, 1, progress, ranks)
 
 
 @typed
@@ -82,6 +82,7 @@ def neighborhood_count(
     radius: float | None = None,
     dimensions: int = 40,
     progress: Progress = silent,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Score by the share of generated images within a radius (Hilprecht et al.), in principal components: (n,), <= 1.
 
@@ -91,6 +92,7 @@ def neighborhood_count(
         radius: In the space of the components; None is the paper's heuristic, the median over all images of the
             distance to the nearest sample, so that half of the images have none.
         dimensions: Principal components; 40 in the paper for MNIST.
+        ranks: Processes of `torchrun` that share the images (`distances.shared`).
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
@@ -102,13 +104,9 @@ def neighborhood_count(
     space = components(samples.to(images.device), dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
-        radius = float(nearest_neighbors(points, cloud, 1)[0].mul(points.shape[1]).sqrt().median())
-    counts, seen = torch.zeros(len(points), device=points.device), 0
-    for rows, distances in blocks(points, cloud):
-        counts[rows] += (distances <= radius**2).sum(1)
-        seen += distances.numel()
-        progress("neighborhoods", seen, len(points) * len(cloud))
-    return counts / len(cloud)
+        nearest = shared("nearest", points, cloud, 1, ranks=ranks)
+        radius = float(nearest.mul(points.shape[1]).sqrt().median())
+    return shared("within", points, cloud, radius, progress, ranks) / len(cloud)
 
 
 @typed
@@ -119,12 +117,14 @@ def density_ratio(
     *,
     dimensions: int = 30,
     progress: Progress = silent,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?
 
     Both densities are Gaussian kernel estimates in ``dimensions`` whitened principal components of the two sets
     together. The paper lets the estimator be chosen; here the bandwidth of each is the one with the best leave-one-out
     likelihood. All images are uint8, mapped to [-1, 1], or floating point; none of the reference is among ``images``.
+    ``ranks`` share the images (`distances.shared`).
 
     Raises:
         InputError: If a set is empty, a density has fewer than 3 images, or shapes differ.
@@ -139,7 +139,8 @@ def density_ratio(
     points = projected(images, space)
     densities = []
     for done, cloud in enumerate((samples, reference)):
-        densities.append(log_density(points, projected(cloud, space)))
+        cloud = projected(cloud, space)
+        densities.append(shared("density", points, cloud, bandwidth(cloud), ranks=ranks))
         progress("densities", done + 1, 2)
     return densities[0] - densities[1]
 

@@ -27,26 +27,29 @@ from idpgan.progress import Progress
 
 
 def _nearest(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return nearest_sample(images.images, knowledge.needed("samples").images, progress=progress)
+    samples = knowledge.needed("samples").images
+    return nearest_sample(images.images, samples, progress=progress, ranks=knowledge.ranks)
 
 
 def _nearest_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    reference = nearest_sample(images.images, knowledge.needed("reference_samples").images)
+    reference = nearest_sample(images.images, knowledge.needed("reference_samples").images, ranks=knowledge.ranks)
     return calibrate(_nearest(knowledge, images, progress), reference)
 
 
 def _count(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return neighborhood_count(images.images, knowledge.needed("samples").images, progress=progress)
+    samples = knowledge.needed("samples").images
+    return neighborhood_count(images.images, samples, progress=progress, ranks=knowledge.ranks)
 
 
 def _count_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    reference = neighborhood_count(images.images, knowledge.needed("reference_samples").images)
+    reference = neighborhood_count(images.images, knowledge.needed("reference_samples").images, ranks=knowledge.ranks)
     return calibrate(_count(knowledge, images, progress), reference)
 
 
 def _density(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     samples, reference = knowledge.needed("samples"), knowledge.needed("reference")
-    return density_ratio(images.images, samples.images, reference.images, progress=progress)
+    clouds = samples.images, reference.images
+    return density_ratio(images.images, *clouds, progress=progress, ranks=knowledge.ranks)
 
 
 def _critic(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:

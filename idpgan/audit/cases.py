@@ -43,6 +43,7 @@ from idpgan.privacy.mechanisms import (
 )
 from idpgan.privacy.noise import Noise
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 
 USUAL_RUNS = 100_000
 MOST_CANARIES = 20_000  # of one call: per-record gradients grow with the square
@@ -115,6 +116,7 @@ class AuditCase:
         threads: int = 1,
         device: torch.device | str = "cpu",
         progress: Progress = silent,
+        ranks: Ranks = ALONE,
     ) -> Audited:
         """Play the case's game.
 
@@ -123,6 +125,7 @@ class AuditCase:
             seed: Fixes the noise, for a result that can be had again; None = the operating system's.
             threads: Each has its own noise.
             device: A GPU draws from its own Philox generator, which only continuous noise can use.
+            ranks: Processes of `torchrun` that share the runs: all call this alike, and get the same result.
 
         Raises:
             InputError: If a number is out of range, or the GPU's noise cannot be fixed or is not fit for the mechanism.
@@ -135,7 +138,8 @@ class AuditCase:
         if device.type != "cpu":
             sources: list[Noise] = [Noise.philox(device)]
         else:
-            sources = [Noise.system() if seed is None else Noise.fixed(seed * 1000 + i) for i in range(threads)]
+            first = 1000 * seed + ranks.rank * threads if seed is not None else 0
+            sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
         players = [lambda rows, source=source: self.release(rows, source) for source in sources]
         result = audit(
             players,
@@ -148,6 +152,7 @@ class AuditCase:
             entrywise=self.entrywise,
             rows=self.rows,
             progress=progress,
+            ranks=ranks,
         )
         return Audited(self, result)
 

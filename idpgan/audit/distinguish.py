@@ -6,10 +6,15 @@ both neighbors, a row each.
 
 Runs are streamed in chunks of rows: outputs are scored and dropped. What grows with R is one float32 score per
 choosing run and statistic; of the held-out half nothing is kept but two counts.
+
+Several processes (`ranks`) play the same game: each runs its share of every part with noise of its own, rank 0 chooses
+by the scores of all and tells the others what it chose, and the counts add up. All runs are independent, whoever makes
+them, so the law of the counts is that of one process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,13 +28,13 @@ from idpgan.audit.statistics import Maker, Statistic, usual
 from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
 _T = TypeVar("_T")
 _CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # of float64 input per call: stays in the cache; fills the GPU
 _FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
-MOST_RUNS = 10**9  # the first half's scores are kept: 4 bytes per run, side and statistic
 _PROBE = 16
 MOST_RUNS = 10**9  # per side: hours, even of one number each
 
@@ -47,6 +52,7 @@ def audit(
     entrywise: bool = False,
     rows: int | None = None,
     progress: Progress = silent,
+    ranks: Ranks = ALONE,
 ) -> AuditResult:
     """Bound a mechanism's epsilon from below by telling two neighbors apart.
 
@@ -62,6 +68,8 @@ def audit(
             rows of (number of differing entries,), and statistics are made for these.
         rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose
             call is a whole training: rows are then taken as independent without a trial.
+        ranks: Processes of `torchrun` that share the runs: all call this with the same arguments but their own noise,
+            and get the same result.
 
     Returns:
         The bound with all that it rests on. It says nothing about how much larger epsilon is.
@@ -89,23 +97,32 @@ def audit(
     # First half: fit, then choose.
     size = max(data.numel(), output.numel(), 1)
     chunk = (rows or _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // size) // 2
-    game = _Game(players, (data, neighbor), max(1, chunk), runs, progress)
+    game = _Game(players, (data, neighbor), max(1, chunk), runs, progress, ranks)
     held_out = runs // 2
     to_fit = 0
     if any(candidate.learns for candidate in candidates):
         to_fit = min((runs - held_out) // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
-        shown = [torch.cat(side) for side in game.play(to_fit, lambda outputs: outputs)]
+        played = game.play(to_fit, lambda outputs: outputs)
+        whole = [game.gather(side, output, to_fit) for side in played]
+        shown = [ranks.broadcast(side if ranks.first else None).to(data.device) for side in whole]
         candidates = [candidate for candidate in candidates if candidate.fit(*shown)]
-        del shown
+        del shown, whole, played
     if not candidates:
         raise InputError("no statistic can be used for such outputs; give one.")
-    scores = game.play(runs - held_out - to_fit, lambda y: _score_all(candidates, y))
-    chosen = _choose_statistics([np.concatenate(side, axis=1) for side in scores], delta, confidence)
-    del scores
+    to_choose = runs - held_out - to_fit
+    parts = game.play(to_choose, lambda y: _score_all(candidates, y))
+    scores = [game.gather(side, torch.empty(len(candidates)), to_choose) for side in parts]
+    best = _choose_statistics([side.numpy().T for side in scores], delta, confidence) if ranks.first else []
+    told = ranks.tell([(number, *dataclasses.astuple(choice)) for number, choice in best])
+    chosen = [(number, Choice(*choice)) for number, *choice in told]
+    del scores, parts
 
     # Second half: count, for both bounds.
     said = game.play(held_out, lambda y: [_count(candidates[best], choice, y) for best, choice in chosen])
-    counts = [tuple(int(sum(part[number] for part in side)) for side in said) for number in (0, 1)]
+    mine = torch.tensor([[[sum(part[number] for part in side) for side in said] for number in (0, 1)]])
+    counts = [
+        (int(data), int(neighbor)) for data, neighbor in ranks.tell(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
+    ]
     (first, for_epsilon), (second, for_separation) = chosen
     return AuditResult.of_counts(
         counts[0][1],
@@ -181,12 +198,17 @@ class _Game:
         chunk: int,
         total: int,
         progress: Progress,
+        ranks: Ranks,
     ) -> None:
         self._players, self._sides, self._chunk = players, sides, chunk
-        self._done, self._total, self._progress = 0, total, progress
+        self._done, self._total, self._progress, self._ranks = 0, total, progress, ranks
 
     def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
-        """Release each side ``runs`` times; return what ``use`` made of each chunk of outputs, side by side."""
+        """Release each side ``runs`` times, or this rank's share of them.
+
+        Return what ``use`` made of each chunk of outputs, side by side.
+        """
+        runs = self._ranks.rows(runs)
         sizes = [min(self._chunk, runs - start) for start in range(0, runs, self._chunk)]
         step = len(self._players)
 
@@ -207,9 +229,13 @@ class _Game:
         pairs = [pair for part in parts for pair in part]
         return [data for data, _ in pairs], [neighbor for _, neighbor in pairs]
 
+    def gather(self, parts: Sequence[Tensor], row: Tensor, runs: int) -> Tensor:
+        """Return the rows, each like ``row``, that all ranks made of so many runs of a side, on rank 0."""
+        return self._ranks.gather_rows(torch.cat([row.new_empty((0, *row.shape)), *parts]), runs)
+
     def _tick(self, size: int) -> None:
-        self._done += size
-        self._progress("runs", self._done, self._total)
+        self._done += size * self._ranks.size
+        self._progress("runs", min(self._done, self._total), self._total)
 
 
 def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
@@ -220,8 +246,9 @@ def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
     return scores
 
 
-def _score_all(candidates: Sequence[Statistic], outputs: Tensor) -> np.ndarray:
-    return np.stack([_score(candidate, outputs) for candidate in candidates])  # (statistics, rows)
+def _score_all(candidates: Sequence[Statistic], outputs: Tensor) -> Tensor:
+    """Return the scores of outputs by every statistic, (rows, statistics)."""
+    return torch.from_numpy(np.stack([_score(candidate, outputs) for candidate in candidates], axis=1))
 
 
 def _choose_statistics(scores: list[np.ndarray], delta: float, confidence: float) -> list[tuple[int, Choice]]:

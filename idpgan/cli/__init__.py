@@ -15,7 +15,16 @@ from idpgan.cli.attack import attack
 from idpgan.cli.audit import audit
 from idpgan.cli.doctor import doctor
 from idpgan.cli.evaluate import evaluate
-from idpgan.cli.faults import BAD, MachineError, flush_output, guarded, say, sigterm_raises
+from idpgan.cli.faults import (
+    BAD,
+    TERMINATED,
+    MachineError,
+    Terminated,
+    flush_output,
+    guarded,
+    say,
+    sigterm_raises,
+)
 from idpgan.cli.init import init
 from idpgan.cli.methods import methods
 from idpgan.cli.obfuscate import obfuscate
@@ -96,4 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = say(str(error), BAD)
     except MachineError as fault:
         code = say(str(fault), fault.code)
+    except Terminated:  # before the command has begun
+        code = say("stopped by SIGTERM; nothing was begun.", TERMINATED)
     sys.exit(flush_output() or code)

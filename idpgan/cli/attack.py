@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json, processes
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ def attack(
     """Attack a finished run: can members of its training set be told from images that it never saw?
 
     Members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC curves, both
-    axes logarithmic) into the run, for the curator only. An attack that fails proves nothing.
+    axes logarithmic) into the run, for the curator only. An attack that fails proves nothing. Several processes share
+    the distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/scale.md.
 
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     """
     from idpgan.files import check_writable
-    from idpgan.jobs.attack import FORMAT, Options, attack_run, write_attack
+    from idpgan.jobs.attack import FORMAT, Options, attack_run, follow, write_attack
     from idpgan.release.outputs import check_output
     from idpgan.run import RunFolder
 
@@ -62,11 +63,14 @@ def attack(
         data_root=data_root,
     )
     options.check()
-    path = RunFolder.open(run).attack
-    check_output(path, FORMAT, option="the result")
-    check_writable(path)
-    with shown(quiet or as_json) as progress:
-        report = attack_run(run, options, progress)
+    with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+        if not ranks.first:
+            follow(ranks)
+            return
+        path = RunFolder.open(run).attack
+        check_output(path, FORMAT, option="the result")
+        check_writable(path)
+        report = attack_run(run, options, progress, ranks)
     with kept(report.to_json()):
         written = write_attack(report)
     if as_json:

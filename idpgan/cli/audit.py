@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json
+from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json, processes
 from idpgan.device import check_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable
 from idpgan.progress import shown
+from idpgan.ranks import refuse_several
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
 
-    from idpgan.audit.cases import AuditCase, Audited
+    from idpgan.audit.cases import Audited, Request
     from idpgan.jobs.one_run_audit import OneRun
 
 _MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # those of `idpgan.audit`, said before torch is loaded
@@ -64,6 +64,7 @@ def audit(
     """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
     No private image is read. A run's result goes to its audit.json. Exit code 1: the bound exceeds the proven epsilon.
+    Several processes share the runs by torchrun --nproc-per-node 8 -m idpgan audit ...: docs/scale.md.
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
@@ -78,30 +79,24 @@ def audit(
     options |= {"--law": law, "--pair": pair}
     run = Path(what) if (Path(what) / "config.toml").is_file() else None
     if exposure:
+        refuse_several("audit --exposure")
         _refuse_beside_exposure(runs, release, one_run, options, what)
         _exposure(Path(what), canaries, repeats, seed, quiet, as_json)
         return
     if repeats != 1:
         raise InputError("--repeats belongs to --exposure.")
-    if _nothing(run or what, as_json):
-        return
     if one_run:
+        refuse_several("audit --one-run")
+        if _nothing(run or what, as_json):
+            return
         _refuse_beside_one_run(runs, release, canaries)
         _one_run(what, run, options, canaries, confidence, seed, quiet, as_json)
         return
     if canaries is not None:
         raise InputError("--canaries belongs to --one-run and --exposure.")
-    case = _run_case(run, options, release) if run else _method_case(what, options, release)
-    if run:
-        from idpgan.jobs.audit import FORMAT
-        from idpgan.release.outputs import check_output
-
-        check_output(RunFolder.open(run).audit, FORMAT, option="the result")
-        check_writable(RunFolder.open(run).audit)
-    with shown(quiet or as_json) as progress:
-        audited = case.run(
-            runs, confidence=confidence, seed=seed, threads=threads, device=_device(device), progress=progress
-        )
+    audited = _audited(what, run, options, release, (runs, confidence, seed, threads, device), quiet, as_json)
+    if audited is None:
+        return
     if run:
         from idpgan.jobs.audit import write_audit, write_into_release
 
@@ -115,6 +110,32 @@ def audit(
         _print(audited)
     if audited.violation:
         raise typer.Exit(1)
+
+
+def _audited(
+    what: str,
+    run: Path | None,
+    options: dict[str, float | str | None],
+    release: bool,
+    game: tuple[int | None, float, int | None, int, str],
+    quiet: bool,
+    as_json: bool,
+) -> Audited | None:
+    """Play the game; None where there is nothing to play, or where rank 0 has the result."""
+    from idpgan.jobs.audit import FORMAT, Game, follow, play
+    from idpgan.release.outputs import check_output
+
+    with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+        if not ranks.first:
+            follow(ranks)
+            return None
+        if _nothing(run or what, as_json):
+            return None
+        source = _run(run, options, release) if run else _method(what, options, release)
+        if run:
+            check_output(RunFolder.open(run).audit, FORMAT, option="the result")
+            check_writable(RunFolder.open(run).audit)
+        return play(source, Game(*game), progress, ranks)
 
 
 def _nothing(what: str | Path, as_json: bool) -> bool:
@@ -192,6 +213,7 @@ def _one_run(
     as_json: bool,
 ) -> None:
     """Train once with canaries, and print what it shows."""
+    from idpgan.jobs.audit import case_of
     from idpgan.jobs.one_run_audit import gradients_once, images_once
 
     if run is None and Path(what).is_file():
@@ -201,7 +223,7 @@ def _one_run(
         with shown(quiet or as_json) as progress:
             found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
     else:
-        case = _run_case(run, options, False) if run else _method_case(what, options, False)
+        case = case_of(_run(run, options, False) if run else _method(what, options, False))
         found = gradients_once(case, canaries, confidence=confidence, seed=seed)
     if as_json:
         print_json(found.to_json())
@@ -234,13 +256,8 @@ def _print_one_run(found: OneRun) -> None:
         console.print(f"VIOLATION: a bound exceeds the proven epsilon. {doubt(confidence)}", soft_wrap=True)
 
 
-def _device(name: str) -> torch.device:
-    from idpgan.device import resolve_device
-
-    return resolve_device(name, "--device")
-
-
-def _method_case(name: str, options: dict[str, float | str | None], release: bool) -> AuditCase:
+def _method(name: str, options: dict[str, float | str | None], release: bool) -> tuple[str, Request]:
+    """Return a method and what is asked of it."""
     from idpgan.audit import Request
     from idpgan.jobs.audit import method_case
     from idpgan.privacy.guarantee import parse_relation, parse_unit
@@ -254,19 +271,19 @@ def _method_case(name: str, options: dict[str, float | str | None], release: boo
     if request["epsilon"] is None:
         method_case(name, Request(1.0))  # an unknown name is the first thing to say
         raise InputError(f"--epsilon is missing: say what '{name}' is asked to keep to, for example --epsilon 1.")
-    return method_case(name, Request(**request))  # type: ignore[arg-type]  # parsed above
+    return name, Request(**request)  # type: ignore[arg-type]  # parsed above
 
 
-def _run_case(run: Path, options: dict[str, float | str | None], release: bool) -> AuditCase:
-    """Return the case of a run, whose own settings hold."""
-    from idpgan.jobs.audit import check_release, run_case
+def _run(run: Path, options: dict[str, float | str | None], release: bool) -> Path:
+    """Return a run whose own settings hold, and which can be audited as asked."""
+    from idpgan.jobs.audit import check_release
 
     given = [flag for flag, value in options.items() if value is not None]
     if given:
         raise InputError(f"{given[0]} is for methods; {run} is a run and is audited with its own settings.")
     if release:
         check_release(run)
-    return run_case(run)
+    return run
 
 
 def _print(audited: Audited) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from idpgan.ranks import refuse_several
+from idpgan.ranks import SHARED, refuse_several
 
 BAD = 2  # exit code of bad input and of an environment that refuses
 INTERRUPTED, PIPE_CLOSED, TERMINATED = (128 + number for number in (2, 13, 15))  # as shells count signals
@@ -57,7 +57,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def guard(*arguments: Any, **options: Any) -> None:
-        if command.__name__ != "train":  # the one command whose work several processes share
+        if command.__name__ not in SHARED:
             refuse_several(command.__name__)
         try:
             command(*arguments, **options)

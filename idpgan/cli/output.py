@@ -1,4 +1,4 @@
-"""What commands share: options and JSON."""
+"""What commands share: options, JSON, and the processes of `torchrun`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+
+from idpgan.ranks import ALONE, Ranks, launched
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Device = Annotated[
@@ -29,3 +31,15 @@ def kept(result: Mapping[str, Any]) -> Iterator[None]:
     except OSError:
         print_json(result)
         raise
+
+
+@contextmanager
+def processes() -> Iterator[Ranks]:
+    """Meet the other processes of `torchrun`; without it there is one, and PyTorch is not imported."""
+    if launched()[1] == 1:
+        yield ALONE
+        return
+    from idpgan.training.distributed import joined
+
+    with joined() as ranks:
+        yield ranks

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.output import AsJson, Quiet, print_json, processes
 from idpgan.errors import InputError
 from idpgan.progress import shown
+from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.jobs.publish import Published, Quote
@@ -36,7 +37,8 @@ def publish(
 ) -> None:
     """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
 
-    Publications of one folder add up on its ledger.
+    Publications of one folder add up on its ledger. Several processes share the images by
+    torchrun --nproc-per-node 8 -m idpgan publish ...: docs/scale.md.
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """
@@ -47,7 +49,7 @@ def publish(
         )
 
     from idpgan.config import apply_overrides
-    from idpgan.jobs.publish import Order, quote
+    from idpgan.jobs.publish import Order, follow, quote
     from idpgan.jobs.publish import publish as run
 
     order = Order(
@@ -64,14 +66,18 @@ def publish(
         options=apply_overrides({}, [text for text in arguments if text not in folders]),
     )
     if dry_run:
+        refuse_several("publish --dry-run")
         quoted = quote(order)
         if as_json:
             print_json(quoted.to_json())
         else:
             print("\n".join(_describe(quoted)))
         return
-    with shown(quiet or as_json) as progress:
-        done = run(order, progress)
+    with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+        if not ranks.first:
+            follow(ranks)
+            return
+        done = run(order, progress, ranks)
     if as_json:
         print_json(done.to_json())
     else:

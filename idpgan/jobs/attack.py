@@ -9,6 +9,7 @@ Everything here is computed with private images: attack.json and attack.png are 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -18,7 +19,17 @@ from typing import Any
 
 import torch
 
-from idpgan.attacks import Attack, Knowledge, Membership, Outcome, choose_members, roc_png, run_attack, select_attacks
+from idpgan.attacks import (
+    Attack,
+    Knowledge,
+    Membership,
+    Outcome,
+    choose_members,
+    distances,
+    roc_png,
+    run_attack,
+    select_attacks,
+)
 from idpgan.attacks.knowledge import draw
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.data.load import Split, load
@@ -32,9 +43,11 @@ from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig
+from idpgan.training.distributed import check_own_gpu
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -103,20 +116,27 @@ class AttackReport:
         return {"format": FORMAT, "curator_only": True, **self.facts, "attacks": attacks, "notes": list(self.notes)}
 
 
-def attack_run(path: Path, options: Options | None = None, progress: Progress = silent) -> AttackReport:
+def attack_run(
+    path: Path, options: Options | None = None, progress: Progress = silent, ranks: Ranks = ALONE
+) -> AttackReport:
     """Attack a finished run; nothing is written but a trained reference generator.
+
+    ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
     Raises:
         InputError: If there is nothing to attack or to attack with; found out before anything is computed.
+        LostRankError: If another process ends.
     """
     options, started = options or Options(), time.monotonic()
     options.check()
     kind = "classifier" if is_classifier(path) else "generator"
     attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
+    check_own_gpu(device, ranks)
     target = _open(path, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
     knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
+    knowledge = dataclasses.replace(knowledge, ranks=ranks)
     outcomes = tuple(
         run_attack(
             attack,
@@ -146,6 +166,11 @@ def attack_run(path: Path, options: Options | None = None, progress: Progress = 
         () if target.state is not None else ("without state/ it is not known that these data are the run's own",)
     )
     return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
+
+
+def follow(ranks: Ranks) -> None:
+    """Compute the shares of distances that rank 0 asks for, as another rank: nothing is read, written or shown here."""
+    distances.follow(ranks)
 
 
 def _about_people(images: Membership) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +18,21 @@ from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
 from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.verify import KINDS, verify
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
 from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
+from idpgan.training.distributed import agree_on, agreed, check_own_gpu
 
 if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
@@ -76,6 +83,77 @@ def run_case(path: Path) -> AuditCase:
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
     return make(config, _facts(run, config))
+
+
+Source = Path | tuple[str, Request]  # of a case: a run, or a method and what is asked of it
+
+
+def case_of(source: Source) -> AuditCase:
+    """Return the case of a run, or of a method; see `run_case` and `method_case`."""
+    return run_case(source) if isinstance(source, Path) else method_case(*source)
+
+
+@dataclass(frozen=True)
+class Game:
+    """How a case is played; the attributes are those of `AuditCase.run`, ``device`` is the name of one."""
+
+    runs: int | None = None
+    confidence: float = 0.95
+    seed: int | None = None
+    threads: int = 1
+    device: str = "cpu"
+
+
+def play(source: Source, game: Game, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
+    """Play the case of a run or a method.
+
+    ``ranks`` are the processes that share the runs, seen by rank 0; the others `follow`.
+
+    Raises:
+        InputError: As `case_of` and `AuditCase.run`.
+        LostRankError: If another process ends.
+    """
+    run, method = (str(source), None) if isinstance(source, Path) else (None, [source[0], asdict(source[1])])
+    with ranks.order({"run": run, "method": method, "game": asdict(game)}):
+        return _play(source, game, progress, ranks)
+
+
+def follow(ranks: Ranks) -> None:
+    """Play the shares of what rank 0 plays, as another rank: nothing is written or shown here.
+
+    The case of a run is built from its folder, which every rank must see.
+
+    Raises:
+        LostRankError: If rank 0 ends without a word; it has said why.
+    """
+    for asked in ranks.orders():
+        _play(_source(asked["run"], asked["method"]), Game(**asked["game"]), silent, ranks)
+
+
+def _source(run: str | None, method: list[Any]) -> Source:
+    if run is not None:
+        return Path(run)
+    name, asked = method
+    kinds: dict[str, Callable[[str], Any]] = {"unit": Unit, "relation": Relation}
+    for key, kind in kinds.items():
+        asked[key] = None if asked[key] is None else kind(asked[key])
+    return name, Request(**asked)
+
+
+def _play(source: Source, game: Game, progress: Progress, ranks: Ranks) -> Audited:
+    with agreed(ranks):
+        case, device = case_of(source), resolve_device(game.device, "--device")
+        check_own_gpu(device, ranks)
+    agree_on("code, or another run,", json.dumps([case.proven.to_json(), case.pair.name]), ranks)
+    return case.run(
+        game.runs,
+        confidence=game.confidence,
+        seed=game.seed,
+        threads=game.threads,
+        device=device,
+        progress=progress,
+        ranks=ranks,
+    )
 
 
 def _facts(run: RunFolder, config: RunConfig) -> RunFacts:

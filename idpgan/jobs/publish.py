@@ -5,6 +5,9 @@ pixel is, so a damaged image costs what it would have cost whole. The output fol
 whatever ends the program, there is the release with its charge, or a charge without a release. A restart is a
 publication of its own, with fresh noise and a fresh charge; what the dead one had computed is deleted and was shown to
 nobody.
+
+Of several processes (`torchrun`) rank 0 does all of this, and the others publish their shares of the images, which it
+sends them, each with noise of its own.
 """
 
 from __future__ import annotations
@@ -43,10 +46,12 @@ from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.publish.best import best_method
-from idpgan.publish.publisher import Offer, Release, offer, release
+from idpgan.publish.publisher import Offer, Release, offer, publish_shares, release
 from idpgan.publish.registry import method_info
+from idpgan.ranks import ALONE, LostRankError, Ranks
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.outputs import refuse_closed
+from idpgan.training.distributed import RanksDifferError
 
 BEST = "best"
 REPORT, SHEET = "report.json", "contact.png"
@@ -210,12 +215,16 @@ class Published:
         return {**self.quote.to_json(), **places, "curator_only": dict(self.means)}
 
 
-def publish(order: Order, progress: Progress = silent) -> Published:
+def publish(order: Order, progress: Progress = silent, ranks: Ranks = ALONE) -> Published:
     """Publish a folder of images: charge, read, compute, write.
+
+    ``ranks`` are the processes that share the images, seen by rank 0; the others `follow`.
 
     Raises:
         InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
         DataError: If an image behind a good header is damaged. The charge stands, since images were read.
+        LostRankError: If another process ends. The charge stands, and nothing is published.
+        RanksDifferError: If another process runs other code. Likewise.
     """
     quoted = quote(order)
     with FolderLedger.locked(order.ledger_path, order.name) as ledger, new_folder(order.out) as part:
@@ -223,10 +232,15 @@ def publish(order: Order, progress: Progress = silent) -> Published:
         ledger.write()  # the charge: from here on it stands, whatever happens
         originals = _read(quoted, progress)
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], total=ledger.total(Unit(order.unit)))
-        released = _release(done, originals)
+        released = _release(done, originals, ranks)
         released.write(part / "release", data=order.name if order.keep_names else "images", names=done.names)
         means = _write_curator(part / "curator", done, originals, released, ledger)
     return Published(done, order.out / "release", order.out / "curator", means)
+
+
+def follow(ranks: Ranks) -> None:
+    """Publish the shares that rank 0 sends, as another rank: nothing is read, charged, written or shown here."""
+    publish_shares(ranks)
 
 
 # Before anything is read ---------------------------------------------------------------------------------------
@@ -341,19 +355,23 @@ def _read(quoted: Quote, progress: Progress) -> Tensor:
     return images.images
 
 
-def _release(quoted: Quote, originals: Tensor) -> Release:
+def _release(quoted: Quote, originals: Tensor, ranks: Ranks) -> Release:
     """Publish what is charged."""
     order, made = quoted.order, quoted.offer
     values = to_unit(originals)
-    released = release(
-        values if order.color else values[:, 0],
-        made.method,
-        epsilon=order.epsilon,
-        delta=order.delta,
-        unit=order.unit,
-        accept_unsound=order.accept_unsound,
-        **order.options,
-    )
+    try:
+        released = release(
+            values if order.color else values[:, 0],
+            made.method,
+            epsilon=order.epsilon,
+            delta=order.delta,
+            unit=order.unit,
+            accept_unsound=order.accept_unsound,
+            ranks=ranks,
+            **order.options,
+        )
+    except (LostRankError, RanksDifferError) as error:
+        raise type(error)(f"{error} Nothing was published, but the charge stands on {order.ledger_path}.") from error
     if released.events != made.plan.events:
         raise ArithmeticError("the publisher's charges are not those that were paid.")
     return released

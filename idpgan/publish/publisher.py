@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,10 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options, Plan, each_channel
 from idpgan.publish.registry import load_publisher, method_info
+from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
+from idpgan.training.distributed import agree_on
 
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
@@ -174,6 +177,7 @@ def release(
     noise: Noise | None = None,
     ledger: Ledger | None = None,
     accept_unsound: bool = False,
+    ranks: Ranks = ALONE,
     **options: Any,
 ) -> Release:
     """Release images under a method of `METHODS`.
@@ -195,6 +199,7 @@ def release(
         ledger: Charged before noise is drawn; its unit must be ``unit``, its relation replace-one. None = one in
             memory.
         accept_unsound: Needed for methods that prove nothing.
+        ranks: Processes of `torchrun` that share the images, seen by rank 0; the others call `publish_shares`.
         **options: Of the method; ``load_publisher(method).options`` lists them.
 
     Raises:
@@ -219,8 +224,54 @@ def release(
     privacy, plan = made.report(source.private), made.plan
     books = Ledger(privacy.proven.unit, Relation.REPLACE_ONE) if ledger is None else ledger
     books.charge_together(plan.events)
-    released = plan.release(values, source).to(values.dtype)
+    released = _shared(made, values, source, ranks).to(values.dtype)
     return Release(released, privacy, method, plan.events, made.options.model_dump(), plan.notes(values))
+
+
+# By several processes ----------------------------------------------------------------------------------------------
+#
+# Every image is a record of its own, released alone and once: by the one rank in whose share it is, with noise of that
+# rank's operating system. So each image has one draw of noise, as it has in one process, and events and epsilon are
+# the same. The images are not those of one process for fixed noise: one source gives numbers to a whole batch in the
+# order in which a publisher asks for them, so no rank can know which of them would have been those of its share.
+
+
+def _shared(made: Offer, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
+    """Release images (N, ...), which are charged, by all processes; what comes back is whole or an error."""
+    if ranks.alone:
+        return made.plan.release(values, source)
+    unit = made.plan.events[0].unit
+    asked = {"method": made.method, "shape": list(values.shape[1:]), "unit": unit, "epsilon": made.epsilon}
+    with ranks.order({**asked, "delta": made.delta, "options": made.options.model_dump(mode="json")}):
+        released = _share(made.plan, ranks.broadcast(values), source, ranks)
+    if not bool(released.isfinite().all()):
+        raise ArithmeticError("a share of the images was released as NaN or infinity.")
+    return released
+
+
+def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:
+    """Release this rank's share of what rank 0 releases, until rank 0 ends: all that another rank does.
+
+    ``noise`` is as in `release`, and must be another source on each rank.
+
+    Raises:
+        LostRankError: If rank 0 ends without a word; it has said why.
+    """
+    source = Noise.system() if noise is None else noise
+    for asked in ranks.orders():
+        options = checked_options(asked["method"], asked["options"])
+        numbers = Unit(asked["unit"]), asked["epsilon"], asked["delta"]
+        plan = plan_release(asked["method"], asked["shape"], *numbers, options)
+        _share(plan, ranks.broadcast(), source, ranks)
+
+
+def _share(plan: Plan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
+    """Release this rank's share of all images, and return all released ones on rank 0."""
+    events = [event.to_json() for event in plan.events]
+    agree_on("charges, that is other code,", json.dumps(events), ranks)  # before there is noise that is not paid for
+    mine = values[ranks.share(len(values))]
+    released = plan.release(mine, source) if len(mine) else mine
+    return ranks.gather_rows(released.to(values.dtype), len(values))
 
 
 def checked_options(method: str, options: Mapping[str, Any]) -> Options:

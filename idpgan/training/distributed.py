@@ -94,8 +94,8 @@ def check_own_gpu(device: torch.device, ranks: Ranks) -> None:
     count = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and not ranks.alone and launched()[2] >= count:
         raise InputError(
-            f"torchrun started more processes than this machine has GPUs. Give it --nproc-per-node {count}, or set "
-            "training.device = cpu."
+            f"torchrun started more processes than this machine has GPUs. Give it --nproc-per-node {count}, or "
+            "compute on the CPU: --device cpu."
         )
 
 

@@ -20,7 +20,7 @@ from idpgan.attacks import (
     select_attacks,
 )
 from idpgan.attacks import distances as distances_module
-from idpgan.attacks.distances import blocks, components, log_density, nearest_neighbors, projected
+from idpgan.attacks.distances import bandwidth, blocks, components, log_density, nearest_neighbors, projected
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
@@ -146,7 +146,7 @@ def test_components_are_those_of_the_covariance():
 def test_log_density_comes_close_to_a_normal_one():
     cloud, points = torch.randn(2000, 2, generator=rng(1)), torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 0.0]])
     exact = -points.square().sum(1) / 2
-    found = log_density(points, cloud)
+    found = log_density(points, cloud, bandwidth(cloud))
     assert torch.allclose(found - found[0], exact - exact[0], atol=0.25)
 
 

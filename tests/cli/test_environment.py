@@ -213,6 +213,14 @@ def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
     assert one_line(run("doctor"), word, code=code)
 
 
+def test_sigterm_while_arguments_are_read_is_one_line_too(run, monkeypatch):
+    def stopped(*_, **__):
+        raise faults.Terminated
+
+    monkeypatch.setattr("idpgan.cli.app", stopped)
+    assert one_line(run("doctor"), "SIGTERM", code=143)
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("defect"), RuntimeError("defect"), KeyError("defect")])
 def test_a_defect_stays_a_traceback(monkeypatch, error):
     def fail(*_, **__):

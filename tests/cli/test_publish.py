@@ -283,9 +283,9 @@ def test_two_publications_of_a_folder_do_not_run_at_once(order):
 def test_a_folder_that_was_filled_meanwhile_is_not_replaced(order, monkeypatch):
     from idpgan.jobs import publish as job
 
-    def slow(quoted, originals):
+    def slow(*arguments):
         (asked.out / "mine").mkdir(parents=True)
-        return original(quoted, originals)
+        return original(*arguments)
 
     asked, original = order(), job._release
     monkeypatch.setattr(job, "_release", slow)
