@@ -98,16 +98,15 @@ class Rappor:
         """
         keep, lie = 1 - self.f / 2, self.f / 2
         if reports is None:
-            return 2 * self.hashes * math.log(keep / lie) * _SAFE
+            return 2 * self.hashes * math.log1p((1 - self.f) / lie) * _SAFE
         if type(reports) is not int or not 1 <= reports <= 1 << 62:
             raise InputError(f"reports = {reports!r} must be a whole number of at least 1, or None for any number.")
 
-        def log_ratio(odds: float) -> float:  # odds <= 1 of the less likely permanent bit after all reports
-            return math.log((keep + lie * odds) / (lie + keep * odds))
+        def log_ratio(more: float) -> float:  # of reports that are all alike; more: their chance under the likelier bit
+            log_odds = reports * math.log1p(-(self.q - self.p) / more)  # of the other bit; right where p is near q too
+            return math.log1p((1 - self.f) * -math.expm1(log_odds) / (lie + keep * math.exp(log_odds)))
 
-        ones = math.exp(reports * math.log(self.p / self.q))
-        zeros = math.exp(reports * math.log((1 - self.q) / (1 - self.p)))
-        return self.hashes * (log_ratio(ones) + log_ratio(zeros)) * _SAFE
+        return self.hashes * (log_ratio(self.q) + log_ratio(1 - self.p)) * _SAFE
 
     def event(self, reports: int | None = 1) -> Event | None:
         """Return the price of so many reports of one value as an event; None where f = 1 makes it nothing."""

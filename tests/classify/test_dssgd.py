@@ -15,6 +15,7 @@ from idpgan.classify.registry import REGISTRY
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Ledger, Noise
+from idpgan.training.state import nonfinite
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
@@ -107,8 +108,8 @@ def test_uploads_have_their_noise_and_stay_within_the_bound():
     assert kstest(folded.numpy(), "uniform").pvalue > 1e-3
     silent = Sharing(40, 10, 0.01, 0.009, True, 1e7).release(changes, Noise.fixed(3))
     assert not silent.any()
-    with pytest.raises(ValueError, match="not finite"):
-        wide.release(changes * math.nan, Noise.fixed(1))
+    diverged = Sharing(40, 10, 0.01, 0.002, True, 1e7).release(changes * math.nan, Noise.fixed(1))
+    assert not diverged.any()  # as a change of 0: whether a run goes on must not depend on it
 
 
 def test_an_audit_refutes_the_claim_per_parameter_and_not_the_proof():
@@ -137,6 +138,28 @@ def test_null_records_are_not_trained_on():
     before = [weight.detach().clone() for weight in method.newest.parameters()]
     method.step(1)
     assert all(torch.equal(a, b) for a, b in zip(before, method.newest.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("order", ["round-robin", "random", "asynchronous"])
+def test_a_null_record_changes_what_its_own_participant_does_and_nothing_else(order):
+    split, config = split_of(24), config_of(order=order, download_share=0.5, upload_share=1e-6)
+    neighbor = type(split)(split.public, split.private.zeroed_out(torch.tensor([4])), split.holdout, split.test)
+    present, absent = (trained(config, each, 0) for each in (split, neighbor))
+    for method in (present, absent):
+        method._upload = torch.zeros_like  # so that participants see nothing of each other
+        for step in (1, 2):
+            method.step(step)
+    same = [torch.equal(a, b) for a, b in zip(present._local, absent._local, strict=True)]
+    assert same == [False, True, True, True]  # position 4 lies with participant 0
+
+
+def test_a_participant_that_diverges_ends_nothing():
+    split, config = split_of(24), config_of(epsilon=1e5, learning_rate=1e38, local_batch_size=2, download_share=0.5)
+    method = trained(config, split, 0)
+    for step in (1, 2):
+        stats = method.step(step)
+    assert all(value.isfinite() for value in stats.values())
+    assert not nonfinite(method.state())
 
 
 @pytest.mark.parametrize("epsilon", [None, 3.0])

@@ -1,5 +1,6 @@
 """RAPPOR has its chances and its prices, and decodes within its standard errors; broken variants are caught."""
 
+import decimal
 import itertools
 import math
 
@@ -207,3 +208,21 @@ def test_bad_reports_are_refused():
         CHROME.bloom("a", 4)
     with pytest.raises(ValueError, match="bool"):
         CHROME.permanent(torch.zeros(3), Noise.fixed(1))
+
+
+@pytest.mark.parametrize(
+    ("chances", "reports"),
+    [({"p": 0.3, "q": 0.3 + 2.0**-50}, 2**48), ({"p": 0.3, "q": 0.300001}, 1000), ({"p": 0.3, "q": 0.3 + 1e-9}, 1)],
+)
+def test_the_price_is_not_rounded_down_where_reports_say_little(chances, reports):
+    rappor = Rappor(**chances)
+    with decimal.localcontext() as context:
+        context.prec = 60
+        f, p, q = map(decimal.Decimal, (rappor.f, rappor.p, rappor.q))
+
+        def log_ratio(less, more):  # of a set bit against one that is not, after so many reports of the likelier kind
+            odds = ((less / more).ln() * reports).exp()
+            return (((1 - f / 2) + f / 2 * odds) / (f / 2 + (1 - f / 2) * odds)).ln()
+
+        exact = rappor.hashes * (log_ratio(p, q) + log_ratio(1 - q, 1 - p))
+        assert exact <= decimal.Decimal(rappor.epsilon(reports)) <= exact * (1 + decimal.Decimal(2) ** -30)

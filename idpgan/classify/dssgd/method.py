@@ -84,9 +84,8 @@ class Dssgd(GivesClassifier):
         return ()
 
     def shard(self, participant: int) -> Tensor:
-        """Return the positions of a participant, int64: every ``participants``-th one; null records add nothing."""
-        positions = torch.arange(participant, len(self._images), self.config.participants)
-        return positions if self._images.null is None else positions[~self._images.null.cpu()[positions]]
+        """Return the positions of a participant, int64: every ``participants``-th one, null records among them."""
+        return torch.arange(participant, len(self._images), self.config.participants)
 
     def step(self, step: int) -> Stats:
         """Do a round: each participant downloads, trains, and uploads."""
@@ -98,14 +97,18 @@ class Dssgd(GivesClassifier):
             source = before if self.config.order == "asynchronous" else server
             taken = torch.rand(len(server), generator=self._rng) < self.config.download_share
             start = torch.where(taken.to(self.device), source, self._local[participant])
-            self._local[participant], loss = self._train(start, self.shard(participant))
+            trained, loss = self._train(start, self.shard(participant))
+            if self.sharing.epsilon is not None:  # whether a run goes on is seen by all: what diverged changes nothing
+                trained = torch.where(trained.isfinite(), trained, start)
+            self._local[participant] = trained
             change = (self._local[participant] - start).cpu()
             shared = self._upload(change)
             server += shared.to(self.device)
             uploaded += int(shared.count_nonzero())
-            losses.append(loss)
+            losses += [loss] if self.sharing.epsilon is None or bool(loss.isfinite()) else []
         vector_to_parameters(server, self.newest.parameters())
-        return {"loss": torch.stack(losses).nanmean(), "uploaded": torch.tensor(uploaded / many)}
+        mean = {"loss": torch.stack(losses).double().nanmean()} if losses else {}
+        return {**mean, "uploaded": torch.tensor(uploaded / many)}
 
     def _upload(self, change: Tensor) -> Tensor:
         """Return what leaves a participant, (d,)."""
@@ -114,11 +117,16 @@ class Dssgd(GivesClassifier):
         return self.sharing.release(change[None], self.noise)[0]
 
     def _train(self, start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Go once through images from some parameters; return the parameters (d,) and the mean loss."""
+        """Go once through images from some parameters; return the parameters (d,) and the mean loss.
+
+        Null records are left out after the shuffle: its random numbers are common to all participants, and those that
+        others draw may not depend on who is null here.
+        """
         vector_to_parameters(start.clone(), self.newest.parameters())
         optimizer = torch.optim.SGD(self.newest.parameters(), self.config.learning_rate)
         total, steps = torch.zeros((), device=self.device), 0
         shuffled = positions[torch.randperm(len(positions), generator=self._rng)]
+        shuffled = shuffled if self._images.null is None else shuffled[~self._images.null.cpu()[shuffled]]
         for chosen in shuffled.split(self.config.local_batch_size):
             if len(chosen) == 0:
                 continue
