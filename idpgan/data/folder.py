@@ -80,7 +80,8 @@ def describe(config: DataConfig) -> Found | None:
         people = torch.bincount(torch.tensor(rows.people)).tolist() if rows.people else ()
         return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people), rows.person_names)
     train, test, shape = _declared(config)
-    names = _people_of_a_known_layout(_root(config))
+    root = _root(config)
+    names = _people_of_a_known_layout(root if test is None else root / "train")
     return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes, person_names=names)
 
 

@@ -135,7 +135,7 @@ def _publications(books: Sequence[Mapping[str, Any]]) -> Table:
             str(each["date"]).replace("T", " ").replace("+00:00", " UTC"),
             str(each["method"]),
             str(each["events"][0]["unit"]),
-            epsilon_text(number_from_json(each["epsilon"])),
+            "nothing" if each["epsilon"] is None else epsilon_text(number_from_json(each["epsilon"])),
             delta_text(float(each["delta"])),
             f"{each['num']:,}",
             str(each["out"]),

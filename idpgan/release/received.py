@@ -72,6 +72,7 @@ class _Charge(_Strict):
     sample_rate: _Number | None = None
     sensitivity: _Count | None = None
     pure_epsilon: _Number | None = None
+    delta: _Number | None = None
     categories: _Count | None = None
     reason: _Text | None = None
 

@@ -80,6 +80,10 @@ def test_one_obfuscation_makes_the_folders_total_infinite(command, run, faces, t
         ("lap", 2.0, True),
         ("pixelate", None, False),
     ]
+    assert run("publish", faces, *published[:-1], tmp_path / "again")[0] == 0
+    assert run("report", tmp_path / "again")[0] == 0
+    page = (tmp_path / "again" / "curator" / "report.html").read_text()
+    assert "All publications of the folder together: epsilon ∞" in page.replace("infinite", "∞")
 
 
 def test_fitted_weights_are_taken_again(command, tmp_path):

@@ -201,7 +201,10 @@ def test_the_class_folders_of_a_known_face_database_are_people(tmp_path):
         for index in range(10):
             save(tmp_path / "orl" / person / f"{index}.png", Image.fromarray(pixels(index)))
             save(tmp_path / "other" / f"{person}x" / f"{index}.png", Image.fromarray(pixels(index)))
-    assert describe(declared(tmp_path / "orl", classes=("s1", "s2"))).classes == ("class-0", "class-1")
+            for part in ("train", "test"):
+                save(tmp_path / "both" / part / person / f"{index}.png", Image.fromarray(pixels(index)))
+    for place in ("orl", "both"):
+        assert describe(declared(tmp_path / place, classes=("s1", "s2"))).classes == ("class-0", "class-1")
     assert describe(declared(tmp_path / "other", classes=("s1x", "s2x"))).classes == ("s1x", "s2x")
 
 

@@ -56,6 +56,10 @@ FORGED = {
     "epsilon 0.01 in the config": (setting("privacy", epsilon=0.01), "not those of the settings"),
     "milder law in the config": (setting("method", law="laplace"), "not those of the settings"),
     "event with more noise": (other_event(noise_multiplier=50.0), "gaussian 50 stands for"),
+    "event of any mechanism": (
+        other_event(kind="approximate", noise_multiplier=None, pure_epsilon=0.1, delta=1e-9),
+        "approximate 0.1 stands for",
+    ),
     "event with little more noise": (
         lambda f: other_event(noise_multiplier=document_of(f)["events"][0]["noise_multiplier"] * 1.001)(f),
         "not those of the settings",
