@@ -65,6 +65,8 @@ class Generator(nn.Module):
     def taught_by(self, teacher: PrivateClassifier, candidates: int) -> Self:
         """Return this generator, the same weights and no copy of them, with a teacher.
 
+        Its ``privacy`` is None: no report of the generator speaks for what the teacher was trained on.
+
         Raises:
             InputError: If there are fewer than one candidates, or the two do not have the same classes.
         """
@@ -76,7 +78,7 @@ class Generator(nn.Module):
             )
         taught = copy.copy(self)
         taught._modules = dict(self._modules)  # copy.copy shares it, and the teacher would be of both
-        taught.teacher, taught.candidates = teacher, candidates
+        taught.teacher, taught.candidates, taught.privacy = teacher, candidates, None
         return taught
 
     def extra_repr(self) -> str:

@@ -249,8 +249,10 @@ class SmoothMedian:
 
     def __post_init__(self) -> None:
         finite = all(isinstance(v, int | float) and math.isfinite(v) for v in (self.low, self.high))
-        if not finite or not self.low < self.high:
-            raise InputError(f"SmoothMedian: low = {self.low!r} must be below high = {self.high!r}, both finite.")
+        if not finite or not self.low < self.high or not math.isfinite(self.high - self.low):
+            raise InputError(
+                f"SmoothMedian: low = {self.low!r} must be below high = {self.high!r}, both and their distance finite."
+            )
         if type(self.steps) is not int or not 2 <= self.steps <= _MOST_STEPS:
             raise InputError(f"SmoothMedian: steps = {self.steps!r} must be a whole number of 2 .. 2^30.")
         if self.beta < _LEAST_BETA:

@@ -247,6 +247,8 @@ def described(event: Event) -> str:
         "discrete-laplace": f"all {record}; discrete Laplace noise of {noise} ({event.sensitivity} steps of the grid)",
         "randomized-response": f"all {record}; each of {event.categories} answers may be replaced by chance",
         "exponential": f"all {record}; one choice by the exponential mechanism",
+        "pure": f"all {record}; a mechanism of which only its epsilon is known",
+        "approximate": f"all {record}; a mechanism of which only its epsilon and its delta are known",
         "non-private": f"all {record}; WITHOUT PROTECTION: {event.reason}",
     }
     return answers.get(event.kind, event.kind)

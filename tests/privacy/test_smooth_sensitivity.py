@@ -238,6 +238,7 @@ def test_the_noise_is_far_below_that_of_the_global_sensitivity():
     [
         ({"low": 2.0}, "below high"),
         ({"high": math.inf}, "below high"),
+        ({"low": -1e308, "high": 1e308}, "below high"),  # its width is infinite, and the answer would be NaN
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": "1"}, "epsilon"),
         ({"epsilon": math.nan}, "epsilon"),

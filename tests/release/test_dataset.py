@@ -16,6 +16,7 @@ from idpgan.jobs.sample import draw
 from idpgan.jobs.verify import verify
 from idpgan.models import ModelConfig, build_generator
 from idpgan.models.checkpoint import load_generator, save_generator
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Ledger, Relation, Unit
 from idpgan.publish import release as publish
 from idpgan.release.received import read_privacy
@@ -32,6 +33,13 @@ def test_a_loaded_generator_says_what_protects_its_training_images(release, tmp_
     (release / "privacy.json").write_text("{}")
     with pytest.raises(InputError, match=r"privacy\.json is not of the format"):
         idpgan.load_generator(release)
+
+
+def test_a_report_does_not_speak_for_a_teacher_from_elsewhere(release):
+    generator = idpgan.load_generator(release)
+    teacher = LinearScattering(generator.image_shape, generator.classes)
+    assert generator.taught_by(teacher, 2).privacy is None
+    assert generator.privacy is not None
 
 
 def test_labels_are_names_or_numbers(release):

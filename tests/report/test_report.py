@@ -12,7 +12,9 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.jobs.report import report
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.event import Event
+from idpgan.privacy.event import _REQUIRED, Event
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.report.epsilons import described
 from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Table, render
 from idpgan.report.pictures import Picture
 from idpgan.run import RunFolder
@@ -254,3 +256,11 @@ def test_what_is_no_run_and_no_publication_is_refused(whole, what):
 def test_a_publication_takes_no_data_root(published, tmp_path):
     with pytest.raises(InputError, match="--data-root is for runs"):
         report(published, data_root=tmp_path)
+
+
+@pytest.mark.parametrize("kind", _REQUIRED)
+def test_every_kind_of_charge_is_put_in_words(kind):
+    relation = Relation.ZERO_OUT if kind == "poisson-gaussian" else Relation.REPLACE_ONE
+    values = {"sensitivity": 2, "categories": 3, "reason": "nothing is added"}
+    event = Event(kind, Unit.IMAGE, relation, **{name: values.get(name, 0.5) for name in _REQUIRED[kind]})
+    assert " images" in described(event)
