@@ -35,12 +35,13 @@ def main() -> None:
     path = AUDITS / f"eps{arguments.epsilon:g}.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in arguments.only or [*REGISTRY.infos, *publish.METHODS]:
+    names = [*REGISTRY.infos, *publish.METHODS]
+    for name in arguments.only or names:
         if name not in arguments.only and kept.get(name, {}).get("commit") == commit.strip():
             continue
         kept[name] = {**audited(name, arguments.epsilon), "commit": commit.strip()}
         print(json.dumps({"method": name, **kept[name]}), flush=True)
-        document = {"epsilon": arguments.epsilon, "methods": kept}
+        document = {"epsilon": arguments.epsilon, "methods": {name: kept[name] for name in names if name in kept}}
         path.parent.mkdir(exist_ok=True)
         write_text_atomic(path, json.dumps(document, indent=1) + "\n")
 
@@ -60,13 +61,16 @@ def audited(name: str, epsilon: float) -> dict[str, Any]:
 
 
 def lines(path: Path) -> list[str]:
-    """Return the lines of the table of a file of audits."""
+    """Return the lines of the table of a file of audits; an audit that refutes the claim is bold."""
     document = json.loads(path.read_text(encoding="utf-8"))
     rows = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
     for name, row in document["methods"].items():
         if row["audited"] is not None:
-            cells = (_number(row[key]) if key in ("claimed", "proven", "audited") else row[key] for key in _HEAD[1:])
-            rows.append(f"| `{name}` | {' | '.join(cells)} |")
+            claimed, proven, audited = (_number(row[key]) for key in _HEAD[3:])
+            if row["claimed"] is not None and row["audited"] > row["claimed"]:
+                audited = f"**{audited}**"
+            cells = f"`{name}`", row["unit"], row["relation"], claimed, proven, audited
+            rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
