@@ -157,3 +157,10 @@ def test_what_cannot_be_trained_is_refused_in_one_line(name):
         method_of(name, split_of(), model=ModelConfig(width=4).model_dump())
     with pytest.raises(ConfigError, match=r"'privacy\.delta' .* has no default"):
         REGISTRY.build_config({"method": {"name": name}, "privacy": {"epsilon": 1.0}}, "the test")
+
+
+def test_a_share_without_a_record_adds_nothing(monkeypatch):
+    method = method_of("scattering-linear", split_of())
+    assert method.plan.sample_rate == 1
+    monkeypatch.setattr(type(method.plan), "sample", lambda plan, num, noise: torch.arange(0))  # more ranks than images
+    assert sums_of(method, monkeypatch).abs().max() == 0

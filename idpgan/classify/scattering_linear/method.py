@@ -82,7 +82,8 @@ class ScatteringLinear(TrainsClassifier):
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in drawn.split(_ROWS):
-            rows = features[index] if self.plan.sample_rate < 1 else features[int(index[0]) : int(index[-1]) + 1]
+            whole = self.plan.sample_rate == 1 and len(index)  # rows that lie together need no copy
+            rows = features[int(index[0]) : int(index[-1]) + 1] if whole else features[index]
             labels, null = self._labels_of(index)
             with torch.no_grad():
                 logits = rows @ weight.T
