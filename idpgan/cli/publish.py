@@ -31,6 +31,9 @@ def publish(
     accept_unsound: Annotated[
         bool, typer.Option("--accept-unsound", help="Publish by a method that proves nothing.")
     ] = False,
+    device: Annotated[
+        str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
+    ] = "cpu",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Price and check: read no pixel, write nothing.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -64,6 +67,7 @@ def publish(
         keep_names=keep_names,
         accept_unsound=accept_unsound,
         options=apply_overrides({}, [text for text in arguments if text not in folders]),
+        device=device,
     )
     if dry_run:
         refuse_several("publish --dry-run")

@@ -29,6 +29,7 @@ from idpgan.data import face_folder, folder
 from idpgan.data.images import to_unit
 from idpgan.data.labels import LONGEST_CLASS_NAME
 from idpgan.data.picture import make_grid, png_bytes
+from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import (
     PRIVATE_FILE,
@@ -78,6 +79,7 @@ class Order:
         keep_names: Whether names of files and folders are given away; else they are numbered.
         accept_unsound: Needed for a method that proves nothing.
         options: Of the method.
+        device: Where images are decomposed and estimated: auto, cpu, cuda or cuda:1. Noise is drawn on the CPU.
     """
 
     folder: Path
@@ -91,6 +93,7 @@ class Order:
     keep_names: bool = False
     accept_unsound: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -226,13 +229,16 @@ def publish(order: Order, progress: Progress = silent, ranks: Ranks = ALONE) -> 
         LostRankError: If another process ends. The charge stands, and nothing is published.
         RanksDifferError: If another process runs other code. Likewise.
     """
+    device = resolve_device(order.device, "--device")
+    if device.type != "cpu" and not ranks.alone:
+        raise InputError(f"--device {order.device}: the processes of torchrun publish on the CPU. Leave --device out.")
     quoted = quote(order)
     with FolderLedger.locked(order.ledger_path, order.name) as ledger, new_folder(order.out) as part:
         ledger = ledger.charged(_publication(order, quoted.offer, len(quoted.files)))
         ledger.write()  # the charge: from here on it stands, whatever happens
         originals = _read(quoted, progress)
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], total=ledger.total(Unit(order.unit)))
-        released = _release(done, originals, ranks)
+        released = _release(done, originals, ranks, device)
         released.write(part / "release", data=order.name if order.keep_names else "images", names=done.names)
         means = _write_curator(part / "curator", done, originals, released, ledger)
     return Published(done, order.out / "release", order.out / "curator", means)
@@ -355,10 +361,10 @@ def _read(quoted: Quote, progress: Progress) -> Tensor:
     return images.images
 
 
-def _release(quoted: Quote, originals: Tensor, ranks: Ranks) -> Release:
+def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:
     """Publish what is charged."""
     order, made = quoted.order, quoted.offer
-    values = to_unit(originals)
+    values = to_unit(originals).to(device)
     try:
         released = release(
             values if order.color else values[:, 0],
@@ -374,7 +380,7 @@ def _release(quoted: Quote, originals: Tensor, ranks: Ranks) -> Release:
         raise type(error)(f"{error} Nothing was published, but the charge stands on {order.ledger_path}.") from error
     if released.events != made.plan.events:
         raise ArithmeticError("the publisher's charges are not those that were paid.")
-    return released
+    return dataclasses.replace(released, images=released.images.cpu())
 
 
 def _write_curator(

@@ -443,3 +443,12 @@ def test_a_read_only_disk_is_one_line_before_the_charge(command, tmp_path, monke
     assert code == 2
     assert "Read-only file system. Write to another place" in error
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_device_that_is_not_here_is_refused_before_a_charge(command, faces, tmp_path):
+    code, _, said = command(device="cuda:99")
+    assert code == 2
+    assert "--device is cuda:99" in said
+    assert not faces.with_name(f"{faces.name}.ledger.json").exists()
+    assert not (tmp_path / "out").exists()
+    assert command(device="cpu")[0] == 0
