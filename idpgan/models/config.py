@@ -50,6 +50,8 @@ class ModelConfig(Section):
         origin: That generator; written by `idpgan train`, which reads its release.
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
+        temperature: Factor on the latent numbers of images that are drawn, but not on those that choose; training
+            has 1. Above 1 images vary more than in training; with a teacher those that leave their class are left out.
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -64,6 +66,7 @@ class ModelConfig(Section):
     simulator: Literal["faces", "fonts", "public", "generator"] = "faces"
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
+    temperature: float = Field(default=1.0, ge=0, le=10)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
 

@@ -165,9 +165,15 @@ class Generator(nn.Module):
             for z in latent.split(max(batch_size // self.candidates, 1)):
                 part = None if labels is None else labels[done : done + len(z)].repeat_interleave(self.candidates)
                 with _eval_mode(self), torch.no_grad():
-                    images = self(z.reshape(-1, self.latent_dim).to(device), None if part is None else part.to(device))
+                    images = self(self._heated(z).to(device), None if part is None else part.to(device))
                 yield images.view(len(z), self.candidates, *self.image_shape).cpu()
                 done += len(z)
+
+    def _heated(self, z: Tensor) -> Tensor:
+        """Return latent vectors (B, latent_dim) of ``config.temperature`` for each image's candidates."""
+        factor = torch.full((self.latent_dim,), self.config.temperature)
+        factor[list(self.choosing)] = 1.0
+        return z.reshape(-1, self.latent_dim) * factor
 
     def _best(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Choose one of the candidates (B, candidates, C, H, W) of each image: the one that the teacher prefers."""

@@ -151,6 +151,33 @@ def test_fewer_images_are_the_first_of_more_also_across_latent_blocks(generator)
     assert not torch.allclose(many[:20], many[LATENT_BLOCK:], atol=1e-3)  # blocks are not repeated
 
 
+def test_temperature_scales_what_is_drawn_and_not_what_chooses_the_code():
+    def drawn(temperature):
+        model = small(generator="warp", codes=3, warp=1.0, temperature=temperature)
+        generator = build_generator(model, (1, 28, 28), 2, seed=0).eval()
+        return generator, generator.sample(6, seed=4)
+
+    cold, frozen = drawn(0.0)
+    warm, images = drawn(2.0)
+    z = torch.randn(LATENT_BLOCK, warm.latent_dim, generator=torch.Generator().manual_seed(torch_seed(4)))[:6]
+    hot = torch.cat([2 * z[:, :-1], z[:, -1:]], 1)  # the last number chooses the code
+    with torch.no_grad():
+        torch.testing.assert_close(images, warm(hot, warm.sample_labels(6)))
+        assert not torch.allclose(images, warm(z, warm.sample_labels(6)))
+        assert not torch.allclose(images, warm(2 * z, warm.sample_labels(6)))
+    same = (3 * torch.special.ndtr(z[:, -1])).long()
+    for code in set(same.tolist()):  # at 0 an image is its code, unmoved
+        for label in (0, 1):
+            alike = frozen[(same == code) & (cold.sample_labels(6) == label)]
+            assert (alike == alike[:1]).all()
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 10.1, float("nan")])
+def test_a_temperature_outside_its_range_is_refused(temperature):
+    with pytest.raises(ValueError, match="temperature"):
+        small(temperature=temperature)
+
+
 def test_sample_of_a_batchnorm_generator_uses_running_statistics_and_restores_the_modes():
     generator = build_generator(small(), (1, 8, 8), 3)
     frozen = generator.blocks[0].eval()
