@@ -39,8 +39,8 @@ class FeatureNoise:
 
     @property
     def grid(self) -> Grid:
-        """The public grid of a feature: rounding costs 0.1 to 0.2 % of epsilon."""
-        return Grid.fine(2.0, 1, norm=1)
+        """The public grid of a feature: rounding costs 0.01 to 0.02 % of epsilon."""
+        return Grid.fine(2.0, 1, norm=1, resolution=10_000)
 
     @functools.cached_property
     def mechanism(self) -> DiscreteLaplace:
