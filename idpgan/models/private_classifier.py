@@ -381,7 +381,13 @@ class SplitCnn(PrivateClassifier):
 
     @torch.no_grad()
     def predict_features(self, features: Tensor) -> Tensor:
-        """Return the likeliest class of features (N, d), noisy or not: the cloud's part, int64 (N,)."""
+        """Return the likeliest class of features (N, d), noisy or not: the cloud's part, int64 (N,).
+
+        Raises:
+            InputError: If the features have another shape.
+        """
+        if tuple(features.shape[1:]) != (self.num_features,):
+            raise InputError(f"The cloud takes features (N, {self.num_features}), got {tuple(features.shape)}.")
         logits: Tensor = self.cloud(features.to(next(self.parameters()).device))
         return logits.argmax(1)
 

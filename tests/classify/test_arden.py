@@ -243,3 +243,5 @@ def test_what_it_cannot_do_is_refused():
             network.perturb(torch.zeros(1, 1, 8, 8), **bad)
     with pytest.raises(InputError, match="phone takes"):
         network.perturb(torch.zeros(1, 1, 9, 9), 1.0)
+    with pytest.raises(InputError, match="cloud takes"):
+        network.predict_features(torch.zeros(1, 3))
