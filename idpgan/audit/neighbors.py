@@ -25,7 +25,12 @@ BLACK = "a black against a white image"
 BLACK_IN_BATCH = "a black against a white image, beside a black one in the batch"
 CANARY = "one record absent (a null record) against present, its gradient above the clip norm"
 SILENT = "a participant whose images change nothing against one whose changes are all at the bound"
-OF_RUNS = (ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_IN_BATCH, CANARY, SILENT)
+FEATURES = "an image whose features are all at the negative bound against one whose are all at the bound"
+FEATURES_AND_LABEL = f"{FEATURES}, label 0 against 1"
+OF_RUNS = (
+    ABSENT, MOVED, OPPOSITE, NEGATIVE, NEGATIVE_AND_LABEL, BLACK, BLACK_IN_BATCH, CANARY, SILENT, FEATURES,
+    FEATURES_AND_LABEL,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,25 @@ class Column(Statistic):
         return outputs[:, self._number]
 
 
+class WithLabel(Statistic):
+    """Exact log-likelihood ratio of noisy values and, in the last column, a label by randomized response.
+
+    Args:
+        of_values: Exact log-likelihood ratio of the columns before.
+        labels: (2,), that of the data and that of the neighbor.
+        epsilon: Of the response.
+    """
+
+    def __init__(self, of_values: Statistic, labels: Tensor, epsilon: float) -> None:
+        self.name = EXACT
+        self._of_values, self._labels, self._epsilon = of_values, labels, epsilon
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """See `Statistic`."""
+        hits = (outputs[:, -1:] == self._labels).double()  # (R, 2)
+        return self._of_values(outputs[:, :-1]) + (hits[:, 1] - hits[:, 0]) * self._epsilon
+
+
 class LogProbability(Statistic):
     """Log-likelihood ratio of a single outcome in 0 .. K - 1, from its exact probabilities."""
 

@@ -15,6 +15,7 @@ _FOLDERS = (  # of this package, one per method
     "dp_sgd",
     "pgd",
     "dssgd",
+    "arden",
 )
 _MODULES = {module.INFO.name: module for module in (importlib.import_module(f"idpgan.classify.{f}") for f in _FOLDERS)}
 METHODS: dict[str, MethodInfo] = {name: module.INFO for name, module in _MODULES.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -14,12 +15,17 @@ from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
+from idpgan.privacy.noise import Noise
+from idpgan.privacy.split_network import FeatureNoise
 
 CHANNELS = (1, 3)
 SIDES = (8, 512)  # least and most pixels
 _CONSTANT = 0.1  # of the features of norm 1: what the bias has
 _BODY_PX = 16  # the first convolution of a CNN brings the longer side down to at most this
 _BATCH = 500
+MOST_FEATURES = 4096  # that leave the phone of a split network
+_PHONE_PX, _CLOUD = 4, 128  # positions of a side on the phone, hidden numbers in the cloud
+_BLACK = -1.0  # what a nullified pixel becomes
 
 
 class PrivateClassifier(nn.Module):
@@ -268,8 +274,126 @@ class ReluCnn(PrivateClassifier):
         return logits
 
 
+def nullify(images: Tensor, coins: Tensor, rate: float) -> Tensor:
+    """Set pixels to black: images (N, C, H, W) in [-1, 1], coins uniform in (0, 1) (N, 1, H, W), pixel by pixel."""
+    return torch.where(coins.to(images.device) < rate, _BLACK, images) if rate else images
+
+
+class _SplitOptions(Section):
+    width: int = Field(ge=1, le=1024)
+    features: int = Field(ge=1, le=MOST_FEATURES)
+
+
+class SplitCnn(PrivateClassifier):
+    """Two strided convolutions and a linear layer to d features on a phone; three linear layers in a cloud.
+
+    Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy" (ARDEN), with a smaller network. What leaves the phone has
+    the noise of `FeatureNoise`.
+
+    Features are clipped by their largest: ``f / max(1, |f|_inf / B)`` with the constant B = 1, the unit in which the
+    network is trained.
+
+    Args:
+        image_shape: (C, H, W).
+        classes: Names.
+        width: Feature maps of the first convolution; the second has twice as many.
+        features: d.
+        seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    """
+
+    network = "split-cnn"
+
+    def __init__(
+        self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, features: int = 16, seed: int = 0
+    ) -> None:
+        super().__init__(image_shape, classes)
+        with seeded_init(seed):
+            self.phone = nn.Sequential(
+                nn.Conv2d(self.image_shape[0], width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, 2 * width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d(_PHONE_PX),
+                nn.Flatten(),
+                nn.Linear(2 * width * _PHONE_PX**2, features),
+            )
+            self.cloud = nn.Sequential(
+                nn.Linear(features, _CLOUD), nn.ReLU(), nn.Linear(_CLOUD, _CLOUD), nn.ReLU(),
+                nn.Linear(_CLOUD, len(classes)),
+            )  # fmt: skip
+        self.width, self.num_features = width, features
+
+    def options(self) -> dict[str, Any]:
+        """See `PrivateClassifier`."""
+        return {"width": self.width, "features": self.num_features}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """See `PrivateClassifier`."""
+        checked = build(_SplitOptions, options, "the network")
+        return cls(image_shape, classes, width=checked.width, features=checked.features)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to features (B, d) in [-1, 1]: the phone's part, without noise."""
+        raw: Tensor = self.phone(images)
+        return raw / raw.abs().amax(1, keepdim=True).clamp(min=1.0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K), as if the phone added no noise."""
+        logits: Tensor = self.cloud(self.features(images))
+        return logits
+
+    @torch.no_grad()
+    def perturb(
+        self, images: Tensor, epsilon: float, *, nullification: float = 0.0, noise: Noise | None = None
+    ) -> Tensor:
+        """Return what leaves the phone: noisy features (N, d) on the CPU, for `predict_features`.
+
+        Each image costs a pure ``epsilon`` at unit image, replace-one, each time; see `FeatureNoise`. Nothing is
+        charged here: the phone keeps its own account.
+
+        Args:
+            images: (N, C, H, W), uint8 or floating point in [-1, 1].
+            epsilon: Of one image, > 0.
+            nullification: Share of the pixels, chosen by coins, that are set to black before, in [0, 1).
+            noise: Secret source; None is the operating system's.
+
+        Raises:
+            InputError: If a number is out of range, or the images have another shape.
+        """
+        if not 0 < epsilon < math.inf or not 0 <= nullification < 1:
+            raise InputError(
+                f"epsilon = {epsilon} must be positive and finite, and nullification = {nullification} in [0, 1)."
+            )
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise InputError(f"The phone takes images (N, {', '.join(map(str, self.image_shape))}).")
+        channel, noise = FeatureNoise(self.num_features, epsilon), noise or Noise.system()
+        parts = [self.released(batch, channel, nullification, noise) for batch in images.split(_BATCH)]
+        return channel.values(torch.cat(parts)) if parts else torch.zeros(0, self.num_features)
+
+    @torch.no_grad()
+    def released(self, images: Tensor, channel: FeatureNoise, nullification: float, noise: Noise) -> Tensor:
+        """Nullify, extract and perturb a batch: whole grid steps (N, d), int64 on the CPU."""
+        pixels = to_float(images) if images.dtype == torch.uint8 else images.float()
+        coins = noise.uniform((len(pixels), 1, *self.image_shape[1:])) if nullification else torch.empty(0)
+        device = next(self.parameters()).device
+        return channel.release(self.features(nullify(pixels.to(device), coins, nullification)), noise)
+
+    @torch.no_grad()
+    def predict_features(self, features: Tensor) -> Tensor:
+        """Return the likeliest class of features (N, d), noisy or not: the cloud's part, int64 (N,).
+
+        Raises:
+            InputError: If the features have another shape.
+        """
+        if tuple(features.shape[1:]) != (self.num_features,):
+            raise InputError(f"The cloud takes features (N, {self.num_features}), got {tuple(features.shape)}.")
+        logits: Tensor = self.cloud(features.to(next(self.parameters()).device))
+        return logits.argmax(1)
+
+
 NETWORKS: dict[str, type[PrivateClassifier]] = {
-    kind.network: kind for kind in (LinearScattering, GroupNormCnn, ReluCnn)
+    kind.network: kind for kind in (LinearScattering, GroupNormCnn, ReluCnn, SplitCnn)
 }
 
 

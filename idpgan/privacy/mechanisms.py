@@ -335,6 +335,12 @@ class RandomizedResponse:
             "randomized-response", self.unit, self.relation, pure_epsilon=self.epsilon, categories=self.categories
         )
 
+    @property
+    def probabilities(self) -> tuple[float, float]:
+        """Chance of the true label, and of each other one, for whoever inverts the response."""
+        odds = math.exp(self.epsilon)
+        return odds / (odds + self.categories - 1), 1 / (odds + self.categories - 1)
+
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Randomize int64 labels in 0 .. categories - 1, any shape."""
         if answer.dtype != torch.int64 or bool(((answer < 0) | (answer >= self.categories)).any()):

@@ -48,6 +48,10 @@ _TABLES: dict[str, dict[str, Any]] = {
         "method": {"width": 4, "participants": 3},
         "privacy": {"epsilon": 2.0, "accept_unsound": True},
     },
+    "arden": {
+        "method": {"width": 4},
+        "privacy": {"epsilon": 9.0, "label_epsilon": 2.0, "accept_unsound": True},
+    },
     "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},

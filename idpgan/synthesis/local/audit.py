@@ -12,7 +12,7 @@ from idpgan.audit import neighbors
 from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.run_facts import RunFacts
-from idpgan.audit.statistics import EXACT, Maker, Statistic, likelihood_ratio
+from idpgan.audit.statistics import Maker, WithLabel, likelihood_ratio
 from idpgan.data.images import Images
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
@@ -20,22 +20,6 @@ from idpgan.synthesis.local.channel import Bound, Channel, ChannelPrivacy, Proje
 from idpgan.synthesis.local.method import Config
 
 _SHAPE: ImageShape = (1, 8, 8)  # of the image that stands for all
-
-
-class _ImageAndLabel(Statistic):
-    """Exact log-likelihood ratio of noisy coefficients, and of the randomized label in the last column."""
-
-    def __init__(self, channel: Channel, images: Tensor, labels: Tensor | None) -> None:
-        self.name = EXACT
-        steps = channel.encode(images).double() / channel.privacy.grid.step  # (2, k)
-        self._of_image = likelihood_ratio(channel.mechanism)(steps[0], steps[1])
-        self._labels, self._epsilon = labels, channel.privacy.label_epsilon or 0.0
-
-    def __call__(self, outputs: Tensor) -> Tensor:
-        if self._labels is None:
-            return self._of_image(outputs)
-        hits = (outputs[:, -1:] == self._labels).double()  # (R, 2)
-        return self._of_image(outputs[:, :-1]) + (hits[:, 1] - hits[:, 0]) * self._epsilon
 
 
 def channel_case(channel: Channel, request: Request, claimed: Guarantee | None = None) -> AuditCase:
@@ -54,7 +38,11 @@ def channel_case(channel: Channel, request: Request, claimed: Guarantee | None =
         label = privacy.response(values[:, -1].long(), noise)
         return torch.cat([steps, label[:, None].double()], 1)
 
-    maker: Maker = lambda one, other: _ImageAndLabel(channel, rows.view(2, *shape), labels)  # noqa: E731
+    coefficients = channel.encode(rows.view(2, *shape)).double() / privacy.grid.step  # (2, k)
+    statistic = likelihood_ratio(channel.mechanism)(coefficients[0], coefficients[1])
+    if labels is not None and privacy.response is not None:
+        statistic = WithLabel(statistic, labels, privacy.response.epsilon)
+    maker: Maker = lambda one, other: statistic  # noqa: E731
     events = tuple(privacy.events(channel.mechanism))
     asked, proven = guarantees(request, *events)
     pair = Pair(name, data[0], data[1])

@@ -16,7 +16,6 @@ part of a record's content: a release that left null records out would show, wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -230,10 +229,7 @@ class IdpLocal(WganGp):
         return (estimate / estimate.sum()).float()
 
     def _response_probabilities(self) -> tuple[float, float]:
-        if self._privacy.response is None:
-            return 1.0, 0.0
-        odds = math.exp(self._privacy.response.epsilon)
-        return odds / (odds + self.newest.num_classes - 1), 1 / (odds + self.newest.num_classes - 1)
+        return (1.0, 0.0) if self._privacy.response is None else self._privacy.response.probabilities
 
     def step_event(self) -> None:  # type: ignore[override]  # WGAN-GP always has one
         """Nothing private is read after `prepare`."""
