@@ -25,7 +25,7 @@ from idpgan.attacks import (
     train_attacker,
 )
 from idpgan.attacks.inference import Attacker
-from idpgan.data.faces import draw
+from idpgan.data.faces import draw, draw_landmarks
 from idpgan.data.folder import decode
 from idpgan.data.images import Images, to_uint8, to_unit
 from idpgan.data.load import Split
@@ -55,6 +55,8 @@ TRAINED: dict[str, dict[str, Any]] = {  # about five minutes of one core each; t
     "adversarial-encoder": {"width": 24, "batch_size": 32, "steps": 700, "learning_rate": 2e-3},
     "pprl-vgan": {"width": 24, "batch_size": 32, "steps": 1500, "learning_rate": 5e-4},
     "obfuscator": {"width": 24, "batch_size": 32, "steps": 1000},
+    "censored": {"width": 24, "batch_size": 32, "steps": 1500},
+    "gp-gan": {"width": 12, "batch_size": 16, "steps": 1500},
 }
 PUBLISHED = [(name, epsilon) for name in ("lap", "codebook") for epsilon in (1.0, 10.0)]
 GENERATED: dict[str, dict[str, Any]] = {
@@ -81,24 +83,26 @@ GENERATED: dict[str, dict[str, Any]] = {
 }
 ROWS = ["clear", *FILTERS, *TRAINED, *(f"{n}, eps {e:g}" for n, e in PUBLISHED)]
 ROWS += [f"{name}, eps {epsilon:g}" for name in GENERATED for epsilon in (1.0, 10.0)]
-_UNLABELED = "no expression is known"
+_UNLABELED, _UNMARKED = "no expression is known", "photos bring no landmarks"
 ABSENT: dict[str, dict[str, str]] = {  # set -> first word of a row -> why it has no cell there
-    "faces-wild": {},
+    "faces-wild": {"gp-gan": _UNMARKED},
     "drawn": {},
-    "orl": dict.fromkeys(("adversarial-encoder", "pprl-vgan", *GENERATED), _UNLABELED),
+    "orl": dict.fromkeys(("adversarial-encoder", "pprl-vgan", *GENERATED), _UNLABELED) | {"gp-gan": _UNMARKED},
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Images float32 (N, 1, SIDE, SIDE) in [0, 1], moods and people."""
+    """Images float32 (N, 1, SIDE, SIDE) in [0, 1], moods and people; landmarks (N, K, 2) in px where they are known."""
 
     images: Tensor
     moods: Tensor
     people: Tensor
+    landmarks: Tensor | None = None
 
     def __getitem__(self, index: Tensor | slice) -> Part:
-        return Part(self.images[index], self.moods[index], self.people[index])
+        marks = None if self.landmarks is None else self.landmarks[index]
+        return Part(self.images[index], self.moods[index], self.people[index], marks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +140,7 @@ class Faces:
 def faces(name: str, root: Path | None) -> Faces:
     """Return the parts of a set; the same at each call."""
     if name == "drawn":
-        crowd, alone = (
-            draw(size=SIDE, channels=1, people=people, per_person=each, seed=seed)
-            for people, each, seed in ((PEOPLE, 16, 11), (STRANGERS, 1, 12))
-        )
-        known, strangers = drawn_part(crowd, 0), drawn_part(alone, PEOPLE)
+        known, strangers = drawn_part(PEOPLE, 16, 11, 0), drawn_part(STRANGERS, 1, 12, PEOPLE)
     elif name == "orl":
         known = orl(root)
         strangers = known[:0]
@@ -158,9 +158,12 @@ def faces(name: str, root: Path | None) -> Faces:
     return Faces(known[first], known[second], strangers[learn], strangers[judge])
 
 
-def drawn_part(images: Images, offset: int) -> Part:
+def drawn_part(people: int, each: int, seed: int, first: int) -> Part:
+    """Draw people, who are numbered from the first on."""
+    images = draw(size=SIDE, channels=1, people=people, per_person=each, seed=seed)
     smiling = images.attributes[:, images.attribute_names.index("smiling")].long()
-    return Part(to_unit(images.images), smiling, images.identities + offset)
+    landmarks = draw_landmarks(size=SIDE, people=people, per_person=each, seed=seed)
+    return Part(to_unit(images.images), smiling, images.identities + first, landmarks)
 
 
 def orl(root: Path | None) -> Part:
@@ -227,14 +230,14 @@ def measured(row: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {**found, "cpu_seconds": round(time.process_time() - started), "seconds": round(time.perf_counter() - wall)}
 
 
-def changing(row: str, data: Faces, arguments: argparse.Namespace) -> tuple[Callable[[Tensor], Tensor], dict[str, Any]]:
+def changing(row: str, data: Faces, arguments: argparse.Namespace) -> tuple[Callable[[Part], Tensor], dict[str, Any]]:
     """Return what releases images in a row, and facts about it."""
     name = row.split(",")[0]
     if row == "clear":
-        return lambda images: images, {}
+        return lambda part: part.images, {}
     if row in FILTERS:
         method = make_obfuscator(FILTERS[row][0], (1, SIDE, SIDE), **FILTERS[row][1])
-        return lambda images: to_bytes(method.transform(images)), {}
+        return lambda part: to_bytes(method.transform(part.images)), {}
     if name in TRAINED:
         people, numbers = data.known.people.unique(return_inverse=True)
         method = make_obfuscator(
@@ -242,18 +245,24 @@ def changing(row: str, data: Faces, arguments: argparse.Namespace) -> tuple[Call
             seed=arguments.seed, **TRAINED[name],
         )  # fmt: skip
         started = time.process_time()
-        method.fit(data.known.images, data.known.moods, numbers, device=arguments.device)
+        marks = data.known.landmarks if method.landmarked else None
+        method.fit(data.known.images, data.known.moods, numbers, landmarks=marks, device=arguments.device)
         facts = {
             "parameters": method.num_parameters,
             "steps": method.steps,
             "training_parameters": method.training_parameters,
             "fit_cpu_seconds": round(time.process_time() - started),
         }
-        return lambda images: to_bytes(method.transform(images)), facts
+
+        def changed(part: Part) -> Tensor:
+            marks = part.landmarks if method.landmarked else None
+            return to_bytes(method.transform(part.images, landmarks=marks))
+
+        return changed, facts
     epsilon = float(row.split()[-1])
 
-    def published(images: Tensor) -> Tensor:
-        return to_unit(release(images[:, 0], name, epsilon=epsilon, unit="image").to_uint8())[:, None]
+    def published(part: Part) -> Tensor:
+        return to_unit(release(part.images[:, 0], name, epsilon=epsilon, unit="image").to_uint8())[:, None]
 
     return published, {"epsilon": epsilon}
 
@@ -272,17 +281,15 @@ def clear_attacker(name: str, root: Path | None, about: str, seed: int) -> Attac
     return train_attacker([(data.learn.images, data.learn.moods)], epochs=MOOD_EPOCHS, seed=seed)
 
 
-def of_images(
-    row: str, change: Callable[[Tensor], Tensor], data: Faces, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def of_images(row: str, change: Callable[[Part], Tensor], data: Faces, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what is leaked and kept by released images that belong to private ones."""
     mirror = not row.startswith("disguise")
     key = (arguments.set, arguments.data_root)
-    asked = change(data.asked.images)
+    asked = change(data.asked)
     static = clear_attacker(*key, "people", arguments.seed)
     adaptive = static
     if row != "clear":
-        shown = change(data.known.images)
+        shown = change(data.known)
         known = [(data.known.images, data.known.people), (shown, data.known.people)]
         adaptive = train_attacker(known, epochs=EPOCHS[arguments.set], mirror=mirror, seed=arguments.seed)
     found = {
@@ -291,10 +298,10 @@ def of_images(
         "changed": float((asked - data.asked.images).abs().mean()),
     }
     if data.with_moods:
-        judged = change(data.judge.images)
+        judged = change(data.judge)
         guess = reader = clear_attacker(*key, "moods", arguments.seed)
         if row != "clear":
-            learned = [(change(data.learn.images), data.learn.moods)]
+            learned = [(change(data.learn), data.learn.moods)]
             reader = train_attacker(learned, epochs=MOOD_EPOCHS, mirror=mirror, seed=arguments.seed)
         found |= {
             "mood": reader.infer(judged, data.judge.moods, people=data.judge.people).to_json(),
@@ -306,18 +313,18 @@ def of_images(
     return found
 
 
-def reconstructed(change: Callable[[Tensor], Tensor], data: Faces, static: Attacker) -> dict[str, Any]:
+def reconstructed(change: Callable[[Part], Tensor], data: Faces, static: Attacker) -> dict[str, Any]:
     """Return errors of reconstruction, and what the static attacker makes of reconstructed images."""
-    block, known = 4, data.known.images
-    some = torch.randperm(len(known), generator=torch.Generator().manual_seed(1))[:PAIRS]
-    hidden = change(data.asked.images)
-    key = known_plaintext(known[some], change(known[some]), block)
+    block, known = 4, data.known
+    some = torch.randperm(len(known.people), generator=torch.Generator().manual_seed(1))[:PAIRS]
+    hidden = change(data.asked)
+    key = known_plaintext(known.images[some], change(known[some]), block)
     pieced = jigsaw(hidden, block, typical=(data.learn if data.with_moods else data.known).images.mean(0))
     truth = data.asked.images
     again = key.reconstruct(hidden)
     return {
         "pairs": PAIRS,
-        "error_mean_image": float((truth - known.mean(0)).square().mean()),
+        "error_mean_image": float((truth - known.images.mean(0)).square().mean()),
         "error_known_plaintext": float((again - truth).square().mean()),
         "error_jigsaw": float((pieced.reconstruct(hidden) - truth).square().mean()),
         "after_known_plaintext": static.infer(again, data.asked.people, people=data.asked.people).to_json(),
