@@ -29,6 +29,8 @@ from idpgan.progress import Progress
 from idpgan.training.fit import FitConfig, fit_classifier
 
 _LAYERS = 2  # of a dense block
+_GRAIN = 0.05  # standard deviation of the noise on what C sees, of the range [-1, 1]
+_SHIFT = 16  # what C sees is shifted by up to a sixteenth of a side
 _SEEN = 6  # modules of the classifier's body that make V: two convolutions
 
 
@@ -44,12 +46,12 @@ class Config(Training):
         classifier_epochs: Passes over the images that C is trained with.
     """
 
-    adversarial: float = pydantic.Field(0.1, ge=0)
+    adversarial: float = pydantic.Field(0.03, ge=0)
     perceptual: float = pydantic.Field(1.0, ge=0)
     attribute: float = pydantic.Field(1.0, ge=0)
     pixels: float = pydantic.Field(10.0, ge=0)
     sigma: float = pydantic.Field(0.6, gt=0)
-    classifier_epochs: int = pydantic.Field(15, ge=1)
+    classifier_epochs: int = pydantic.Field(30, ge=1)
 
 
 class Method(Obfuscator):
@@ -98,7 +100,7 @@ class Method(Obfuscator):
             (
                 config.adversarial * softplus(-judge(faces)).mean()
                 + config.perceptual * l1_loss(features(faces), wanted)
-                + config.attribute * cross_entropy(classifier(faces), target)
+                + config.attribute * cross_entropy(classifier(_shaken(faces)), target)
                 + config.pixels * l1_loss(faces, real)
             ).backward()
             own.step()
@@ -109,10 +111,16 @@ class Method(Obfuscator):
         """Return C: trained, and then fixed."""
         config = self.config
         model = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed).to(pixels.device)
-        batch = min(config.batch_size, len(pixels))
-        fit = FitConfig(epochs=config.classifier_epochs, batch_size=batch, seed=config.seed)
-        fit_classifier(model, pixels, utilities, config=fit)
+        fit = FitConfig(epochs=config.classifier_epochs, batch_size=32, learning_rate=3e-3, seed=config.seed)
+        fit_classifier(model, pixels, utilities, config=fit, augment=lambda batch, rng: _shaken(batch))
         return model.eval().requires_grad_(False)
+
+
+def _shaken(images: Tensor) -> Tensor:
+    """Shift a batch and add noise: C is else answered by patterns too faint to be seen, before a mouth is drawn."""
+    height, width = (side // _SHIFT for side in images.shape[2:])
+    down, across = (int(torch.randint(-most, most + 1, ())) for most in (height, width))
+    return images.roll((down, across), (2, 3)) + _GRAIN * torch.randn_like(images)
 
 
 class DenseUNet(nn.Module):
