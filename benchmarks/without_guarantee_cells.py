@@ -55,7 +55,7 @@ TRAINED: dict[str, dict[str, Any]] = {  # about five minutes of one core each; t
     "adversarial-encoder": {"width": 24, "batch_size": 32, "steps": 700, "learning_rate": 2e-3},
     "pprl-vgan": {"width": 24, "batch_size": 32, "steps": 1500, "learning_rate": 5e-4},
     "obfuscator": {"width": 24, "batch_size": 32, "steps": 1000},
-    "censored": {"width": 24, "batch_size": 32, "steps": 1500},
+    "censored": {"width": 24, "batch_size": 32, "steps": 1000},
     "gp-gan": {"width": 12, "batch_size": 16, "steps": 1800, "learning_rate": 2e-3, "attribute": 0.5},
 }
 PUBLISHED = [(name, epsilon) for name in ("lap", "codebook") for epsilon in (1.0, 10.0)]
