@@ -13,6 +13,7 @@ from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.face_drawing import render
+from idpgan.data.face_landmarks import landmarks
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Read
@@ -79,6 +80,33 @@ def draw(
         images[part] = to_uint8(painted.mul_(2).sub_(1))
         progress("draw faces", min(start + batch, num), num)
     return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
+
+
+def draw_landmarks(
+    num: int | None = None,
+    size: int | tuple[int, int] = SIDE,
+    *,
+    people: int | None = None,
+    per_person: int | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Return the landmarks of the faces that `draw` draws when it is told the same.
+
+    Returns:
+        float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_landmarks`.
+
+    Raises:
+        DataError: As of `draw`.
+
+    Example:
+        >>> draw_landmarks(4, 32, people=2, seed=5).shape
+        torch.Size([4, 68, 2])
+    """
+    num, people = _counted(num, people, per_person)
+    height, width = (size, size) if isinstance(size, int) else size
+    _check(height, width, 1, seed)
+    look, _, _ = looks(num, people, 1, torch.Generator().manual_seed(seed))
+    return landmarks(look, height, width)
 
 
 def draw_people(people: int, per_person: int, height: int, width: int, channels: int = 1, seed: int = 0) -> Images:

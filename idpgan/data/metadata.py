@@ -5,13 +5,14 @@
 
 A row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a path
 below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
-public; values of labels are private.
+public; values of labels are private. So are landmarks, which stand in a table of their own, `LANDMARKS`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from idpgan.errors import DataError
 from idpgan.files import printable, read_plain
 
 METADATA = "metadata.csv"
+LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL is that of classes where no other is named
 MOST_CLASSES = 1000  # values of a column; more are texts
 _MOST_BYTES = 1 << 30
@@ -137,6 +139,35 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
             )
     values = tuple(tuple(table.column(name)) for name in label)
     return Rows(paths, people, values, table.label_columns, tuple(numbers))
+
+
+def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
+    """Read the landmarks of images from the table `LANDMARKS` of their folder: x and y in px, the same number for each.
+
+    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order.
+
+    Raises:
+        DataError: If it cannot be used, an image is not in it, or a value is no number.
+    """
+    table = read_table(root / LANDMARKS)
+    num = (len(table.columns) - 1) // 2
+    wanted = [f"{axis}{place}" for place in range(1, num + 1) for axis in "xy"]
+    if num == 0 or set(table.columns) != {FILE_NAME, *wanted}:
+        raise DataError(f"{table.path} must have the columns {FILE_NAME}, x1, y1, x2, y2, ... and no others.")
+    columns = [table.column(name) for name in wanted]
+    rows = {root / name: row for row, name in enumerate(file_names(table))}
+    found = []
+    for path in paths:
+        if path not in rows:
+            raise DataError(f"{table.path} has no row for {path.relative_to(root)}. Mark that face too.")
+        try:
+            numbers = [float(column[rows[path]]) for column in columns]
+        except ValueError:
+            numbers = [math.nan]
+        if not all(map(math.isfinite, numbers)):
+            raise DataError(f"{table.path}: a landmark of {path.relative_to(root)} is no number of px. Mend the row.")
+        found.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
+    return found
 
 
 def class_values(values: Sequence[str]) -> list[str]:

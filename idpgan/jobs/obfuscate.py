@@ -20,7 +20,16 @@ from torch import Tensor
 from idpgan.config import build
 from idpgan.data import face_folder, folder
 from idpgan.data.images import to_unit
-from idpgan.data.metadata import METADATA, Rows, class_values, read_rows
+from idpgan.data.metadata import (
+    LANDMARKS,
+    METADATA,
+    Rows,
+    class_values,
+    file_names,
+    read_landmarks,
+    read_rows,
+    read_table,
+)
 from idpgan.data.picture import make_grid, png_bytes
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
@@ -54,7 +63,8 @@ class Order:
     """What is to be obfuscated, and how.
 
     Attributes:
-        folder: Images at any depth, or those that its metadata.csv names.
+        folder: Images at any depth, or those that its metadata.csv names. Landmarks, for a method that draws
+            faces from them, stand in its landmarks.csv.
         method: Name of an obfuscator.
         out: A folder that is absent or empty.
         keep: Column of metadata.csv that is to stay readable; for a method that is trained.
@@ -153,10 +163,10 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
         ledger = ledger.charged(Publication(order.method, None, 0.0, len(files), order.out.name, date, events))
         ledger.write()  # the charge: from here on it stands, whatever happens
         originals = _read(order, files, shape, progress)
-        pixels = to_unit(originals)
+        pixels, landmarks = to_unit(originals), _landmarks(order, files)
         if labels is not None:
-            _fit(method, pixels, labels, device, progress)
-        changed = method.to(device).transform(pixels)
+            _fit(method, (pixels, landmarks), labels, device, progress)
+        changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         total = ledger.total(Unit.IMAGE).guarantee
         report = settings.report(events, total, ())
@@ -209,13 +219,21 @@ def _refuse(order: Order) -> None:
 
 def _files(order: Order) -> tuple[tuple[Path, ...], tuple[Sequence[str], Sequence[str]] | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    trains = load_method(order.method).Method.trained and order.fitted is None
+    wanted = load_method(order.method).Method
+    trains = wanted.trained and order.fitted is None
+    if wanted.landmarked and not (order.folder / LANDMARKS).is_file():
+        raise InputError(
+            f"'{order.method}' draws faces from their landmarks, which photos do not bring: {order.folder} needs a "
+            f"{LANDMARKS} (file_name, x1, y1, x2, y2, ..., in px). A landmark detector finds them."
+        )
     if not (order.folder / METADATA).is_file():
         if trains:
             raise InputError(
                 f"'{order.method}' is trained on labels: {order.folder} needs a {METADATA} (file_name, person, and a "
                 "column that is to stay readable). `idpgan prepare` writes one."
             )
+        if wanted.landmarked:
+            return tuple(order.folder / name for name in file_names(read_table(order.folder / LANDMARKS))), None
         return face_folder.tree(order.folder), None
     columns = [] if order.keep is None else [order.keep]
     columns += [] if order.hide == "person" else [order.hide]
@@ -276,21 +294,33 @@ def _read(order: Order, files: Sequence[Path], shape: tuple[int, int, int], prog
     return images.images
 
 
+def _landmarks(order: Order, files: Sequence[Path]) -> Tensor | None:
+    """Return the landmarks of all images, float32 (N, K, 2); None where the method knows none."""
+    if not load_method(order.method).Method.landmarked:
+        return None
+    try:
+        return torch.tensor(read_landmarks(order.folder, files))
+    except DataError as error:
+        raise DataError(f"{error} Nothing was written, but the charge stands on {order.ledger_path}.") from error
+
+
 def _fit(
     method: Obfuscator,
-    images: Tensor,
+    faces: tuple[Tensor, Tensor | None],
     labels: tuple[Sequence[str], Sequence[str]],
     device: torch.device,
     progress: Progress,
 ) -> None:
-    """Fit on the images that have both labels."""
+    """Fit on the images, and landmarks, that have both labels."""
+    images, landmarks = faces
     classes = [class_values(values) for values in labels]
     both = torch.tensor([index for index, pair in enumerate(zip(*labels, strict=True)) if all(pair)])
     keep, hide = (
         torch.tensor([names.index(values[index]) for index in both.tolist()])
         for names, values in zip(classes, labels, strict=True)
     )
-    method.fit(images[both], keep, hide, device=device, progress=progress)
+    shown = None if landmarks is None else landmarks[both]
+    method.fit(images[both], keep, hide, landmarks=shown, device=device, progress=progress)
 
 
 def _write_curator(

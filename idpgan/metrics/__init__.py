@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from idpgan.metrics.cache import Cache
     from idpgan.metrics.dpimagebench import BenchmarkResult, BenchmarkSettings, measure_dpimagebench
     from idpgan.metrics.evaluation import Evaluation, evaluate_images
+    from idpgan.metrics.fairness import Fairness, measure_fairness
     from idpgan.metrics.features import (
         FeatureClassifier,
         FeatureNetwork,
@@ -56,6 +57,7 @@ __all__ = [
     "Cache",
     "ClassifierScore",
     "Evaluation",
+    "Fairness",
     "FeatureClassifier",
     "FeatureNetwork",
     "FidelityResult",
@@ -82,6 +84,7 @@ __all__ = [
     "mean_filter",
     "measure_accuracy",
     "measure_dpimagebench",
+    "measure_fairness",
     "measure_fidelity",
     "measure_inception",
     "measure_utility",
@@ -103,6 +106,7 @@ _MODULES = {
     "Cache": "cache",
     "ClassifierScore": "utility",
     "Evaluation": "evaluation",
+    "Fairness": "fairness",
     "FeatureClassifier": "features",
     "FeatureNetwork": "features",
     "FidelityResult": "fidelity",
@@ -129,6 +133,7 @@ _MODULES = {
     "mean_filter": "filters",
     "measure_accuracy": "accuracy",
     "measure_dpimagebench": "dpimagebench",
+    "measure_fairness": "fairness",
     "measure_fidelity": "fidelity",
     "measure_inception": "inception",
     "measure_utility": "utility",

@@ -42,12 +42,14 @@ class Obfuscator(nn.Module, ABC):
     Attributes:
         name: Row of `idpgan.obfuscate.METHODS`.
         trained: Whether `fit` has to come before `transform`.
+        landmarked: Whether images are drawn from their landmarks; `transform` sees nothing else of them then.
         steps: Training steps taken; 0 where nothing is fitted.
         training_parameters: Numbers that `fit` trained, those of adversaries included.
     """
 
     name: ClassVar[str]
     trained: ClassVar[bool] = False
+    landmarked: ClassVar[bool] = False
 
     def __init__(
         self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0
@@ -64,6 +66,7 @@ class Obfuscator(nn.Module, ABC):
         utilities: Tensor,
         identities: Tensor,
         *,
+        landmarks: Tensor | None = None,
         device: torch.device | str = "cpu",
         progress: Progress = silent,
     ) -> None:
@@ -75,11 +78,12 @@ class Obfuscator(nn.Module, ABC):
             images: (N, C, H, W) float32 in [0, 1].
             utilities: int64 (N,), in [0, num_utilities): what is to stay readable.
             identities: int64 (N,), in [0, num_identities): what is to be hidden.
+            landmarks: float32 (N, K, 2), x and y in px from the left upper corner; for a method that is landmarked.
 
         Raises:
-            InputError: If images or labels do not fit, or fewer than two images.
+            InputError: If images, labels or landmarks do not fit, or fewer than two images.
         """
-        self._check(images)
+        self._check(images, landmarks)
         limits = (("utilities", utilities, self.num_utilities), ("identities", identities, self.num_identities))
         for what, labels, num in limits:
             if labels.dtype != torch.int64 or labels.shape != (len(images),):
@@ -94,7 +98,11 @@ class Obfuscator(nn.Module, ABC):
         self.to(device)
         with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
             torch.manual_seed(torch_seed(self.config.seed, 1))
-            self._fit(images.to(device), utilities.to(device), identities.to(device), progress)
+            images, utilities, identities = images.to(device), utilities.to(device), identities.to(device)
+            if landmarks is None:
+                self._fit(images, utilities, identities, progress)
+            else:
+                self._fit_landmarks(images, landmarks.to(device), utilities, progress)
         self.eval()
         if any(
             not bool(tensor.isfinite().all()) for tensor in self.state_dict().values() if tensor.is_floating_point()
@@ -102,25 +110,27 @@ class Obfuscator(nn.Module, ABC):
             raise InputError(f"'{self.name}' diverged: its weights are no numbers. Lower learning_rate.")
 
     @typed
-    def transform(self, images: Tensor, *, seed: int | None = None) -> Tensor:
+    def transform(self, images: Tensor, *, landmarks: Tensor | None = None, seed: int | None = None) -> Tensor:
         """Change images: (N, C, H, W) float32 in [0, 1] to the same, on the device of the input.
 
         Args:
+            landmarks: As of `fit`: for a method that is landmarked, which sees them in the images' place.
             seed: Of what the method draws anew for each call (noise, target people); None = fresh. No privacy hangs on
                 it: nothing is proven either way.
 
         Raises:
-            InputError: If the images are not of this shape or range, or `fit` has not been called.
+            InputError: If images or landmarks are not of this shape or range, or `fit` has not been called.
         """
-        self._check(images)
+        self._check(images, landmarks)
         if self.trained and not self.steps:
             raise InputError(f"'{self.name}' has learned nothing yet: call fit first, or load what was fitted.")
         self.eval()
         first = next((tensor.device for tensor in self.state_dict().values()), images.device)
         rng = torch.Generator().manual_seed(torch_seed(secrets.randbits(62) if seed is None else seed, 2))
         with torch.inference_mode():
+            shown = images if landmarks is None else landmarks
             changed = torch.cat(
-                [self._transform(part.to(first), rng).to(images.device) for part in images.split(_BATCH)]
+                [self._transform(part.to(first), rng).to(images.device) for part in shown.split(_BATCH)]
             )
         return changed.clone()  # outside of inference mode: a tensor that autograd can use
 
@@ -145,18 +155,37 @@ class Obfuscator(nn.Module, ABC):
 
     @abstractmethod
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Change one batch on the device of the module; ``rng`` is on the CPU."""
+        """Change one batch, of landmarks where it is landmarked, on the device of the module; ``rng`` is on the CPU."""
 
     def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         """Train; torch's random state is seeded."""
 
-    def _check(self, images: Tensor) -> None:
+    def _fit_landmarks(self, images: Tensor, landmarks: Tensor, utilities: Tensor, progress: Progress) -> None:
+        """Train a landmarked method, in the place of `_fit`."""
+
+    def _check(self, images: Tensor, landmarks: Tensor | None) -> None:
         if images.dtype != torch.float32 or images.shape[1:] != self.image_shape or len(images) == 0:
             found = f"{images.dtype} {tuple(images.shape)}"
             raise InputError(f"images must be float32 (N, {', '.join(map(str, self.image_shape))}), got {found}.")
         low, high = torch.stack(images.aminmax()).tolist()
         if not (low >= 0 and high <= 1):  # NaN is not
             raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]; divide bytes by 255 first.")
+        self._check_landmarks(len(images), landmarks)
+
+    def _check_landmarks(self, num: int, landmarks: Tensor | None) -> None:
+        if (landmarks is not None) != self.landmarked:
+            raise InputError(
+                f"'{self.name}' draws faces from their landmarks: give them, float32 (N, K, 2), in px."
+                if self.landmarked
+                else f"'{self.name}' knows no landmarks. Leave them out."
+            )
+        if landmarks is None:
+            return
+        if landmarks.dtype != torch.float32 or landmarks.ndim != 3 or (len(landmarks), landmarks.shape[2]) != (num, 2):
+            found = f"{landmarks.dtype} {tuple(landmarks.shape)}"
+            raise InputError(f"the landmarks of {num} images must be float32 ({num}, K, 2), got {found}.")
+        if landmarks.shape[1] == 0 or not bool(landmarks.isfinite().all()):
+            raise InputError("landmarks must be finite numbers of px, at least one for each image.")
 
 
 class Training(Section):

@@ -14,7 +14,7 @@ from idpgan.config import nearest_hint
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 
-_FOLDERS = ("blur", "pixelate", "disguise", "adversarial_encoder", "pprl_vgan", "obfuscator")
+_FOLDERS = ("blur", "pixelate", "disguise", "adversarial_encoder", "pprl_vgan", "obfuscator", "censored", "gp_gan")
 _MODULES = {module.INFO.name: module for module in (importlib.import_module(f"idpgan.obfuscate.{f}") for f in _FOLDERS)}
 METHODS: Mapping[str, MethodInfo] = {name: module.INFO for name, module in _MODULES.items()}
 

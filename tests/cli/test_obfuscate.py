@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from idpgan.data.faces import draw
+from idpgan.data.faces import draw, draw_landmarks
 from idpgan.data.picture import png_bytes
 from idpgan.obfuscate import METHODS, load_obfuscator
 from idpgan.privacy.folder_ledger import FolderLedger
@@ -28,6 +28,14 @@ def faces(tmp_path):
     return folder
 
 
+def mark(folder):
+    """Write the landmarks of the drawn faces, in another order."""
+    places = [f"{axis}{place + 1}" for place in range(68) for axis in "xy"]
+    rows = [f"{index}.png," + ",".join(map(str, points.flatten().tolist()))
+            for index, points in enumerate(draw_landmarks(12, 16, people=4, seed=3))]  # fmt: skip
+    (folder / "landmarks.csv").write_text("\n".join([",".join(["file_name", *places]), *rows[::-1]]) + "\n")
+
+
 @pytest.fixture
 def command(run, faces, tmp_path):
     def obfuscating(method, *arguments, out="out", unsound=True):
@@ -38,8 +46,12 @@ def command(run, faces, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_writes_a_release_that_verifies_and_says_that_nothing_is_proven(command, run, method, tmp_path):
-    trained = method in ("adversarial-encoder", "pprl-vgan", "obfuscator")
+def test_every_method_writes_a_release_that_verifies_and_says_that_nothing_is_proven(
+    command, run, method, tmp_path, faces
+):
+    trained = method in ("adversarial-encoder", "pprl-vgan", "obfuscator", "censored", "gp-gan")
+    if method == "gp-gan":
+        mark(faces)
     code, out, err = command(method, "--json", *(("--keep", "mood", *TINY) if trained else ()))
     assert (code, err) == (0, "")
     found = json.loads(out)
@@ -124,6 +136,33 @@ def test_a_method_that_is_trained_needs_a_table(command, faces):
     assert code == 2
     assert "needs a metadata.csv" in err
     assert command("blur")[0] == 0
+
+
+def test_a_method_that_draws_from_landmarks_needs_them(command, faces, tmp_path):
+    asked = ("--keep", "mood", *TINY)
+    code, _, err = command("gp-gan", *asked)
+    assert code == 2
+    assert "which photos do not bring" in err
+    assert "needs a landmarks.csv (file_name, x1, y1, x2, y2, ..., in px)" in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["faces"]
+    mark(faces)
+    assert command("gp-gan", *asked)[0] == 0
+    (faces / "metadata.csv").unlink()  # what is fitted needs no labels
+    assert command("gp-gan", "--fitted", tmp_path / "out" / "curator", out="again")[0] == 0
+    assert len(list((tmp_path / "again" / "release" / "images").iterdir())) == 12
+
+
+def test_damaged_landmarks_cost_the_charge_and_write_nothing(command, faces, tmp_path):
+    mark(faces)
+    table = faces / "landmarks.csv"
+    table.write_text(table.read_text().replace("7.png,", "7.png,x", 1))
+    code, _, err = command("gp-gan", "--keep", "mood", *TINY)
+    assert code == 2
+    assert "a landmark of 7.png is no number of px" in err
+    assert "the charge stands" in err
+    assert not (tmp_path / "out").exists()
+    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1
 
 
 def test_a_damaged_image_costs_the_charge_and_writes_nothing(command, faces, tmp_path):

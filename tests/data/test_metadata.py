@@ -7,6 +7,7 @@ from PIL import Image
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.data.metadata import read_landmarks
 from idpgan.errors import ConfigError, DataError
 from tests.data.layouts import declared, save
 
@@ -215,3 +216,26 @@ def test_the_column_label_is_the_default_where_classes_are_declared(tmp_path):
     write(tmp_path, header="file_name,mood,glasses,person")
     with pytest.raises(DataError, match=r"data\.label does not say which column"):
         load(declared(tmp_path, classes=("sad", "glad")))
+
+
+def test_landmarks_are_found_by_the_names_of_their_images(tmp_path):
+    (tmp_path / "landmarks.csv").write_text("x1,y1,file_name,x2,y2\n1,2,b.png,3,4.5\n5,6,a/a.png,7,-8\n")
+    paths = [tmp_path / "a" / "a.png", tmp_path / "b.png"]
+    assert read_landmarks(tmp_path, paths) == [[(5, 6), (7, -8)], [(1, 2), (3, 4.5)]]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("file_name,x1,y1\nb.png,1,2\n", "no row for a.png"),
+        ("file_name,x1,y1\na.png,1,nan\n", "a landmark of a.png is no number of px"),
+        ("file_name,x1,y1\na.png,1,\n", "a landmark of a.png is no number of px"),
+        ("file_name,x1,y2\na.png,1,2\n", "must have the columns file_name, x1, y1, x2, y2"),
+        ("file_name,x1,y1,person\na.png,1,2,3\n", "and no others"),
+        ("file_name\na.png\n", "must have the columns"),
+    ],
+)
+def test_a_table_of_landmarks_that_cannot_be_used_is_refused(tmp_path, table, said):
+    (tmp_path / "landmarks.csv").write_text(table)
+    with pytest.raises(DataError, match=said):
+        read_landmarks(tmp_path, [tmp_path / "a.png"])
