@@ -10,7 +10,8 @@ _MOMENTS, _FOURIER = (48, 24, 12), (500, 200, 50)  # many, some, few private ima
 
 
 _PHOTO_MOMENTS, _PHOTO_FOURIER, _PHOTO_BATCH = 24, 100, 128
-_WIDTH, _CANDIDATES, _TEACHER_SHARE = 16, 8, 0.5  # of photographs
+_WIDTH, _CANDIDATES = 16, 8  # of photographs
+_FEW_CANDIDATES, _TEMPERATURE = 4, 2.5  # of handwriting
 
 
 def suggest(facts: Facts) -> Sections:
@@ -18,12 +19,15 @@ def suggest(facts: Facts) -> Sections:
     return _of_handwriting(facts) if facts.handwriting else _of_photos(facts)
 
 
+def _taught(candidates: int) -> dict[str, Setting]:
+    return {
+        "teacher_share": Setting(0.5, "of the budget, for a classifier that chooses among candidates"),
+        "candidates": Setting(candidates, "images drawn for each one that it chooses"),
+    }
+
+
 def _of_photos(facts: Facts) -> Sections:
     classes = facts.num_classes
-    taught = {
-        "teacher_share": Setting(_TEACHER_SHARE, "of the budget, for a classifier that chooses among candidates"),
-        "candidates": Setting(_CANDIDATES, "images drawn for each one that it chooses"),
-    }
     return {
         "model": {
             "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
@@ -39,7 +43,7 @@ def _of_photos(facts: Facts) -> Sections:
             "augment": Setting(0.0, "photos are as they lie"),
             "metric": Setting("none"),
             "learning_rate": Setting(3e-4, "a higher one draws stripes"),
-            **(taught if classes > 1 else {}),
+            **(_taught(_CANDIDATES) if classes > 1 else {}),
         },
         "privacy": privacy(facts),
         "training": {
@@ -54,6 +58,8 @@ def _of_handwriting(facts: Facts) -> Sections:
     large, classes = height * width > 32 * 32, facts.num_classes
     numbers = channels * height * width  # of an image: what a step costs
     few = 0 if facts.per_class >= 5000 else 1 if facts.per_class >= 500 else 2
+    teaching = classes > 1 and not few
+    wide = {"temperature": Setting(_TEMPERATURE, "draws more widely than trained; the classifier keeps the classes")}
     return {
         "model": {
             "generator": Setting("warp", "codes, a small decoder, a random smooth warp"),
@@ -62,6 +68,7 @@ def _of_handwriting(facts: Facts) -> Sections:
             "codes": Setting(100 if large else 20, "kinds of images per class"),
             "warp": Setting(0.7, "1 is that of handwriting"),
             "width": Setting(16 if height * width <= 16 * 16 else 64),
+            **(wide if teaching else {}),
         },
         "method": {
             "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
@@ -74,6 +81,7 @@ def _of_handwriting(facts: Facts) -> Sections:
             "augment": Setting(0.67),
             "level": Setting(0.1, "brightness of the ground: 0 black, 1 white"),
             "learning_rate": Setting(2e-3),
+            **(_taught(_FEW_CANDIDATES) if teaching else {}),
         },
         "privacy": privacy(facts),
         "training": {
