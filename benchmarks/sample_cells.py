@@ -40,7 +40,6 @@ SHORT = ["training.steps=2000", "training.batch_size=64", "training.tick_steps=5
 FASTER = ["method.learning_rate=5e-4", "method.ema_decay=0.98", "method.critic_steps_per_generator_step=2"]
 SHORT_LAPLACE = [*SHORT, *FASTER]
 SHORT_GAN = [*SHORT[:1], *SHORT[2:], "model.width=32"]
-TEACHER = ["method.teacher_share=0.5", "method.candidates=2"]
 
 
 class Plan(NamedTuple):
@@ -58,7 +57,7 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-published": Plan("mnist-idp-gan-published", SHORT_LAPLACE, 4),
         "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 4),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 6, private=False),
-        "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [*TEACHER, "training.steps=4000"], 14),
+        "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [], 12),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 18),
         "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 22),
     },
