@@ -56,7 +56,7 @@ TRAINED: dict[str, dict[str, Any]] = {  # about five minutes of one core each; t
     "pprl-vgan": {"width": 24, "batch_size": 32, "steps": 1500, "learning_rate": 5e-4},
     "obfuscator": {"width": 24, "batch_size": 32, "steps": 1000},
     "censored": {"width": 24, "batch_size": 32, "steps": 1000},
-    "gp-gan": {"width": 12, "batch_size": 16, "steps": 1800, "learning_rate": 2e-3, "attribute": 0.5},
+    "gp-gan": {"width": 12, "batch_size": 16, "steps": 900, "learning_rate": 2e-3},
 }
 PUBLISHED = [(name, epsilon) for name in ("lap", "codebook") for epsilon in (1.0, 10.0)]
 GENERATED: dict[str, dict[str, Any]] = {

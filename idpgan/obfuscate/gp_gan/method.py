@@ -20,6 +20,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, softplus
+from torch.optim.lr_scheduler import LambdaLR
 
 from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.models.initialize import seeded_init
@@ -82,6 +83,7 @@ class Method(Obfuscator):
         judge = patch_discriminator(self.image_shape[0], config.width).to(images.device)
         own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         other = torch.optim.Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        falls = LambdaLR(own, lambda step: min(1.0, 2 - 2 * step / config.steps))  # in the second half, to 0
         self.training_parameters = num_trained(self, judge, classifier)
         draw = batches(len(images), config.batch_size, images.device)
         self.train()
@@ -104,6 +106,7 @@ class Method(Obfuscator):
                 + config.pixels * l1_loss(faces, real)
             ).backward()
             own.step()
+            falls.step()
             self.steps = step
             progress("fit gp-gan", step, config.steps)
 
