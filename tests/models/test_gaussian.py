@@ -37,7 +37,7 @@ def test_samples_have_the_moments_that_were_set():
         found = images[labels == row].flatten(1) @ basis
         assert torch.allclose(found.mean(0), mean[row], atol=0.02)
         assert torch.allclose(found.T.cov(), factor[row] @ factor[row].T, atol=0.01)
-    assert torch.equal(model.sample(3, seed=1), images[:3])
+    torch.testing.assert_close(model.sample(3, seed=1), images[:3])  # other batches may round otherwise
 
 
 def test_it_is_differentiable_and_clamped():
