@@ -57,8 +57,9 @@ class DataConfig(Section):
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
         classes: Names of the class folders of a "folder", or values of the column `label` of its metadata.csv, in the
             order of the labels; [] for unlabeled images. An image of another class stands as a null record.
-        keep_names: Whether classes that seem to be people (they share names with the people of the set, are as many, or
-            are the folders of a known face database) keep their names in a release, which calls them class-0, ... else.
+        keep_names: Whether classes that seem to be people (they share names with the people of the set, are as many,
+            are the folders of a known face database, or are names that their files repeat, as in LFW) keep their names
+            in a release, which calls them class-0, ... else.
         label: A column of metadata.csv, with its `classes`; or, without them, attributes (1 or 0) whose combinations
             are the classes, at most 6. Empty: the source's own classes, which in a metadata.csv are those of the column
             ``label``.

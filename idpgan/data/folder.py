@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import math
 import os
+import re
 import stat
 import struct
 import warnings
@@ -59,6 +60,9 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
 Shape = tuple[int, int, int]  # (C, H, W)
+_PERSON_FILE = re.compile(
+    r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$"
+)  # Ada_King/Ada_King_01.jpg
 UNWANTED = -1  # label of a file whose class is not on the list
 
 
@@ -81,7 +85,7 @@ def describe(config: DataConfig) -> Found | None:
         return Found(len(files.paths), None, shape, files.classes, rows.columns, tuple(people), rows.person_names)
     train, test, shape = _declared(config)
     root = _root(config)
-    names = _people_of_a_known_layout(root if test is None else root / "train")
+    names = _people_of_a_known_layout(root if test is None else root / "train") or _people_of_file_names(train)
     return Found(len(train.paths), None if test is None else len(test.paths), shape, train.classes, person_names=names)
 
 
@@ -93,6 +97,12 @@ def _people_of_a_known_layout(root: Path) -> tuple[str, ...]:
         return tuple(_class_names(root)) if face_folder.recognize(root) in face_folder.OF_PEOPLE else ()
     except DataError:  # no layout that is known
         return ()
+
+
+def _people_of_file_names(files: Files) -> tuple[str, ...]:
+    """Return the folders that are called like people and whose files repeat that, as LFW's do; see `_PERSON_FILE`."""
+    ours = {path.parent.name for path in files.paths if _PERSON_FILE.match(f"{path.parent.name}/{path.stem}")}
+    return tuple(sorted(ours))
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:

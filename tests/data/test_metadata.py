@@ -209,6 +209,19 @@ def test_the_class_folders_of_a_known_face_database_are_people(tmp_path):
     assert describe(declared(tmp_path / "other", classes=("s1x", "s2x"))).classes == ("s1x", "s2x")
 
 
+def test_class_folders_whose_files_repeat_a_name_are_people(tmp_path):
+    for place, names in {"lfw": ("Ada_King", "Mary_W_Shelley"), "things": ("red_fox", "Arctic")}.items():
+        for name in names:
+            for index in range(10):
+                save(tmp_path / place / name / f"{name}_{index:04}.png", Image.fromarray(pixels(index)))
+    for index in range(20):  # negative control: files that do not repeat it
+        save(tmp_path / "numbered" / "Ada_King" / f"{index}.png", Image.fromarray(pixels(index)))
+    classes = {"lfw": ("Ada_King", "Mary_W_Shelley"), "things": ("Arctic", "red_fox")}
+    assert describe(declared(tmp_path / "lfw", classes=classes["lfw"])).classes == ("class-0", "class-1")
+    assert describe(declared(tmp_path / "things", classes=classes["things"])).classes == classes["things"]
+    assert describe(declared(tmp_path / "numbered", classes=("Ada_King",))).classes == ("Ada_King",)
+
+
 def test_the_column_label_is_the_default_where_classes_are_declared(tmp_path):
     write(tmp_path, header="file_name,label,glasses,person")
     assert load(declared(tmp_path, classes=("sad", "glad"))).classes == ("sad", "glad")
