@@ -60,9 +60,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 
 CHUNK = 64  # images a task of a thread
 Decoder = Callable[[Path], np.ndarray]  # uint8 (C, H, W), or a `DataError`
 Shape = tuple[int, int, int]  # (C, H, W)
-_PERSON_FILE = re.compile(
-    r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$"
-)  # Ada_King/Ada_King_01.jpg
+_PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$")  # Ada_King/Ada_King_01.jpg
 UNWANTED = -1  # label of a file whose class is not on the list
 
 

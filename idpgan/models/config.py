@@ -44,7 +44,8 @@ class ModelConfig(Section):
             convolutions that refine what it draws) or "population" (members that a simulator draws, for the method
             evolution).
         codes: Codes per class of a "warp" generator; members per class of a "population".
-        warp: Strength of its warp: 1 is that of handwriting, 0 none; faces and things move less.
+        warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
+            none; faces and things move less.
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
             tints the public images of [data], "generator" is the released generator of ``data.public_generator``.
         origin: That generator; written by `idpgan train`, which reads its release.

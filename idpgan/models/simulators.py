@@ -158,6 +158,7 @@ class PhotoSimulator(Simulator):
 
     Args:
         num: Images that it holds; all black until they are put there.
+        strength: Of the motions: 1 is that of handwriting, 0 none.
 
     Attributes:
         photos: uint8 (num, C, H, W).
@@ -166,8 +167,9 @@ class PhotoSimulator(Simulator):
     numbers, choices = 1 + 6 + 2 * NODES**2 + 2, 1
     photos: Tensor
 
-    def __init__(self, image_shape: Sequence[int], num: int) -> None:
+    def __init__(self, image_shape: Sequence[int], num: int, strength: float = 1.0) -> None:
         super().__init__(image_shape)
+        self.strength = strength
         self.register_buffer("photos", torch.zeros(num, *self.image_shape, dtype=torch.uint8))
 
     def chosen(self, z: Tensor) -> Tensor:
@@ -181,7 +183,7 @@ class PhotoSimulator(Simulator):
     def forward(self, z: Tensor) -> Tensor:
         """See `Simulator`."""
         images = to_float(self.photos[self.chosen(z)])
-        moved = move(images, moves_of(uniform_of(z[:, 1:7]), z[:, 7:-2]))
+        moved = move(images, moves_of(uniform_of(z[:, 1:7]), z[:, 7:-2], self.strength))
         contrast, brightness = (deviation * z[:, at] for deviation, at in zip(_TINT, (-2, -1), strict=True))
         return (moved * contrast.exp()[:, None, None, None] + brightness[:, None, None, None]).clamp(-1, 1)
 
@@ -245,7 +247,7 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
         ConfigError: If it does not draw such images.
     """
     if model.simulator == "public":
-        return PhotoSimulator(image_shape, num_photos)
+        return PhotoSimulator(image_shape, num_photos, model.warp)
     return DRAWN[model.simulator](image_shape) if model.origin is None else _of_origin(model.origin, image_shape)
 
 

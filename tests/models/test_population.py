@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
-from idpgan.models.simulators import FaceSimulator, FontSimulator, PhotoSimulator, normal_of, uniform_of
+from idpgan.models.simulators import (
+    FaceSimulator,
+    FontSimulator,
+    PhotoSimulator,
+    build_simulator,
+    normal_of,
+    uniform_of,
+)
 
 
 def generator(simulator="fonts", variation=0.0, classes=2, codes=3, shape=(1, 16, 16)):
@@ -72,6 +79,18 @@ def test_a_photo_is_itself_without_variation_and_chosen_by_the_first_number():
     z[:, 0] = simulator.choosing(torch.arange(7))
     assert torch.equal(simulator.chosen(z), torch.arange(7))
     assert torch.allclose(simulator(z), simulator.photos / 127.5 - 1, atol=1e-4)
+
+
+def test_the_warp_of_the_model_is_the_strength_of_a_photos_motions():
+    photos = torch.randint(256, (6, 1, 16, 16), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    moved = {}
+    for warp in (0.0, 0.1, 1.0):
+        model = build_simulator(ModelConfig(generator="population", simulator="public", warp=warp), (1, 16, 16), 6)
+        model.photos.copy_(photos)
+        z = torch.randn(6, model.numbers, generator=torch.Generator().manual_seed(1))
+        z[:, 0], z[:, -2:] = model.choosing(torch.arange(6)), 0  # no tint
+        moved[warp] = (model(z) - (photos / 127.5 - 1)).abs().mean().item()
+    assert moved[0.0] < 1e-3 < moved[0.1] < moved[1.0]
 
 
 @pytest.mark.parametrize("simulator", ["fonts", "faces", "public"])
