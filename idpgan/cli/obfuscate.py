@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.errors import InputError
+from idpgan.cli.output import AsJson, FolderAndOptions, FolderLedgerFile, Quiet, print_json, split_folder
 from idpgan.progress import shown
 
 
 def obfuscate(
-    arguments: Annotated[list[str], typer.Argument(metavar="DIR [option=value ...]", show_default=False)],
+    arguments: FolderAndOptions,
     method: Annotated[str, typer.Option(help="Obfuscator, see `idpgan methods`.")],
     out: Annotated[Path, typer.Option(help="Output folder: absent or empty.")],
     keep: Annotated[
@@ -23,9 +22,7 @@ def obfuscate(
     fitted: Annotated[
         Path | None, typer.Option(metavar="DIR", help="curator/ of an earlier call: take its weights or key.")
     ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
-    ] = None,
+    ledger: FolderLedgerFile = None,
     color: Annotated[bool, typer.Option("--color", help="Color images.")] = False,
     accept_unsound: Annotated[
         bool, typer.Option("--accept-unsound", help="Needed: no obfuscator proves anything.")
@@ -40,18 +37,13 @@ def obfuscate(
 
     Example: idpgan obfuscate faces --method blur sigma=3 --out blurred --accept-unsound
     """
-    folders = [text for text in arguments if "=" not in text or Path(text).is_dir()]
-    if len(folders) != 1:
-        raise InputError(
-            f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
-        )
+    folder, options = split_folder(arguments)
 
-    from idpgan.config import apply_overrides
     from idpgan.jobs.obfuscate import Order
     from idpgan.jobs.obfuscate import obfuscate as run
 
     order = Order(
-        folder=Path(folders[0]),
+        folder=folder,
         method=method,
         out=out,
         keep=keep,
@@ -61,7 +53,7 @@ def obfuscate(
         color=color,
         accept_unsound=accept_unsound,
         device=device,
-        options=apply_overrides({}, [text for text in arguments if text not in folders]),
+        options=options,
     )
     with shown(quiet or as_json) as progress:
         done = run(order, progress)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json, processes
-from idpgan.errors import InputError
+from idpgan.cli.output import AsJson, FolderAndOptions, FolderLedgerFile, Quiet, print_json, processes, split_folder
 from idpgan.progress import shown
 from idpgan.ranks import refuse_several
 
@@ -17,15 +16,13 @@ if TYPE_CHECKING:
 
 
 def publish(
-    arguments: Annotated[list[str], typer.Argument(metavar="DIR [option=value ...]", show_default=False)],
+    arguments: FolderAndOptions,
     method: Annotated[str, typer.Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")],
     epsilon: Annotated[float, typer.Option(help="Of this publication, per unit.")],
     unit: Annotated[str, typer.Option(help="What is protected: pixel, column or image.")],
     out: Annotated[Path, typer.Option(help="Output folder: absent or empty.")],
     delta: Annotated[float, typer.Option(help="Below 1/N; 0 is pure.")] = 0.0,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
-    ] = None,
+    ledger: FolderLedgerFile = None,
     color: Annotated[bool, typer.Option("--color", help="Color images; their channels share the budget.")] = False,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Give names of files and folders away.")] = False,
     accept_unsound: Annotated[
@@ -45,18 +42,13 @@ def publish(
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """
-    folders = [text for text in arguments if "=" not in text or Path(text).is_dir()]
-    if len(folders) != 1:
-        raise InputError(
-            f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
-        )
+    folder, options = split_folder(arguments)
 
-    from idpgan.config import apply_overrides
     from idpgan.jobs.publish import Order, follow, quote
     from idpgan.jobs.publish import publish as run
 
     order = Order(
-        folder=Path(folders[0]),
+        folder=folder,
         method=method,
         epsilon=epsilon,
         unit=unit,
@@ -66,7 +58,7 @@ def publish(
         color=color,
         keep_names=keep_names,
         accept_unsound=accept_unsound,
-        options=apply_overrides({}, [text for text in arguments if text not in folders]),
+        options=options,
         device=device,
     )
     if dry_run:

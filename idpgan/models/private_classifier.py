@@ -174,104 +174,94 @@ class _CnnOptions(Section):
     width: int = Field(ge=1, le=1024)
 
 
-class GroupNormCnn(PrivateClassifier):
-    """Two convolutions with group normalization and tanh, and a linear layer on 4 x 4 positions: few weights.
-
-    Papernot et al. (2021), "Tempered sigmoid activations for deep learning with differential privacy": bounded
-    activations keep gradients within the clip norm.
+class _Cnn(PrivateClassifier):
+    """A convolutional body and a linear head, whose size one number says.
 
     Args:
         image_shape: (C, H, W).
         classes: Names.
         width: Feature maps of the first convolution; the second has twice as many.
         seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    """
+
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes)
+        self.width = width
+        with seeded_init(seed):
+            self.body, self.head = self._layers(len(classes))
+
+    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+        """Return body and head."""
+        raise NotImplementedError
+
+    def options(self) -> dict[str, Any]:
+        """See `PrivateClassifier`."""
+        return {"width": self.width}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
+        """See `PrivateClassifier`."""
+        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+class GroupNormCnn(_Cnn):
+    """Two convolutions with group normalization and tanh, and a linear layer on 4 x 4 positions: few weights.
+
+    Papernot et al. (2021), "Tempered sigmoid activations for deep learning with differential privacy": bounded
+    activations keep gradients within the clip norm. All logits are 0 before training. Arguments: see `_Cnn`.
     """
 
     network = "cnn"
 
-    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
-        super().__init__(image_shape, classes)
+    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
         channels, height, image_width = self.image_shape
-        stride = 1
+        width, stride = self.width, 1
         while max(height, image_width) > _BODY_PX * stride:
             stride *= 2
-        with seeded_init(seed):
-            self.body = nn.Sequential(
-                nn.Conv2d(channels, width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
-                group_norm(width),
-                nn.Tanh(),
-                nn.Conv2d(width, 2 * width, 3, 2, padding=1),
-                group_norm(2 * width),
-                nn.Tanh(),
-                nn.AdaptiveAvgPool2d(4),
-                nn.Flatten(),
-            )
-            self.head = nn.Linear(2 * width * 16, len(classes))
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.width = width
-
-    def options(self) -> dict[str, Any]:
-        """See `PrivateClassifier`."""
-        return {"width": self.width}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """See `PrivateClassifier`."""
-        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        logits: Tensor = self.head(self.body(images))
-        return logits
+        body = nn.Sequential(
+            nn.Conv2d(channels, width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
+            group_norm(width),
+            nn.Tanh(),
+            nn.Conv2d(width, 2 * width, 3, 2, padding=1),
+            group_norm(2 * width),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+        )
+        head = nn.Linear(2 * width * 16, num_classes)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        return body, head
 
 
-class ReluCnn(PrivateClassifier):
+class ReluCnn(_Cnn):
     """Two strided convolutions and two linear layers with ReLU: the small MNIST network of Wong, Rice, Kolter 2020.
 
     "Fast is better than free: revisiting adversarial training", with 16 and 32 maps and 100 hidden numbers at width 16.
-    Larger images are averaged to 7 x 7 positions before the linear layers.
-
-    Args:
-        image_shape: (C, H, W).
-        classes: Names.
-        width: Feature maps of the first convolution; the second has twice as many.
-        seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
+    Larger images are averaged to 7 x 7 positions before the linear layers. Arguments: see `_Cnn`.
     """
 
     network = "relu-cnn"
 
-    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
-        super().__init__(image_shape, classes)
+    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
         channels, height, image_width = self.image_shape
-        rows, columns = min(7, height // 4), min(7, image_width // 4)
-        with seeded_init(seed):
-            self.body = nn.Sequential(
-                nn.Conv2d(channels, width, 4, 2, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(width, 2 * width, 4, 2, padding=1),
-                nn.ReLU(),
-                nn.AdaptiveAvgPool2d((rows, columns)),
-                nn.Flatten(),
-                nn.Linear(2 * width * rows * columns, 100),
-                nn.ReLU(),
-            )
-            self.head = nn.Linear(100, len(classes))
-        self.width = width
-
-    def options(self) -> dict[str, Any]:
-        """See `PrivateClassifier`."""
-        return {"width": self.width}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """See `PrivateClassifier`."""
-        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        logits: Tensor = self.head(self.body(images))
-        return logits
+        width, rows, columns = self.width, min(7, height // 4), min(7, image_width // 4)
+        body = nn.Sequential(
+            nn.Conv2d(channels, width, 4, 2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 4, 2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d((rows, columns)),
+            nn.Flatten(),
+            nn.Linear(2 * width * rows * columns, 100),
+            nn.ReLU(),
+        )
+        return body, nn.Linear(100, num_classes)
 
 
 def nullify(images: Tensor, coins: Tensor, rate: float) -> Tensor:

@@ -8,10 +8,6 @@ from typing import Any, Self
 
 import pydantic
 
-from idpgan.config import Section, build
-from idpgan.data.labels import LONGEST_CLASS_NAME
-from idpgan.errors import InputError
-from idpgan.files import printable
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Budget
@@ -19,35 +15,26 @@ from idpgan.privacy.noise import Source
 from idpgan.publish import publisher
 from idpgan.publish.plan import Plan
 from idpgan.publish.registry import METHODS
+from idpgan.release.settings import ImagesSettings
 
 
-class Publication(Section):
-    """The settings of a release of images; see `idpgan.release.settings.Settings`.
+class Publication(ImagesSettings):
+    """The settings of a release of published images; ``method`` is a name in `METHODS`.
 
     Attributes:
-        data: Name of the data, for the card.
-        method: Name in `METHODS`.
         epsilon: What was asked for, or what the method claims.
         delta: Of the guarantee.
         unit: What one neighbor changes.
-        num: N, the number of images: public.
         shape: (m, n) of each image; (3, m, n) for color.
         options: Of the method, all of them.
     """
 
-    data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
-    method: str
     epsilon: float = pydantic.Field(gt=0)
     delta: float = pydantic.Field(ge=0, lt=1)
     unit: str
-    num: int = pydantic.Field(ge=1)
-    shape: list[int] = pydantic.Field(min_length=2, max_length=3)
-    options: dict[str, Any]
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        if not printable(self.data):
-            raise ValueError(f"data = {self.data!a} must be one printable line.")
         info = METHODS.get(self.method)
         if info is None or self.unit not in info.units:
             raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is no publisher.")
@@ -59,43 +46,6 @@ class Publication(Section):
         if publisher.checked_options(self.method, self.options).model_dump(mode="json") != self.options:
             raise ValueError(f"options = {self.options!a} are not all options of '{self.method}'.")
         return self
-
-    @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
-        """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
-        said = build(cls, table, "config.json")
-        for problem in said.problems(described):  # before a plan is made for a shape that nothing here has
-            raise InputError(problem)
-        return said
-
-    @property
-    def num_private(self) -> int:
-        """See `Settings`."""
-        return self.num
-
-    @property
-    def num_public(self) -> int:
-        """No image is public."""
-        return 0
-
-    @property
-    def num_classes(self) -> int:
-        """Images have no labels."""
-        return 0
-
-    @property
-    def num_pixels(self) -> int:
-        """See `Settings`."""
-        return math.prod(self.shape)
-
-    @property
-    def plans_exactly(self) -> bool:
-        """The events are those of the plan."""
-        return True
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Settings`."""
-        return self.model_dump(mode="json")
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """See `Settings`."""

@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
+import pydantic
+
+from idpgan.config import Section, build
 from idpgan.data.config import WHERE_FILES_LIE
+from idpgan.data.labels import LONGEST_CLASS_NAME
 from idpgan.data.load import DataShape
 from idpgan.data.public import count_public
+from idpgan.errors import InputError
+from idpgan.files import printable
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -159,3 +165,68 @@ class RunSettings:
         if config.data.num_images is not None and taken > config.data.num_images:
             problems.append(f"{taken:,} images are of the run, but data.num_images = {config.data.num_images:,}.")
         return problems
+
+
+class ImagesSettings(Section):
+    """What `Settings` of a release have in common that holds one image for each private one.
+
+    Attributes:
+        data: Name of the data, for the card.
+        method: Name of the method.
+        num: N, the number of images: public.
+        shape: Of each image.
+        options: Of the method.
+    """
+
+    data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
+    method: str
+    num: int = pydantic.Field(ge=1)
+    shape: list[int] = pydantic.Field(min_length=2, max_length=3)
+    options: dict[str, Any]
+
+    @pydantic.model_validator(mode="after")
+    def _check_data(self) -> Self:
+        if not printable(self.data):
+            raise ValueError(f"data = {self.data!a} must be one printable line.")
+        return self
+
+    @classmethod
+    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
+        """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
+        said = build(cls, table, "config.json")
+        for problem in said.problems(described):  # before a plan is made for a shape that nothing here has
+            raise InputError(problem)
+        return said
+
+    @property
+    def num_private(self) -> int:
+        """See `Settings`."""
+        return self.num
+
+    @property
+    def num_public(self) -> int:
+        """No image is public."""
+        return 0
+
+    @property
+    def num_classes(self) -> int:
+        """Images have no labels."""
+        return 0
+
+    @property
+    def num_pixels(self) -> int:
+        """See `Settings`."""
+        return math.prod(self.shape)
+
+    @property
+    def plans_exactly(self) -> bool:
+        """The events are those of the plan."""
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Settings`."""
+        return self.model_dump(mode="json")
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """See `Settings`."""
+        raise NotImplementedError
