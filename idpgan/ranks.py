@@ -263,10 +263,19 @@ def launched(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int
     """Return rank, number of processes and rank on this machine, as `torchrun` sets them; (0, 1, 0) without it.
 
     Raises:
-        InputError: If its variables do not fit together.
+        InputError: If its variables do not fit together, or another launcher's (all but LOCAL_RANK) name several
+            processes: each would take itself for the only one.
     """
-    if any(name not in environment for name in (*_NUMBERS, "MASTER_ADDR", "MASTER_PORT")):
+    if any(name not in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return 0, 1, 0
+    if "LOCAL_RANK" not in environment:
+        if environment["WORLD_SIZE"] == "1":
+            return 0, 1, 0
+        raise InputError(
+            f"RANK = {environment['RANK']} of WORLD_SIZE = {environment['WORLD_SIZE']} without LOCAL_RANK: this "
+            "process cannot tell which device is its own. Start the processes with torchrun, or unset RANK and "
+            "WORLD_SIZE for one process."
+        )
     given = [environment[name] for name in _NUMBERS]
     rank, size, local_rank = (int(text) if text.isdecimal() else -1 for text in given)
     if not (0 <= rank < size and 0 <= local_rank <= rank):

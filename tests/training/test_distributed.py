@@ -196,6 +196,13 @@ def test_torchrun_is_seen_by_its_variables():
         launched(TORCHRUN | {"RANK": "2"})
 
 
+def test_another_launcher_is_refused_and_does_not_make_every_process_the_only_one():
+    foreign = {name: value for name, value in TORCHRUN.items() if name != "LOCAL_RANK"}
+    with pytest.raises(InputError, match="RANK = 1 of WORLD_SIZE = 2 without LOCAL_RANK"):
+        launched(foreign)
+    assert launched(foreign | {"RANK": "0", "WORLD_SIZE": "1"}) == (0, 1, 0)
+
+
 def test_other_commands_are_refused_once(monkeypatch):
     refuse_several("evaluate")
     for name, value in TORCHRUN.items():
