@@ -202,7 +202,7 @@ def values_of(runs: Sequence[dict[str, Any]]) -> dict[str, list[list[float]]]:
         if "inception" in run:
             found.setdefault("inception", []).append([run["inception"]["mean"]])
         for kind, prefix in (("fidelity", ""), ("fidelity_ceiling", "ceiling ")):
-            for name in ("fid", "kid") if kind in run else ():
+            for name in ("fid", "kid", "precision", "recall") if kind in run else ():
                 found.setdefault(prefix + name, []).append([run[kind][name]])
     return found
 

@@ -2,8 +2,9 @@
 
 Between ``<!-- measured:NAME -->`` and ``<!-- /measured -->`` stands what ``benchmarks/results/tables.toml`` says under
 [NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), a ``text``, or a
-table, in which ``{ROW:FACT}`` is filled from
-``benchmarks/results/ROW.json``. A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
+table, in which ``{ROW:FACT}`` is filled from ``benchmarks/results/ROW.json``, or from the figures' cells where ROW is
+"DATA METHOD EPSILON" (one point) or "DATA METHOD" (all points in the order of epsilon; facts that end in "by epsilon").
+A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
 A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
 see `FACTS`.
 
@@ -22,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from measured import RESULTS, ROOT, commits, make_result, read_results, write_result
-from sample_figures import read_table
+from measured import RESULTS, ROOT, commits, make_result, read_results, summary, write_result
+from sample_figures import read_cells, read_table
 from three_numbers import AUDITS
 from three_numbers import lines as audit_lines
 
@@ -31,7 +32,7 @@ from idpgan.files import write_text_atomic
 
 MISSING = "not measured"
 BLOCK = re.compile(r"(<!-- measured:([\w.-]+) -->)(.*?)(<!-- /measured -->)", re.DOTALL)
-FIELD = re.compile(r"\{([\w.-]+):([\w. -]+)\}")
+FIELD = re.compile(r"\{([\w. -]+):([\w. -]+)\}")
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
 
 def rendered(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield every page with measured blocks, and how it should read."""
-    results, tables = read_results(), read_tables()
+    results, tables = read_results() | read_figures(), read_tables()
     for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
         text = path.read_text(encoding="utf-8")
         if BLOCK.search(text):
@@ -65,6 +66,23 @@ def rendered(root: Path) -> Iterator[tuple[Path, str]]:
 def read_tables(path: Path = RESULTS / "tables.toml") -> dict[str, Any]:
     """Return what the blocks say, by name."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def read_figures() -> dict[str, dict[str, Any]]:
+    """Return the points of all committed figures, and the series that they make over epsilon."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((RESULTS / "figures").glob("*.json")):
+        wanted, rows = read_cells(path.stem)
+        for method, epsilon in sorted(
+            {(cell.method, cell.epsilon) for cell in wanted}, key=lambda point: point[1] or 0
+        ):
+            runs = [row for row in rows if (row["method"], row["epsilon"]) == (method, epsilon)]
+            series = f"{path.stem} {method}"
+            if runs:
+                found[series if epsilon is None else f"{series} {epsilon:g}"] = {"runs": runs, "summary": summary(runs)}
+            if epsilon is not None:
+                found.setdefault(series, {"points": []})["points"].append(summary(runs))
+    return found
 
 
 def fill(text: str, tables: dict[str, Any], results: dict[str, Any]) -> str:
@@ -142,6 +160,16 @@ def number(score: str, digits: int) -> Callable[[dict[str, Any]], str]:
     return fact
 
 
+def by_epsilon(score: str, unit: float, digits: int) -> Callable[[dict[str, Any]], str]:
+    """Return the fact that lists the means of a score in the order of epsilon; their spreads stand in the table."""
+
+    def fact(row: dict[str, Any]) -> str:
+        points = [point.get(score) for point in row["points"]]
+        return ", ".join(MISSING if point is None else f"{unit * point['mean']:.{digits}f}" for point in points)
+
+    return fact
+
+
 def each(row: dict[str, Any]) -> str:
     """Return the accuracy of every run."""
     found = [value for name, value in row["summary"].items() if name.startswith("accuracy ")]
@@ -190,6 +218,10 @@ FACTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "fid": number("fid", 2),
     "kid": number("kid", 3),
     "ceiling fid": number("ceiling fid", 2),
+    "inception by epsilon": by_epsilon("inception", 1, 2),
+    "accuracy by epsilon": by_epsilon("accuracy cnn", 100, 1),
+    "fid by epsilon": by_epsilon("fid", 1, 1),
+    "recall by epsilon": by_epsilon("recall", 100, 0),
     "epsilon": epsilon("claimed"),
     "proven": epsilon("proven"),
     "runs": lambda row: str(len(row["runs"])),

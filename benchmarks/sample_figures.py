@@ -103,10 +103,15 @@ def write_results(data: str, wanted: list[Cell], rows: list[dict[str, Any]]) -> 
     write_text_atomic(RESULTS / "figures" / f"{data}.json", json.dumps(document, indent=1) + "\n")
 
 
+def read_cells(data: str) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """Return the cells that were wanted and the results of those that were committed."""
+    document = json.loads((RESULTS / "figures" / f"{data}.json").read_text(encoding="utf-8"))
+    return [Cell(*cell) for cell in document["wanted"]], document["cells"]
+
+
 def read_table(data: str) -> list[str]:
     """Return the lines of the table of committed cells."""
-    document = json.loads((RESULTS / "figures" / f"{data}.json").read_text(encoding="utf-8"))
-    return table([Cell(*cell) for cell in document["wanted"]], document["cells"])
+    return table(*read_cells(data))
 
 
 def table(wanted: list[Cell], rows: list[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import shutil
 import measured
 import pytest
 import readme_tables
+import sample_figures
 
 ROOT = measured.ROOT
 RESULTS = measured.read_results()
@@ -61,6 +62,22 @@ def test_a_page_follows_its_result():
         readme_tables.fill(page, {}, {})
     with pytest.raises(SystemExit, match="unknown fact"):
         readme_tables.cell("{here:beauty}", {"here": result})
+
+
+def test_a_page_follows_the_cells_of_a_figure(tmp_path, monkeypatch):
+    cells = [
+        {"method": "gaussian", "epsilon": epsilon, "seed": seed, "inception": {"mean": mean}}
+        for epsilon, seed, mean in ((11.0, 0, 8.0), (1.0, 0, 6.0), (1.0, 1, 7.0))
+    ]
+    wanted = [["mnist", "gaussian", epsilon, 0] for epsilon in (11.0, 0.3, 1.0)] + [["mnist", "wgan-gp", None, 0]]
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "mnist.json").write_text(json.dumps({"wanted": wanted, "cells": cells}))
+    for module in (readme_tables, sample_figures):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    figures = readme_tables.read_figures()
+    assert readme_tables.cell("{mnist gaussian:inception by epsilon}", figures) == "not measured, 6.50, 8.00"
+    assert readme_tables.cell("{mnist gaussian 1:inception}, {mnist gaussian 11:runs}", figures) == "6.50 +- 0.71, 1"
+    assert readme_tables.cell("{mnist wgan-gp:inception}", figures) == "not measured"
 
 
 @pytest.fixture
