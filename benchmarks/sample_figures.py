@@ -14,7 +14,8 @@ training images (inception score, FID on its features) and --classifiers trained
 on --samples images. Everything printed is computed with private images: for the curator.
 
 Cells are kept in --out and read back; --budget-minutes says how long to go on making new ones, the first seed and the
-fast methods first (0 draws what is there), --most-cells how many. --commit keeps it in benchmarks/results/figures/.
+fast methods first (0 draws what is there), --most-cells how many. --commit keeps it in benchmarks/results/figures/,
+beside what stands there.
 
 python benchmarks/paper_figures.py --figure 2 --data-root DIR --out runs/figures --budget-minutes 120
 python benchmarks/paper_figures.py --figure 3 --data-root FACES --out runs/figures --budget-minutes 0
@@ -32,7 +33,21 @@ from typing import Any
 
 import torch
 from measured import RESULTS, summary
-from sample_cells import BUSY, EPSILONS, PLANS, REAL, SLOW, Cell, cells, failed, kept, make, minutes_left, names
+from sample_cells import (
+    BUSY,
+    EPSILONS,
+    PLANS,
+    REAL,
+    SLOW,
+    Cell,
+    cell_config,
+    cells,
+    failed,
+    kept,
+    make,
+    minutes_left,
+    names,
+)
 
 from idpgan.files import write_bytes_atomic, write_text_atomic
 
@@ -79,7 +94,7 @@ def main() -> None:
         write_bytes_atomic(arguments.out / f"{stem}.png", draw(wanted, found, arguments))
         print(f"{arguments.out / stem}.png: {len(found)} of {len(wanted)} cells")
     if arguments.commit:
-        write_results(arguments.data, wanted, list(found.values()))
+        write_results(wanted, found, arguments)
 
 
 def make_missing(wanted: list[Cell], arguments: argparse.Namespace) -> None:
@@ -96,11 +111,40 @@ def make_missing(wanted: list[Cell], arguments: argparse.Namespace) -> None:
         print(f"{' '.join(map(str, cell))}: {came}", flush=True)
 
 
-def write_results(data: str, wanted: list[Cell], rows: list[dict[str, Any]]) -> None:
-    """Keep the numbers of all cells, for the tables of docs/."""
-    (RESULTS / "figures").mkdir(parents=True, exist_ok=True)
-    document = {"format": "idpgan figure cells 1", "wanted": [list(cell) for cell in wanted], "cells": rows}
-    write_text_atomic(RESULTS / "figures" / f"{data}.json", json.dumps(document, indent=1) + "\n")
+def write_results(wanted: list[Cell], found: dict[Cell, dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """Keep the numbers of all cells for the tables of docs/, beside those committed before that are still the same's.
+
+    So a call with other seeds or methods, or without the old cells in --out, loses nothing; a cell of another config,
+    or judged otherwise, goes.
+    """
+    asked, rows = list(wanted), dict(found)
+    path = RESULTS / "figures" / f"{arguments.data}.json"
+    for cell, row in committed(arguments.data) if path.exists() else ():
+        asked.append(cell)
+        if row is not None and cell not in rows and unchanged(cell, row, arguments):
+            rows[cell] = row
+    asked = sorted({*asked}, key=lambda cell: (cell.seed, cell.minutes, cell.method, cell.epsilon or 0))
+    there = [rows[cell] for cell in asked if cell in rows]
+    document = {"format": "idpgan figure cells 1", "wanted": [list(cell) for cell in asked], "cells": there}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(path, json.dumps(document, indent=1) + "\n")
+
+
+def committed(data: str) -> list[tuple[Cell, dict[str, Any] | None]]:
+    """Return the cells that were wanted and what of them was committed."""
+    wanted, rows = read_cells(data)
+    by_cell = {Cell(*(row[name] for name in Cell._fields)): row for row in rows}
+    return [(cell, by_cell.get(cell)) for cell in wanted]
+
+
+def unchanged(cell: Cell, row: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    """Return whether a committed result is of the config and the judges of today."""
+    if (row["classifiers"], row["judges"]) != (arguments.classifiers, arguments.judges):
+        return False
+    if cell.method == REAL:  # of few real images all
+        return bool(row["num_images"] <= arguments.samples)
+    identity = cell_config(cell, arguments).identity()
+    return (row["num_images"], row["config_sha256"]) == (arguments.samples, identity)
 
 
 def read_cells(data: str) -> tuple[list[Cell], list[dict[str, Any]]]:

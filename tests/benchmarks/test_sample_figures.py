@@ -116,5 +116,31 @@ def test_no_picture_shows_real_faces_or_unprotected_ones():
 def test_committed_cells_are_a_table_of_the_docs(tmp_path, monkeypatch):
     monkeypatch.setattr(sample_figures, "RESULTS", tmp_path)
     cell = Cell("digits", "gaussian", 1.0, 0)
-    sample_figures.write_results("digits", [cell], [])
+    sample_figures.write_results([cell], {}, options(tmp_path, data="digits"))
     assert sample_figures.MISSING in readme_tables.body({"figure": "digits"}, {})
+
+
+def test_what_was_committed_stays_while_it_is_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_figures, "RESULTS", tmp_path)
+    arguments = options(tmp_path, data="digits")
+    first, second = Cell("digits", "gaussian", 1.0, 0), Cell("digits", "gaussian", 11.0, 0)
+
+    def row(cell):
+        identity = sample_cells.cell_config(cell, arguments).identity()
+        judged = {"num_images": 100, "classifiers": ["logistic"], "judges": 1}
+        return cell._asdict() | judged | {"config_sha256": identity}
+
+    def written():
+        return [(cell, row is not None) for cell, row in sample_figures.committed("digits")]
+
+    sample_figures.write_results([first], {first: row(first)}, arguments)
+    sample_figures.write_results([second], {second: row(second)}, arguments)
+    assert written() == [(first, True), (second, True)]
+    sample_figures.write_results([second], {second: row(second) | {"new": 1}}, arguments)
+    assert sample_figures.committed("digits")[1][1]["new"] == 1
+    sample_figures.write_results([second], {second: row(second) | {"config_sha256": "of before"}}, arguments)
+    sample_figures.write_results([first], {}, arguments)
+    assert written() == [(first, True), (second, False)]
+    arguments.judges = 3
+    sample_figures.write_results([second], {}, arguments)
+    assert written() == [(first, False), (second, False)]
