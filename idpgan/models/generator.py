@@ -42,7 +42,8 @@ class Generator(nn.Module):
         candidates: Images that are drawn for each one that `sample` returns: that which the teacher finds most like the
             class asked for. 1 without a teacher.
         privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
-            release by `idpgan.load_generator`; else None.
+            release by `idpgan.load_generator`; else None. It speaks of the weights as they were loaded: set it to None
+            before they are trained on other private images.
         choosing: Places of the latent numbers that choose among a few things, such as members: a little more or less
             of one makes another image.
 

@@ -38,7 +38,8 @@ class PrivateClassifier(nn.Module):
     Attributes:
         network: Name of the kind.
         privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
-            release; else None.
+            release; else None. It speaks of the weights as they were loaded: set it to None before they are trained on
+            other private images.
 
     Raises:
         InputError: If no such network is built.
