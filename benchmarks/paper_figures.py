@@ -37,7 +37,7 @@ import torch
 from sweep import finish
 
 from idpgan import synthesis
-from idpgan.config import load_table
+from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
 from idpgan.jobs.attack import Options, attack_run, write_attack
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--num-images", type=int, help="faces drawn, all parts together; default: 100,000")
     parser.add_argument("--steps", type=int, help="critic steps; default: those of each method's config")
     parser.add_argument("--width", type=int, help="feature maps of the DCGANs (all but aggregate and dp-gan)")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every cell")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--attacks", nargs="+", default=["all"])
     parser.add_argument("--most", type=int, default=5_000, help="members judged at most")
@@ -137,6 +138,7 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     table["training"] |= {"seed": arguments.seed, "device": arguments.device}
     if arguments.steps is not None:
         table["training"] |= {"steps": arguments.steps, "tick_steps": max(1, arguments.steps // 4)}
+    table = apply_overrides(table, arguments.set)
     if arguments.width is not None and table.setdefault("model", {}).get("generator", "dcgan") == "dcgan":
         table["model"]["width"] = arguments.width
     table["data"]["holdout_share"] = holdout_share(table, cell.size)
