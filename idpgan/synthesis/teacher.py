@@ -35,6 +35,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.aggregate.cells import shares as shares_of
 
@@ -100,6 +101,11 @@ def teacher_events(share: float, sums: CellSums, other: float = 0.0) -> tuple[Ev
     """Return what is charged for the teacher beside the sums; nothing for no share."""
     teaching = teaching_beside(share, sums, other)
     return () if teaching is None else (teaching.event,)
+
+
+def teacher_reason(share: float) -> str:
+    """Return what a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
+    return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
 
 
 def check_teacher_terms(share: float, law: Law, relation: Relation) -> None:

@@ -313,26 +313,37 @@ def test_exported_images_have_a_card_without_commands_that_do_not_apply(release,
 # What floating point leaves out --------------------------------------------------------------------------------
 
 
-def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(unreleased):
+@pytest.mark.parametrize(
+    ("name", "teacher", "continuous"),
+    [
+        ("dp-gan", None, True),
+        ("idp-gan-published", None, True),
+        ("idp-gan-local", None, False),
+        ("aggregate", 0.0, False),
+        ("aggregate", 0.5, True),
+        ("gaussian", 0.0, False),
+        ("gaussian", 0.5, True),
+    ],
+)
+def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(unreleased, name, teacher, continuous):
     from idpgan import synthesis
     from idpgan.config import load_table
     from idpgan.privacy.ledger import Ledger
 
     shape = unreleased[1][1].shape
-    for name, continuous in (("dp-gan", True), ("idp-gan-published", True), ("idp-gan-local", False)):
-        path = Path(__file__).parents[2] / "configs" / f"digits-{name}.toml"
-        table = load_table(path)
-        table["privacy"] |= {"noise_multiplier": 1.0} if name == "dp-gan" else {}
-        if isinstance(config := synthesis.build_config(table, name), PublishedConfig):
-            config = config.model_copy(update={"model": config.model.model_copy(update={"conditional": False})})
-        ledger = Ledger(*config.ledger_terms()[:2])
-        events = config.planned_events(shape)
-        for event in events:
-            ledger.charge(event.single if name == "dp-gan" else event)
-        report = config.report(shape, ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
-        assert report.private
-        assert (FLOATING_POINT in report.reason) == continuous
-        assert not config.report(shape, ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
+    table = load_table(Path(__file__).parents[2] / "configs" / f"digits-{name}.toml")
+    table["privacy"] |= {"noise_multiplier": 1.0} if name == "dp-gan" else {}
+    if teacher is not None:
+        table["method"]["teacher_share"] = teacher
+    if isinstance(config := synthesis.build_config(table, name), PublishedConfig):
+        config = config.model_copy(update={"model": config.model.model_copy(update={"conditional": False})})
+    ledger = Ledger(*config.ledger_terms()[:2])
+    for event in config.planned_events(shape):
+        ledger.charge(event.single if name == "dp-gan" else event)
+    report = config.report(shape, ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
+    assert report.private
+    assert (FLOATING_POINT in report.reason) == continuous
+    assert not config.report(shape, ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
 
 
 @pytest.mark.parametrize("moment", [1, 2])

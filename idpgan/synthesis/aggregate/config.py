@@ -25,7 +25,13 @@ from idpgan.synthesis.aggregate.evolved import (
     voting_of,
 )
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
-from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
+from idpgan.synthesis.teacher import (
+    beside_sums,
+    check_teacher_classes,
+    check_teacher_terms,
+    teacher_events,
+    teacher_reason,
+)
 from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
@@ -152,7 +158,7 @@ class Config(RunConfig):
             privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
         )
         assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
-        taught = f", and a classifier on {method.teacher_share:g} of the budget" if method.teacher_share else ""
+        taught = teacher_reason(method.teacher_share)
         chosen = f", and votes for images on {method.evolution_share:g} of it" if method.evolution_share else ""
         part = self.evolution_part()
         if shape.sizes.public:

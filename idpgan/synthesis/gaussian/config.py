@@ -19,7 +19,13 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.config import signal_of_sums
 from idpgan.synthesis.gaussian.moments import CLIP, CONTRAST, COUNT_SHARE, count_moments
-from idpgan.synthesis.teacher import beside_sums, check_teacher_classes, check_teacher_terms, teacher_events
+from idpgan.synthesis.teacher import (
+    beside_sums,
+    check_teacher_classes,
+    check_teacher_terms,
+    teacher_events,
+    teacher_reason,
+)
 from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.signal import Signal
@@ -106,8 +112,7 @@ class Config(RunConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy, share = self.privacy, self.method.teacher_share
-        taught = f", and a classifier on {share:g} of the budget" if share else ""
+        privacy, taught = self.privacy, teacher_reason(self.method.teacher_share)
         assumptions = ["the vector of an image: its functions, center, scale and clip, fixed before any private image"]
         if shape.sizes.public:
             assumptions.append("center and scale, learned from public images")
