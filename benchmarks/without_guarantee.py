@@ -137,9 +137,7 @@ def details(arguments: argparse.Namespace) -> list[str]:
     rows = [row for name in SETS for row in read(name, arguments).values()]
     minutes = sum(row["cpu_seconds"] for row in rows if row is not None) / 60
     missing = sum(row is None for row in rows)
-    said = f"All cells together took {minutes:.0f} minutes of one core" + (
-        f"; {missing} are missing." if missing else "."
-    )
+    said = f"All cells together took {minutes:.0f} minutes of one core" + (f"; {missing} missing." if missing else ".")
     return ["\n".join(trained), "\n".join(undone), said]
 
 
