@@ -82,7 +82,7 @@ class RunFolder:
 
     @property
     def ledger(self) -> Path:
-        """The charges, durable before the read that they pay for."""
+        """The charges, durable before the read that they pay for, or with the result of a one-time release."""
         return self.state_dir / "ledger.json"
 
     @property

@@ -26,7 +26,7 @@ class RunFacts:
         num_private: N.
         delta: Where the run states its epsilon.
         claimed: What its release claims; None if it claims nothing, or is not written yet.
-        prepared: state/prepared.safetensors. It holds noisy values only, which were charged before they were computed.
+        prepared: state/prepared.safetensors. It holds noisy values only, which were charged as they were written.
     """
 
     image_shape: ImageShape

@@ -63,7 +63,8 @@ def audit(
 ) -> None:
     """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
-    No private image is read. A run's result goes to its audit.json. Exit code 1: the bound exceeds the proven epsilon.
+    No private image is read, but by --one-run CONFIG and --exposure, which train. A run's result goes to its
+    audit.json. Exit code 1: the bound exceeds the proven epsilon.
     Several processes share the runs by torchrun --nproc-per-node 8 -m idpgan audit ...: docs/scale.md.
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
@@ -102,12 +103,14 @@ def audit(
 
         with kept(audited.to_json()):
             write_audit(run, audited)
-            if release:
+            if release and not audited.violation:
                 write_into_release(run, audited)
     if as_json:
         print_json(audited.to_json())
     else:
         _print(audited)
+        if release and audited.violation:
+            print("Nothing was written into the release. If the violation stays, withdraw the release.")
     if audited.violation:
         raise typer.Exit(1)
 

@@ -171,7 +171,7 @@ class PrivacyReport:
         proven: What our accountant proves for what was really released; infinite where nothing is proven.
         audited: Empirical lower bound found by attack; None where none was measured.
         reason: One sentence: why ``proven`` is what it is, above all why it is infinite or differs from ``claimed``.
-            Where the noise is continuous it contains `FLOATING_POINT`.
+            Where the noise is continuous and ``proven`` finite it contains `FLOATING_POINT`.
         private: Whether the release may be called private: ``proven`` is finite and the noise was drawn from the
             operating system's entropy, not from a fixed seed.
         public_assumptions: What the guarantee takes as public, one phrase each.

@@ -1,4 +1,4 @@
-"""The one place where privacy is spent: charged durably before the read, refused beyond the target.
+"""The one place where privacy is spent: charged durably before the read or with its result, refused beyond the target.
 
 A ledger on the disk is replaced whole at every charge, under the lock of a file beside it. A charge first reads the
 file again, so no handle and no process loses the charge of another.

@@ -81,7 +81,7 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
     if not proven.finite:
         return ()
     record = _RECORDS.get(proven.unit, f"one {proven.unit}")
-    sure = 1 / (1 + math.exp(-proven.epsilon))
+    sure = 1 - (1 - proven.delta) / (1 + math.exp(min(proven.epsilon, 700.0)))  # (e^eps + delta) / (e^eps + 1)
     factor = math.exp(proven.epsilon) if proven.epsilon < 700 else math.inf
     grown = f"{factor:,.3g}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e9 else f"{factor:.1e}"
     aside = f", except with a probability of about δ = {delta_text(proven.delta)}" if proven.delta else ""
@@ -207,8 +207,8 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
         head, rows = (*head[:2], *head[3:]), [(*row[:2], *row[3:]) for row in rows]
     table = Table(f"Every charge, at δ = {delta_text(spending.delta)}", head, tuple(rows))
     notes = [
-        "A charge is made durable before the read that it pays for. The ledger keeps the order of the charges, not the "
-        "clock.",
+        "A step's charge is made durable before the read that it pays for; what is released once is computed in memory "
+        "and made durable together with its charge. The ledger keeps the order of the charges, not the clock.",
         f"Read from {spending.source}.",
     ]
     if spending.repeated:

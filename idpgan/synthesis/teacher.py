@@ -136,7 +136,7 @@ def check_teacher_classes(share: float, classes: int) -> None:
 
 
 def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device: torch.device, noise: Noise) -> Tensor:
-    """Train the teacher and return its weights (K, D); `Teaching.event` has been charged before.
+    """Train the teacher and return its weights (K, D); the release that this is part of pays `Teaching.event`.
 
     Args:
         private: Labeled; all of them are read at every step.

@@ -119,6 +119,20 @@ def test_a_data_free_audit_may_enter_the_release(run, aggregate_run, tmp_path):
     assert run("verify", copy)[0] == 0
 
 
+def test_a_violation_is_shown_and_does_not_enter_the_release(run, aggregate_run, tmp_path, monkeypatch):
+    from idpgan.jobs.audit import Audited
+
+    copy = shutil.copytree(aggregate_run, tmp_path / "run")
+    before = (copy / "release" / "privacy.json").read_bytes()
+    monkeypatch.setattr(Audited, "violation", True)
+    code, out, _ = run("audit", copy, "--runs", 1000, "--release")
+    assert code == 1
+    assert "audited (lower bound)" in out
+    assert "Nothing was written into the release" in out
+    assert json.loads((copy / "audit.json").read_text())["audited"] >= 0
+    assert (copy / "release" / "privacy.json").read_bytes() == before
+
+
 def test_a_damaged_release_and_foreign_options_are_refused(run, aggregate_run, tmp_path):
     copy = shutil.copytree(aggregate_run, tmp_path / "run")
     (copy / "release" / "samples.png").write_bytes(b"x")

@@ -43,7 +43,7 @@ class Arden(GivesClassifier):
     Args:
         config: The run's config.
         split: The private part is read once, by `prepare`; the public one, if labeled, without null records.
-        ledger: Charged by `prepare` before it reads.
+        ledger: Charged by `prepare` together with what it releases.
         device: Where networks and data live; what is released is drawn on the CPU.
         noise: Secret source; None = AES-256-CTR.
 

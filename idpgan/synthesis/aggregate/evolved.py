@@ -2,7 +2,8 @@ r"""A population of evolution to start from: votes of the private images choose 
 
 Where nothing is public a "warp" generator begins at random codes. The images of a population that noisy votes have
 chosen (`idpgan.synthesis.evolution`) take the place of public ones: its decoder and codes learn them, and then match
-the released sums. Sums and votes are one release on one ledger: all of it is charged before a private image is read.
+the released sums. Sums and votes are one release on one ledger: all of it is priced before a private image is read, and
+charged with the result.
 
 Budget, as for a teacher (`idpgan.synthesis.teacher`): with s the share of the squared signal, T votes of noise
 multiplier ``m sqrt(T / s)`` are together as private as one Gaussian release of ``m / sqrt(s)``. What is charged are the
@@ -154,7 +155,7 @@ def _model(model: ModelConfig, own: EvolvedConfig) -> ModelConfig:
 def chosen_population(
     config: EvolutionRun, votes: Votes, private: Images, public: Images, *, device: torch.device, noise: Noise
 ) -> dict[str, Tensor]:
-    """Let the private images vote, and return the population's tensors; all votes have been charged before."""
+    """Let the private images vote, and return the population's tensors; the release that it is part of pays."""
     nobody = private.select(torch.arange(0))
     method = Evolution(
         config,

@@ -68,7 +68,7 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
 
     Args:
         split: The private part is read in `prepare` and dropped there; the public part is read freely.
-        ledger: Charged once, before that read.
+        ledger: Charged once, together with what that read releases.
         noise: Source of noise and coins; None = the operating system's.
 
     Attributes:

@@ -38,7 +38,7 @@ class GaussianMoments(ReadsOnce, GivesGenerator):
 
     Args:
         split: The private part is read in `prepare` and dropped there; the public part is read freely.
-        ledger: Charged once, before that read.
+        ledger: Charged once, together with what that read releases.
         device: Where the generator lives; the sums are exact integers on the CPU.
         noise: None = the operating system's.
 

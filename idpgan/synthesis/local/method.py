@@ -163,7 +163,7 @@ class IdpLocal(WganGp):
 
     Args:
         split: The private part is read once, by `prepare`; the public one sets basis and bounds.
-        ledger: Made with ``config.ledger_terms()``; charged by `prepare` before it reads.
+        ledger: Made with ``config.ledger_terms()``; charged by `prepare` together with what it releases.
         noise: Secret source; None is the operating system's.
 
     Attributes:
