@@ -32,7 +32,7 @@ from idpgan.files import write_text_atomic
 
 MISSING = "not measured"
 BLOCK = re.compile(r"(<!-- measured:([\w.-]+) -->)(.*?)(<!-- /measured -->)", re.DOTALL)
-FIELD = re.compile(r"\{([\w. -]+):([\w. -]+)\}")
+FIELD = re.compile(r"\{([\w. =-]+):([\w. -]+)\}")
 
 
 def main() -> None:
