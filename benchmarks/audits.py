@@ -1,4 +1,4 @@
-"""Two hundred short audits over all sound methods, units, relations and laws: none may be above what is proven.
+"""Hundreds of short audits over all methods with a proof, units, relations and laws: none may be above it.
 
 python benchmarks/audits.py [--out runs/audits] [--only TEXT] [--list]
 
