@@ -175,7 +175,7 @@ class _CnnOptions(Section):
     width: int = Field(ge=1, le=1024)
 
 
-class _Cnn(PrivateClassifier):
+class Cnn(PrivateClassifier):
     """A convolutional body and a linear head, whose size one number says.
 
     Args:
@@ -210,11 +210,11 @@ class _Cnn(PrivateClassifier):
         return logits
 
 
-class GroupNormCnn(_Cnn):
+class GroupNormCnn(Cnn):
     """Two convolutions with group normalization and tanh, and a linear layer on 4 x 4 positions: few weights.
 
     Papernot et al. (2021), "Tempered sigmoid activations for deep learning with differential privacy": bounded
-    activations keep gradients within the clip norm. All logits are 0 before training. Arguments: see `_Cnn`.
+    activations keep gradients within the clip norm. All logits are 0 before training. Arguments: see `Cnn`.
     """
 
     network = "cnn"
@@ -240,11 +240,11 @@ class GroupNormCnn(_Cnn):
         return body, head
 
 
-class ReluCnn(_Cnn):
+class ReluCnn(Cnn):
     """Two strided convolutions and two linear layers with ReLU: the small MNIST network of Wong, Rice, Kolter 2020.
 
     "Fast is better than free: revisiting adversarial training", with 16 and 32 maps and 100 hidden numbers at width 16.
-    Larger images are averaged to 7 x 7 positions before the linear layers. Arguments: see `_Cnn`.
+    Larger images are averaged to 7 x 7 positions before the linear layers. Arguments: see `Cnn`.
     """
 
     network = "relu-cnn"

@@ -141,6 +141,13 @@ def test_what_was_committed_stays_while_it_is_the_same(tmp_path, monkeypatch):
     sample_figures.write_results([second], {second: row(second) | {"config_sha256": "of before"}}, arguments)
     sample_figures.write_results([first], {}, arguments)
     assert written() == [(first, True), (second, False)]
+    gone = Cell("digits", "of before", 1.0, 0)
+    sample_figures.write_results([first], {}, arguments)
+    text = (tmp_path / "figures" / "digits.json").read_text()
+    (tmp_path / "figures" / "digits.json").write_text(text.replace('"wanted": [', f'"wanted": [{json.dumps(gone)},'))
+    assert sample_figures.committed("digits")[0][0] == gone
+    sample_figures.write_results([first], {}, arguments)
+    assert written() == [(first, True), (second, False)]
     arguments.judges = 3
     sample_figures.write_results([second], {}, arguments)
     assert written() == [(first, False), (second, False)]
