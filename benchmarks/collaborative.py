@@ -20,9 +20,9 @@ from torch import Tensor
 
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import Split, load
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.train import train_on
 from idpgan.metrics.accuracy import measure_accuracy
+from idpgan.training.config import build_config
 
 ONE = ["method.participants=1", "method.upload_share=1.0", "method.selection=largest", "method.bound=1000.0"]
 
@@ -39,10 +39,10 @@ def main() -> None:
     if arguments.data_root is not None:
         table["data"]["root"] = str(arguments.data_root)
     table = apply_overrides(table, arguments.settings)
-    split = load(REGISTRY.build_config(table, "the benchmark").data)
+    split = load(build_config(table, "the benchmark").data)
     shared = judged("shared", table, split)
     together = judged("all images in one place", apply_overrides(table, ONE), split)
-    participants = REGISTRY.build_config(table, "the benchmark").method.participants
+    participants = build_config(table, "the benchmark").method.participants
     shards = [torch.arange(part, len(split.private), participants) for part in range(participants)]
     alone = [
         judged(f"participant {part} alone", apply_overrides(table, ONE), holding(split, shard))
@@ -64,7 +64,7 @@ def holding(split: Split, positions: Tensor) -> Split:
 
 def judged(name: str, table: dict[str, Any], split: Split) -> float:
     """Train by a config, print the accuracy on the test part, and return it."""
-    config, started = REGISTRY.build_config(table, name), time.monotonic()
+    config, started = build_config(table, name), time.monotonic()
     classifier = train_on(config, split).product
     accuracy = measure_accuracy(classifier, split.test.existing()).mean
     row = {"who": name, "images": len(split.private), "rounds": config.training.steps, "accuracy": accuracy}

@@ -28,9 +28,9 @@ from idpgan.data.load import load
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.utility import measure_utility
 from idpgan.privacy import Ledger
-from idpgan.synthesis import build_config
 from idpgan.synthesis.evolution.config import EvolutionTraining
 from idpgan.synthesis.evolution.method import Evolution
+from idpgan.training.config import build_config
 from idpgan.training.state import code_digest
 
 GOAL = 600.0  # seconds for 10,000 candidates x 60,000 records x 10 iterations on two cores

@@ -36,12 +36,11 @@ import sample_figures
 import torch
 from sweep import finish
 
-from idpgan import synthesis
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
 from idpgan.jobs.attack import Options, attack_run, write_attack
-from idpgan.training.config import RunConfig
+from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
@@ -146,12 +145,12 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
         table["privacy"] |= budget(cell, table["training"]["batch_size"])
         if "sample_rate" in table["privacy"]:
             table["training"]["batch_size"] = round(table["privacy"]["sample_rate"] * cell.size)
-    return synthesis.build_config(table, f"the cell {cell}")
+    return build_config(table, f"the cell {cell}")
 
 
 def holdout_share(table: dict[str, Any], size: int) -> float:
     """Return the share that leaves ``size`` private images."""
-    found = describe(synthesis.build_config(table, "the data of this figure").data)
+    found = describe(build_config(table, "the data of this figure").data)
     if found is None:
         raise SystemExit(f"{table['data']['name']} is not there. Name the folder of its files with --data-root.")
     public, private, holdout, _ = found.sizes

@@ -17,7 +17,7 @@ import torch
 from measured import describe_run, origin, read_json
 from sweep import finish
 
-from idpgan import load_generator, synthesis
+from idpgan import load_generator
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import to_uint8
@@ -28,7 +28,7 @@ from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.evaluate import Options, evaluate_source, write_evaluation
 from idpgan.metrics import Cache, evaluate_images
 from idpgan.run import describe_environment
-from idpgan.training.config import RunConfig
+from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 EPSILONS = (0.3, 1.0, 3.0, 11.0)
@@ -134,7 +134,7 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     training |= {"seed": cell.seed, "device": arguments.device}
     if cell.epsilon is not None:
         table["privacy"] |= budget(cell)
-    return synthesis.build_config(table, f"the cell {tuple(cell)}")
+    return build_config(table, f"the cell {tuple(cell)}")
 
 
 def num_private(data: dict[str, Any], arguments: argparse.Namespace) -> int:

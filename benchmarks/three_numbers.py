@@ -20,7 +20,7 @@ from measured import RESULTS, ROOT
 
 from idpgan import publish
 from idpgan.files import write_text_atomic
-from idpgan.jobs.methods import REGISTRY
+from idpgan.methods import methods_of
 
 AUDITS = RESULTS / "audits"
 _KEPT = ("unit", "relation", "claimed", "proven", "audited", "neighbors", "verdict")
@@ -35,7 +35,7 @@ def main() -> None:
     path = AUDITS / f"eps{arguments.epsilon:g}.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    names = [*REGISTRY.infos, *publish.METHODS]
+    names = [*methods_of("gan", "classifier"), *publish.METHODS]
     for name in arguments.only or names:
         if name not in arguments.only and kept.get(name, {}).get("commit") == commit.strip():
             continue

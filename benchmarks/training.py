@@ -14,11 +14,12 @@ from pathlib import Path
 
 import torch
 
-from idpgan import jobs, synthesis
+from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.device import resolve_device
 from idpgan.privacy import Ledger
 from idpgan.run import describe_environment
+from idpgan.training.config import load_method
 
 BURN_IN, STEPS, REPEATS = 10, 20, 5
 
@@ -34,7 +35,7 @@ def main() -> None:
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
     config = jobs.load_config(arguments.config, [*root, *arguments.settings])
     device, ledger = resolve_device(config.training.device), Ledger(*config.ledger_terms())
-    method = synthesis.load_method(config.method.name).Method(config, load(config.data), ledger=ledger, device=device)
+    method = load_method(config.method.name).Method(config, load(config.data), ledger=ledger, device=device)
     method.prepare()
     step, seconds = 0, []
     for repeat in range(REPEATS + 1):

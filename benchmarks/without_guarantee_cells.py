@@ -31,10 +31,10 @@ from idpgan.data.images import Images, to_uint8, to_unit
 from idpgan.data.load import Split
 from idpgan.data.metadata import read_rows
 from idpgan.data.picture import make_grid, png_bytes
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.train import train_on
 from idpgan.obfuscate import METHODS, make_obfuscator
 from idpgan.publish import release
+from idpgan.training.config import build_config
 
 CACHE = Path("runs/without-guarantee")
 LABELED = ("faces-wild", "drawn")  # sets with an expression
@@ -342,7 +342,7 @@ def of_generator(name: str, epsilon: float, data: Faces, arguments: argparse.Nam
         "name": "folder", "num_images": len(images), "num_people": len(private.people.unique()), "image_size": SIDE,
         "channels": 1, "label": ["expression"], "classes": list(MOODS), "holdout_share": 0.0,
     }  # fmt: skip
-    config = REGISTRY.build_config(
+    config = build_config(
         {**GENERATED[name], "data": section, "privacy": {"epsilon": epsilon, "delta": 1e-5}}, "the benchmark"
     )
     generator = train_on(config, Split(few, images, few, test)).product

@@ -1,8 +1,11 @@
-"""The facts of every method: one row of ``idpgan methods``. Imports nothing heavy."""
+"""The table of all methods: one row each, with what its paper claims and what is proven. Imports no method."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 
@@ -14,6 +17,8 @@ class MethodInfo:
         name: As written in ``method.name`` (a GAN or a classifier), or passed to `idpgan.publish.release` (a publisher)
             or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
         family: "gan", "classifier", "publisher" or "obfuscator".
+        module: Where it is, below `idpgan`: the module gives ``Config`` and ``Method`` (a publisher: ``PUBLISHERS``),
+            ``AUDIT`` where there is a guarantee to audit, and ``suggest`` where ``idpgan init`` proposes the method.
         units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
         sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
         claimed: The epsilon that the method states, None if it states none.
@@ -23,6 +28,7 @@ class MethodInfo:
 
     name: str
     family: str
+    module: str
     units: tuple[str, ...]
     relation: str
     sound: bool | None
@@ -39,4 +45,147 @@ class MethodInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        return {**asdict(self), "units": list(self.units)}
+        row = asdict(self)
+        del row["module"]
+        return {**row, "units": list(self.units)}
+
+
+# fmt: off
+_TRAINED = (  # name, family, module, units, relation, sound, claimed, proven, reason
+    ("wgan-gp", "gan", "synthesis.wgan_gp", ("image",), "replace-one", None,
+     None, "inf",
+     "wgan-gp trains on the raw images without noise"),
+    ("idp-gan-aggregate", "gan", "synthesis.aggregate", ("image", "person"), "zero-out-one or replace-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "one release of noisy sums of features of bounded norm; training on them costs nothing"),
+    ("idp-gan-published", "gan", "synthesis.published", ("image",), "replace-one", False,
+     "eps1 + eps2",
+     "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
+     "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
+    ("idp-gan-local", "gan", "synthesis.local", ("image",), "replace-one", True,
+     None, "privacy.epsilon",
+     "each image and its label are perturbed by themselves, once; all else is computed from the result"),
+    ("dp-gan", "gan", "synthesis.dp_gan", ("image",), "zero-out-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
+    ("hybrid", "gan", "synthesis.hybrid", ("image",), "zero-out-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
+    ("gaussian", "gan", "synthesis.gaussian", ("image", "person"), "zero-out-one or replace-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
+    ("evolution", "gan", "synthesis.evolution", ("image", "person"), "zero-out-one or replace-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "a noisy histogram of votes at each iteration, one vote a record; nothing else reads a private image"),
+    ("scattering-linear", "classifier", "classify.scattering_linear", ("image",), "zero-out-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "noisy gradient descent of a linear classifier on fixed features, gradients clipped per image"),
+    ("dp-sgd", "classifier", "classify.dp_sgd", ("image",), "zero-out-one", True,
+     "privacy.epsilon", "privacy.epsilon",
+     "DP-SGD on a small classifier: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
+    ("pgd", "classifier", "classify.pgd", ("image",), "replace-one", None,
+     None, "inf",
+     "pgd trains on the raw images without noise: robust against changed inputs, not private"),
+    ("dssgd", "classifier", "classify.dssgd", ("image",), "replace-one", False,
+     "privacy.epsilon / uploads, per parameter and round", "rounds * privacy.epsilon; inf without noise",
+     "the paper counts one parameter of one round, and every round uploads many; without noise nothing is proven"),
+    ("arden", "classifier", "classify.arden", ("image",), "replace-one", False,
+     "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
+     "the paper prices one noisy feature, and every image sends many; a pixel that is nullified hides no image"),
+)
+_PUBLISHERS = (  # name, units, sound, claimed, proven, module, reason
+    ("lap", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "discrete noise on every pixel, sized by the public pixel range and the image size alone"),
+    ("lap-shrink", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "lap, then optimal shrinkage of the noisy image's singular values at the known noise level: post-processing"),
+    ("lap-wiener", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "lap, then the best linear estimate under a model of drawn faces at the known noise level: post-processing"),
+    ("dct", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "discrete noise on the lowest frequencies, sized by the public cosines; the estimate is post-processing"),
+    ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
+    ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+     "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
+    ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound",
+     "the number of the nearest of K public faces, by k-ary randomized response; nothing else of the image is used"),
+    ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "the noise is sized by the image's own largest column sum, so a black image is released exactly and "
+     "neighbors differ in the scale of all noise"),
+    ("lra", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "every update reads the image and draws noise again while epsilon is charged once, and noise scale and "
+     "rank are the image's own"),
+    ("sra", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "singular vectors are released without noise, so the output's column space is that of the private image, "
+     "and the noise is sized by its largest singular value"),
+    ("esra", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "singular vectors are released without noise, so the output's column space is within that of the private "
+     "image; the sensitivities of score and noise are the image's own"),
+    ("lrm", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "the left factor is computed from the private image and released without noise: a fixed workload is "
+     "public, an image is not"),
+    ("mm", ("column",), False, "epsilon", "inf", "publish.matrix",
+     "the left factor is computed from the private image and released without noise, and the noise is sized by "
+     "the image's own right factor"),
+    ("swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows",
+     "whether a window is released or replaced is decided on its raw pixels without noise, and a window after "
+     "many replaced ones gets many times epsilon"),
+    ("sort-swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows",
+     "beside what is wrong in swp, the order of the windows is annealed on their true similarities without noise"),
+    ("swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows",
+     "a noisy distance decides whether a window is released with noise or replaced; each window pays for both"),
+    ("sort-swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows",
+     "noisy sums order the windows, then as swp-sound; each window pays for order, distance and release"),
+)
+_OBFUSCATORS = (  # name, module, reason
+    ("blur", "obfuscate.blur",
+     "a filter without noise: two images are told apart by what comes out, and a network that is trained on "
+     "blurred faces recognizes them"),
+    ("pixelate", "obfuscate.pixelate",
+     "block means without noise: two images are told apart by what comes out, and a network that is trained on "
+     "coarse faces recognizes them"),
+    ("disguise", "obfuscate.disguise",
+     "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
+     "least squares"),
+    ("adversarial-encoder", "obfuscate.adversarial_encoder",
+     "a network without noise: it is trained against one adversary, which bounds no other, and on the private "
+     "images themselves"),
+    ("pprl-vgan", "obfuscate.pprl_vgan",
+     "the code of an image is released without noise by a network that was trained on the private images; the "
+     "people drawn are real"),
+    ("obfuscator", "obfuscate.obfuscator",
+     "a network without noise: it is trained against one attacker, which bounds no other, and on the private "
+     "images themselves"),
+    ("censored", "obfuscate.censored",
+     "an autoencoder without noise: it is trained against one adversary, which bounds no other, and on the "
+     "private images themselves"),
+    ("gp-gan", "obfuscate.gp_gan",
+     "the landmarks of a private face are released without noise, through a face that is drawn from them by a "
+     "network that was trained on the private images"),
+)
+# fmt: on
+
+METHODS: dict[str, MethodInfo] = {
+    row.name: row
+    for row in (
+        *(MethodInfo(*row) for row in _TRAINED),
+        *(
+            MethodInfo(name, "publisher", module, units, "replace-one", sound, claimed, proven, reason)
+            for name, units, sound, claimed, proven, module, reason in _PUBLISHERS
+        ),
+        *(
+            MethodInfo(name, "obfuscator", module, ("image",), "replace-one", None, None, "inf", reason)
+            for name, module, reason in _OBFUSCATORS
+        ),
+    )
+}
+
+
+def methods_of(*families: str) -> Mapping[str, MethodInfo]:
+    """Return the rows of some families by name, one family after the other."""
+    rows = [row for family in families for row in METHODS.values() if row.family == family]
+    return MappingProxyType({row.name: row for row in rows})
+
+
+def load(name: str) -> ModuleType:
+    """Import the module of a method: the one place where a method's name leads to code."""
+    return importlib.import_module(f"idpgan.{METHODS[name].module}")

@@ -87,7 +87,6 @@ def test_no_file_is_too_long():
         "idpgan.training.config",
         "idpgan.data.config",
         "idpgan.continual",
-        "idpgan.jobs.methods",
     ],
 )
 def test_the_command_line_starts_without_heavy_imports(module):

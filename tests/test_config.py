@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idpgan import synthesis
 from idpgan.config import (
     Section,
     apply_overrides,
@@ -25,6 +24,7 @@ from idpgan.config import (
 )
 from idpgan.errors import ConfigError, DataError, InputError
 from idpgan.privacy.guarantee import Unit
+from idpgan.training.config import build_config
 
 
 class Inner(Section):
@@ -295,7 +295,7 @@ def test_hostile_toml_is_one_line(tmp_path, text, word):
 
 def test_a_missing_key_says_what_to_choose():
     with pytest.raises(ConfigError, match=r"Missing key 'privacy.delta' in x: .* the smaller of 1e-5 and 1 / \(10 N\)"):
-        synthesis.build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")
+        build_config({"method": {"name": "dp-gan"}, "privacy": {"epsilon": 1.0, "sample_rate": 0.1}}, "x")
 
 
 # The package's own configs -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from idpgan.models.checkpoint import load_generator
 from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.books import checksum
 from idpgan.run import RunFolder
-from idpgan.synthesis import build_config, load_method
+from idpgan.training.config import build_config, load_method
 from tests.training.toy import Stopped, bits, books, stopping_at
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

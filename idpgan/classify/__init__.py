@@ -1,5 +1,7 @@
 """Methods that train a private classifier, which is given away itself. Imports nothing heavy."""
 
-from idpgan.classify.registry import METHODS, REGISTRY
+from idpgan.methods import methods_of
 
-__all__ = ["METHODS", "REGISTRY"]
+__all__ = ["METHODS"]
+
+METHODS = methods_of("classifier")

@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 from idpgan.cli.output import AsJson, print_json
+from idpgan.methods import methods_of
 
 _WIDEST = 100  # columns; longer lines are hard to read
 
@@ -18,11 +19,7 @@ def methods(as_json: AsJson = False) -> None:
 
     Example: idpgan methods --json
     """
-    from idpgan import obfuscate, publish
-    from idpgan.jobs.methods import REGISTRY
-
-    rows = [row.to_json() for row in REGISTRY.infos.values()]
-    rows += [row.to_json() for row in (*publish.METHODS.values(), *obfuscate.METHODS.values())]
+    rows = [row.to_json() for row in methods_of("classifier", "gan", "publisher", "obfuscator").values()]
     if as_json:
         print_json(rows)
         return

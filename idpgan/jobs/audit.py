@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idpgan import obfuscate, publish
 from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
 from idpgan.audit.run_facts import RunFacts
 from idpgan.config import nearest_hint
@@ -22,11 +21,12 @@ from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.verify import KINDS, verify
+from idpgan.methods import METHODS, load
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.progress import Progress, silent
+from idpgan.publish.publisher import load_publisher
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
 from idpgan.release.received import describe_release, read_privacy
@@ -43,23 +43,21 @@ FORMAT = "idpgan audit 2"
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
     name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
-    rows = {**REGISTRY.infos, **obfuscate.METHODS}
-    return rows[name].nothing_to_audit if name in rows else None
+    return METHODS[name].nothing_to_audit if name in METHODS else None
 
 
 def audit_entry(name: str) -> Entry:
     """Return how a method, publisher or mechanism is audited; refuse an unknown name, and one without a guarantee."""
-    if name in REGISTRY.infos:
-        trained: Entry = REGISTRY.audit_entry(name)
-        return trained
-    if name in publish.METHODS:
-        return publish.audit_entry(name)
     if name in CASES:
         return CASES[name]
-    if name in obfuscate.METHODS:
-        raise InputError(obfuscate.METHODS[name].nothing_to_audit or f"'{name}' is not audited.")
-    known = {**CASES, **REGISTRY.infos, **publish.METHODS, **obfuscate.METHODS}
-    raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, known)}")
+    if name not in METHODS:
+        raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, {**CASES, **METHODS})}")
+    if nothing := METHODS[name].nothing_to_audit:
+        raise InputError(nothing)
+    if METHODS[name].family == "publisher":
+        return load_publisher(name).audit
+    entry: Entry = load(name).AUDIT
+    return entry
 
 
 def method_case(name: str, request: Request) -> AuditCase:

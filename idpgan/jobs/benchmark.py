@@ -29,7 +29,7 @@ from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from idpgan.synthesis.evolution.nearest import LEVELS, nearest
-from idpgan.synthesis.registry import REGISTRY
+from idpgan.training.config import load_method
 
 Call = Callable[[], Any]
 MARGIN = 1.05  # a library has to be faster by more, for a verdict
@@ -248,7 +248,7 @@ def _split(num: int) -> Split:
 
 def _trained(table: dict[str, Any], split: Split, device: torch.device) -> Any:
     """Return a method that is ready to step; its release of sums of random pixels is thrown away with it."""
-    loaded = REGISTRY.load_method(table["method"]["name"])
+    loaded = load_method(table["method"]["name"])
     config = loaded.Config.model_validate({"data": {"name": "mnist"}, **table})
     method = loaded.Method(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
     method.prepare()

@@ -13,11 +13,10 @@ from idpgan.attacks import nearest_sample
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import InputError
-from idpgan.jobs.methods import REGISTRY
 from idpgan.models.generator import Generator
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
-from idpgan.training.config import RunConfig
+from idpgan.training.config import RunConfig, load_method
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
 
 __all__ = ["NoCriticError", "by_critic", "by_nearest_sample", "critic_of", "critic_of_run", "saved_state"]
@@ -53,7 +52,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
-    method: Method = REGISTRY.load_method(config.method.name).Method(
+    method: Method = load_method(config.method.name).Method(
         config, split, ledger=Ledger(*config.ledger_terms()), device=device
     )
     try:

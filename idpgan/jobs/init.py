@@ -19,8 +19,8 @@ from idpgan.data.load import SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
-from idpgan.synthesis import build_config, load_method
 from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
+from idpgan.training.config import build_config, load_method
 
 HANDWRITING = ("digits", "mnist")
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each

@@ -16,8 +16,8 @@ from pydantic_core import PydanticUndefined
 
 from idpgan.config import Section
 from idpgan.data.declared import shown
-from idpgan.synthesis import METHODS, load_method
-from idpgan.training.config import RunConfig
+from idpgan.synthesis import METHODS
+from idpgan.training.config import RunConfig, load_method
 
 _KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
 _LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

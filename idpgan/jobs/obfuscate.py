@@ -43,8 +43,8 @@ from idpgan.files import (
     write_text_atomic,
 )
 from idpgan.memory import check_memory
-from idpgan.obfuscate.base import SECRET, Obfuscator, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.registry import METHODS, load_method
+from idpgan.methods import METHODS
+from idpgan.obfuscate.base import SECRET, Obfuscator, load_method, load_obfuscator, make_obfuscator
 from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
 from idpgan.privacy.folder_ledger import FolderLedger, Publication
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit

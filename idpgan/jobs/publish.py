@@ -47,8 +47,7 @@ from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.publish.best import best_method
-from idpgan.publish.publisher import Offer, Release, offer, publish_shares, release
-from idpgan.publish.registry import method_info
+from idpgan.publish.publisher import Offer, Release, method_info, offer, publish_shares, release
 from idpgan.ranks import ALONE, LostRankError, Ranks
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.outputs import refuse_closed

@@ -22,10 +22,10 @@ from idpgan.data.load import DataShape, describe, load
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
 from idpgan.jobs import attack, audit, evaluate
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.report_publication import publication_page
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import KINDS
+from idpgan.methods import METHODS
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books, count
@@ -229,7 +229,7 @@ def _delta(known: _Known) -> float:
 def _about(known: _Known) -> Part:
     """Say what was trained on what."""
     config, stated = known.config, known.stated
-    info = REGISTRY.infos[config.method.name]
+    info = METHODS[config.method.name]
     unit, relation, _ = config.ledger_terms()
     sound = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
     facts = [("Method", f"{config.method.name} ({info.family}; {sound[info.sound]})")]
@@ -394,7 +394,7 @@ def _attacks(known: _Known) -> Part:
 
 
 def _audit(known: _Known) -> Part:
-    titles, nothing = ("audit", "Audit"), REGISTRY.infos[known.config.method.name].nothing_to_audit
+    titles, nothing = ("audit", "Audit"), METHODS[known.config.method.name].nothing_to_audit
     if nothing is not None and not known.run.audit.is_file():
         return Part(*titles, text=(f"{nothing[:1].upper()}{nothing[1:]}",))
     released = known.stated is not None and known.stated.report.audited is not None

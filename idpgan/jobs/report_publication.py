@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from idpgan import publish
 from idpgan.data.picture import GAP_PX
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.jobs.publish import COLUMNS, FORMAT, REPORT, SHEET, SHOWN
 from idpgan.jobs.verify import KINDS
+from idpgan.methods import METHODS
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.guarantee import number_from_json
 from idpgan.release.folder import PRIVACY
@@ -85,7 +85,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _about(settings: Settings, stated: Stated, shape: tuple[int, int, int]) -> Part:
-    info = publish.METHODS[settings.method]
+    info = METHODS[settings.method]
     sound = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
     channels, height, width = shape
     options = settings.to_json().get("options") or {}

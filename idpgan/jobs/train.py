@@ -19,7 +19,6 @@ from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.origin import with_origin
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
@@ -33,7 +32,7 @@ from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
-from idpgan.training.config import RunConfig
+from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, SharesSteps, Tick
@@ -52,7 +51,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first thing that is wrong with it.
     """
     where = "the default config" if path is None else str(path)
-    return REGISTRY.build_config(with_origin(apply_overrides(load_table(path), overrides)), where)
+    return build_config(with_origin(apply_overrides(load_table(path), overrides)), where)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
     Raises:
         InputError: If config, machine or folder (``out``; None = one will be found) cannot be used.
     """
-    REGISTRY.refuse_unsound(config)
+    refuse_unsound(config)
     resolve_device(config.training.device)
     if out is not None:
         refuse_used(RunFolder(out))
@@ -186,7 +185,7 @@ def follow(ranks: Ranks) -> None:
     """
     content = hear_config(ranks)
     if content is not None:
-        config = REGISTRY.build_config(with_origin(tomllib.loads(content)), "the config of rank 0")
+        config = build_config(with_origin(tomllib.loads(content)), "the config of rank 0")
         _, method = _meet(config, Ledger(*config.ledger_terms(), owner=config.identity()), ranks)
         do_as_told(method, ranks)
 
@@ -247,7 +246,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
 
 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> GivesAway:
-    method: GivesAway = REGISTRY.load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    method: GivesAway = load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     return method
 
 

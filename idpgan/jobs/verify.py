@@ -11,7 +11,6 @@ from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape
 from idpgan.data.split import Sizes
 from idpgan.errors import ConfigError
-from idpgan.jobs.methods import REGISTRY
 from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
 from idpgan.publish.settings import Publication
 from idpgan.release.answers import AnswersArtifact
@@ -21,6 +20,7 @@ from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.images import ImagesArtifact
 from idpgan.release.settings import RunSettings
 from idpgan.release.verify import Verification, verify_release
+from idpgan.training.config import build_config, refuse_unsound
 
 _PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
 
@@ -41,10 +41,10 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
     if num_public and not (data.get("public_share") or data.get("public")):  # then they came from a folder of their own
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
-    config = REGISTRY.build_config(table, "config.json")
+    config = build_config(table, "config.json")
     if config.data.name not in SOURCES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
-    REGISTRY.refuse_unsound(config)
+    refuse_unsound(config)
     channels, height, width = described["image_shape"]
     classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
     sizes = Sizes(num_public, document["num_private"], 0, 0)

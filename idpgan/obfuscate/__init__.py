@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from idpgan.lazy import lazy_names
-from idpgan.obfuscate.registry import METHODS
+from idpgan.methods import methods_of
 
 if TYPE_CHECKING:
     from idpgan.obfuscate.base import Obfuscator, load_obfuscator, make_obfuscator
@@ -18,5 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "Obfuscator", "load_obfuscator", "make_obfuscator"]
 
 _MODULES = {"Obfuscator": "base", "load_obfuscator": "base", "make_obfuscator": "base"}
+
+METHODS = methods_of("obfuscator")
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -6,6 +6,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pydantic
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.checks import typed
-from idpgan.config import Section, build
+from idpgan.config import Section, build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, parse_json, read_plain, write_bytes_atomic, write_text_atomic
+from idpgan.methods import load, methods_of
 from idpgan.models.checkpoint import most_weight_bytes, put_weights, weight_bytes
 from idpgan.models.initialize import torch_seed
-from idpgan.obfuscate.registry import load_method
 from idpgan.progress import Progress, silent
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
@@ -40,7 +41,7 @@ class Obfuscator(nn.Module, ABC):
         num_identities: People, or values of the label to be hidden; 0 where nothing is fitted.
 
     Attributes:
-        name: Row of `idpgan.obfuscate.METHODS`.
+        name: Row of `idpgan.methods`.
         trained: Whether `fit` has to come before `transform`.
         landmarked: Whether images are drawn from their landmarks; `transform` sees nothing else of them then.
         steps: Training steps taken; 0 where nothing is fitted.
@@ -284,3 +285,15 @@ def load_obfuscator(folder: Path) -> Obfuscator:
     put_weights(obfuscator, content, folder / WEIGHTS, what="obfuscator")
     obfuscator.steps, obfuscator.training_parameters = saved.steps, saved.training_parameters
     return obfuscator.eval()
+
+
+def load_method(name: str) -> ModuleType:
+    """Return the module of an obfuscator.
+
+    Raises:
+        InputError: If there is none of that name; the message names the nearest one.
+    """
+    known = methods_of("obfuscator")
+    if name not in known:
+        raise InputError(f"'{name}' is no known obfuscator. {nearest_hint(name, known)}")
+    return load(name)

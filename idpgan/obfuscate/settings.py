@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import pydantic
 
 from idpgan.config import build
-from idpgan.obfuscate.base import SECRET
-from idpgan.obfuscate.registry import METHODS, load_method
+from idpgan.methods import METHODS
+from idpgan.obfuscate.base import SECRET, load_method
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget

@@ -1,8 +1,8 @@
 """Publishers: matrices in, matrices out, each image a record of its own.
 
 `release` is the one way in. ``METHODS`` says what each publisher claims and what is proven; the published
-algorithms prove nothing and need ``accept_unsound=True``. `publisher.release` looks a method up in `registry`, and the
-methods are in a package per family: `sound` and `matrix`.
+algorithms prove nothing and need ``accept_unsound=True``. The methods are in a package per family: `sound`, `matrix`
+and `windows`.
 Names other than ``METHODS`` are loaded on first use, so that the command line stays fast.
 """
 
@@ -11,14 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from idpgan.lazy import lazy_names
-from idpgan.publish.registry import METHODS, audit_entry
+from idpgan.methods import methods_of
 
 if TYPE_CHECKING:
     from idpgan.numerics.svd import batched_svd
     from idpgan.publish.publisher import Release, release
 
-__all__ = ["METHODS", "Release", "audit_entry", "batched_svd", "release"]
+__all__ = ["METHODS", "Release", "batched_svd", "release"]
 
 _MODULES = {"Release": "publisher", "batched_svd": "idpgan.numerics.svd", "release": "publisher"}
+
+METHODS = methods_of("publisher")
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.config import build
+from idpgan.config import build, nearest_hint
 from idpgan.data.picture import notebook_png
 from idpgan.errors import InputError
-from idpgan.methods import MethodInfo
+from idpgan.methods import MethodInfo, load, methods_of
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Options, Plan, each_channel
-from idpgan.publish.registry import load_publisher, method_info
+from idpgan.publish.plan import Options, Plan, Publisher, each_channel
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
@@ -326,3 +325,21 @@ def report(
     proven = Guarantee(proven_epsilon, delta, *terms, f"accountant, {plan.law}")
     said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
     return PrivacyReport(claimed, proven, None, said, private, _PUBLIC)
+
+
+def method_info(name: str) -> MethodInfo:
+    """Return the row of a publisher.
+
+    Raises:
+        InputError: If there is none of that name; the message names the nearest one.
+    """
+    known = methods_of("publisher")
+    if name not in known:
+        raise InputError(f"'{name}' is no known publisher. {nearest_hint(name, known)}")
+    return known[name]
+
+
+def load_publisher(name: str) -> Publisher:
+    """Return a publisher; see `method_info`."""
+    publisher: Publisher = load(method_info(name).name).PUBLISHERS[name]
+    return publisher

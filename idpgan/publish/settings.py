@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import pydantic
 
+from idpgan.methods import METHODS, methods_of
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.publish import publisher
 from idpgan.publish.plan import Plan
-from idpgan.publish.registry import METHODS
 from idpgan.release.settings import ImagesSettings
 
 
@@ -35,7 +35,7 @@ class Publication(ImagesSettings):
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        info = METHODS.get(self.method)
+        info = methods_of("publisher").get(self.method)
         if info is None or self.unit not in info.units:
             raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is no publisher.")
         if len(self.shape) == 3 and self.shape[0] != 3:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from idpgan.config import Section, digest
+from idpgan.config import Section, build, digest, nearest_hint
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig
 from idpgan.device import check_device
+from idpgan.errors import ConfigError
+from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from idpgan.data.load import DataShape
     from idpgan.privacy.event import Event
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
@@ -32,7 +36,7 @@ class MethodConfig(Section):
     """[method]: the method's own settings.
 
     Attributes:
-        name: A name of `idpgan.jobs.methods.METHODS`; each method narrows it to its own.
+        name: A name in `idpgan.methods`; each method narrows it to its own.
     """
 
     name: str
@@ -186,3 +190,48 @@ class RunConfig(Section):
     def plans_exactly(self) -> bool:
         """Whether `planned_events` are the very events; else they are an upper bound that public images refine."""
         return True
+
+
+def load_method(name: str) -> ModuleType:
+    """Return the module of a method that `idpgan train` knows; see `idpgan.methods.MethodInfo.module`.
+
+    Raises:
+        ConfigError: If there is none of that name; the message names the nearest one.
+    """
+    known = methods_of("gan", "classifier")
+    if name not in known:
+        raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, known)}")
+    return load(name)
+
+
+def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
+    """Build the config class of the method that the table names.
+
+    Args:
+        table: The sections as read from TOML.
+        where: Names the table in messages, for example the file.
+
+    Raises:
+        ConfigError: If method.name is missing or unknown, or a key or value is refused.
+    """
+    section = table.get("method", {})
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str):
+        known = ", ".join(methods_of("gan", "classifier"))
+        raise ConfigError(f"{where} names no method. Set method.name to one of: {known}.")
+    config: RunConfig = build(load_method(name).Config, table, where)
+    return config
+
+
+def refuse_unsound(config: RunConfig) -> None:
+    """Refuse a method whose paper claims what nothing proves, unless the user says so.
+
+    Raises:
+        ConfigError: Saying what is proven, and how to run it all the same.
+    """
+    info = METHODS[config.method.name]
+    if info.sound is False and not config.privacy.accept_unsound:
+        raise ConfigError(
+            f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all "
+            "the same, set privacy.accept_unsound = true or give --accept-unsound."
+        )

@@ -12,12 +12,12 @@ from scipy.stats import norm, skewnorm
 from idpgan import jobs
 from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure
 from idpgan.attacks.losses import loss_threshold
-from idpgan.classify.registry import REGISTRY
 from idpgan.config import dump_toml
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs.exposure import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.models.private_classifier import GroupNormCnn
+from idpgan.training.config import build_config
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 
@@ -80,7 +80,7 @@ def test_the_space_is_what_it_declares():
 @pytest.fixture(scope="module")
 def few():
     """Forty digits: easily learned by heart."""
-    config = REGISTRY.build_config({"data": {"name": "digits"}, "method": {"name": "dp-sgd"}, **PRIVACY}, "test")
+    config = build_config({"data": {"name": "digits"}, "method": {"name": "dp-sgd"}, **PRIVACY}, "test")
     split = load(config.data)
     return dataclasses.replace(split, private=split.private.select(torch.arange(40)))
 
@@ -100,7 +100,7 @@ def by_heart(split):
 
 
 def privately(split):
-    config = REGISTRY.build_config(
+    config = build_config(
         {
             "data": {"name": "digits"}, "method": {"name": "dp-sgd", "width": 8},
             "training": {"steps": 10, "batch_size": 40, "tick_steps": 10}, **PRIVACY,
@@ -133,7 +133,7 @@ def test_canaries_stand_among_the_private_images_only(few):
 
 def test_a_config_is_trained_with_secrets_and_nothing_of_it_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = REGISTRY.build_config(
+    config = build_config(
         {
             "data": {"name": "digits"}, "method": {"name": "dp-sgd", "width": 4},
             "training": {"steps": 2, "batch_size": 60, "tick_steps": 2}, **PRIVACY,

@@ -4,6 +4,7 @@ import ast
 import itertools
 import math
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -11,28 +12,26 @@ from typing import Literal
 import pytest
 import torch
 
-from idpgan import publish
+import idpgan
+from idpgan import classify, publish, synthesis
 from idpgan.audit import CASES, Pair, Request, neighbors, statistics
 from idpgan.audit.cases import AuditCase, Entry, guarantees
 from idpgan.audit.statistics import likelihood_ratio
-from idpgan.classify import registry as classifiers
 from idpgan.config import dump_toml
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit, run_case
-from idpgan.jobs.methods import REGISTRY
-from idpgan.methods import MethodInfo
+from idpgan.methods import METHODS, MethodInfo, methods_of
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.run import RunFolder
-from idpgan.synthesis import registry
 from idpgan.synthesis.wgan_gp.method import Config as WganGpRun
 from idpgan.synthesis.wgan_gp.method import WganGpConfig
 from tests.redteam.small_runs import config_of
 
-TRAINED = dict(REGISTRY.infos)
+TRAINED = dict(methods_of("gan", "classifier"))
 ROWS = {**TRAINED, **publish.METHODS}
-FOLDERS = "|".join((*registry._FOLDERS, *classifiers._FOLDERS))
+FOLDERS = "|".join(row.module.split(".")[1] for row in TRAINED.values())
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
@@ -90,7 +89,7 @@ def test_a_release_may_say_what_the_audit_of_a_run_says(name):
 def test_a_name_means_one_thing():
     """`idpgan audit NAME` would never reach a mechanism or a publisher behind a method of the same name."""
     assert set(TRAINED).isdisjoint({*publish.METHODS, *CASES})
-    assert set(registry.METHODS).isdisjoint(classifiers.METHODS)
+    assert set(synthesis.METHODS).isdisjoint(classify.METHODS)
 
 
 def naming(source):
@@ -107,13 +106,13 @@ def naming(source):
 
 
 def test_nothing_outside_of_a_method_switches_on_its_name_or_class():
-    package = Path(registry.__file__).parents[1]
+    package = Path(idpgan.__file__).parent
     outside = [
         path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in ("synthesis", "classify")
     ]
     assert len(outside) > 50
     found = {path.relative_to(package).as_posix() for path in outside if naming(path.read_text())}
-    assert found == {"jobs/benchmark.py"}  # it times methods, so it names them
+    assert found == {"jobs/benchmark.py", "methods.py"}  # one times methods, the other is their table
     assert naming("if name == 'dp-gan': ...") == ["dp-gan"]
     assert naming("if name == 'dp-sgd': ...") == ["dp-sgd"]
     assert naming("def f():\n    from idpgan.synthesis.dp_gan.method import DpGan") == [
@@ -154,7 +153,15 @@ def toy_case(epsilon, claimed=None, less=1.0):
 def toy(**more):
     module = ModuleType("toy")
     module.INFO = MethodInfo(
-        "toy", "gan", ("image",), "replace-one", True, "privacy.epsilon", "privacy.epsilon", "one noisy number"
+        "toy",
+        "gan",
+        "synthesis.toy",
+        ("image",),
+        "replace-one",
+        True,
+        "privacy.epsilon",
+        "privacy.epsilon",
+        "one noisy number",
     )
     module.Config = ToyConfig
     module.AUDIT = Entry(lambda request: toy_case(request.epsilon), (Unit.IMAGE,), (Relation.REPLACE_ONE,), **more)
@@ -164,8 +171,8 @@ def toy(**more):
 @pytest.fixture
 def registered(monkeypatch):
     def register(module):
-        monkeypatch.setitem(registry._MODULES, module.INFO.name, module)
-        monkeypatch.setitem(registry.METHODS, module.INFO.name, module.INFO)
+        monkeypatch.setitem(sys.modules, f"idpgan.{module.INFO.module}", module)
+        monkeypatch.setitem(METHODS, module.INFO.name, module.INFO)
 
     return register
 

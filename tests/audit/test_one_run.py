@@ -19,7 +19,7 @@ from idpgan.data.load import Split, load
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.mechanisms import RandomizedResponse
-from idpgan.synthesis import build_config
+from idpgan.training.config import build_config
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from idpgan import jobs
-from idpgan.classify.registry import REGISTRY
+from idpgan.training.config import build_config
 
 DIGITS = {"data": {"name": "digits"}, "privacy": {"epsilon": 3.0, "delta": 1e-5}}
 SMALL = {
@@ -20,7 +20,7 @@ def config_of(name, **sections):
     for section, keys in {"method": {"name": name}, **sections}.items():
         table[section] = {**table.get(section, {}), **keys}
     table["method"]["name"] = name
-    return REGISTRY.build_config(table, "the test")
+    return build_config(table, "the test")
 
 
 @pytest.fixture(scope="session", params=sorted(SMALL))

@@ -9,20 +9,21 @@ import idpgan
 from idpgan import jobs
 from idpgan.audit import Request
 from idpgan.classify.arden.noisy_training import fit_phone, noisy_loss, response_loss
-from idpgan.classify.registry import REGISTRY
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError, InputError
+from idpgan.jobs.audit import audit_entry
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import BudgetError, Ledger, Noise, RandomizedResponse
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.split_network import FeatureNoise
+from idpgan.training.config import build_config, load_method, refuse_unsound
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
 
 
 def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
-    return REGISTRY.build_config(
+    return build_config(
         {
             "data": {"name": "digits", "public_share": public, "confirm_public": public > 0},
             "method": {"name": "arden", "width": 4, "phone_steps": 3, **method},
@@ -34,7 +35,7 @@ def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
 
 
 def method_of(config, split, seed=1, ledger=None):
-    return REGISTRY.load_method("arden").Method(
+    return load_method("arden").Method(
         config, split, ledger=ledger or Ledger(*config.ledger_terms()), device=torch.device("cpu"),
         noise=Noise.fixed(seed),
     )  # fmt: skip
@@ -206,7 +207,7 @@ def test_a_null_record_is_released_like_any_other():
 
 
 def test_an_audit_refutes_the_claim_of_one_feature_and_not_the_proof():
-    audited = REGISTRY.audit_entry("arden").case("arden", Request(4.0)).run(3000, seed=1)
+    audited = audit_entry("arden").case("arden", Request(4.0)).run(3000, seed=1)
     assert audited.case.claimed.epsilon < 0.3
     assert audited.case.proven.epsilon <= 4.0
     assert audited.exceeds_claim
@@ -234,7 +235,7 @@ def test_what_it_cannot_do_is_refused():
         config_of(epsilon=2.0, label_epsilon=2.0)
     unsaid = config_of().privacy.model_copy(update={"accept_unsound": False})
     with pytest.raises(ConfigError, match="unsound"):
-        REGISTRY.refuse_unsound(config_of().model_copy(update={"privacy": unsaid}))
+        refuse_unsound(config_of().model_copy(update={"privacy": unsaid}))
     with pytest.raises(ConfigError, match="at least 2"):
         config_of().check(split_of(24, labels=False).shape)
     network = SplitCnn((1, 8, 8), ("a", "b"))

@@ -11,10 +11,11 @@ from idpgan import jobs
 from idpgan.attacks.adversarial import accuracy
 from idpgan.audit import Request
 from idpgan.classify.dssgd.sharing import Sharing
-from idpgan.classify.registry import REGISTRY
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
+from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Ledger, Noise
+from idpgan.training.config import build_config, load_method, refuse_unsound
 from idpgan.training.state import nonfinite
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
@@ -22,7 +23,7 @@ from tests.release.forging import verdict
 
 
 def config_of(steps=6, epsilon=None, **method):
-    return REGISTRY.build_config(
+    return build_config(
         {
             "data": {"name": "digits"},
             "method": {"name": "dssgd", "width": 4, "participants": 4, **method},
@@ -34,7 +35,7 @@ def config_of(steps=6, epsilon=None, **method):
 
 
 def trained(config, split, steps=None):
-    method = REGISTRY.load_method("dssgd").Method(
+    method = load_method("dssgd").Method(
         config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"), noise=Noise.fixed(1)
     )
     for step in range(1, (config.training.steps if steps is None else steps) + 1):
@@ -113,7 +114,7 @@ def test_uploads_have_their_noise_and_stay_within_the_bound():
 
 
 def test_an_audit_refutes_the_claim_per_parameter_and_not_the_proof():
-    audited = REGISTRY.audit_entry("dssgd").case("dssgd", Request(3000.0)).run(800, seed=1)
+    audited = audit_entry("dssgd").case("dssgd", Request(3000.0)).run(800, seed=1)
     assert audited.case.claimed.epsilon == pytest.approx(3.0)
     assert audited.case.proven.epsilon <= 3000.0
     assert audited.exceeds_claim
@@ -182,6 +183,6 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="Lower it"):
         config_of(participants=25).check(split_of(24).shape)
     with pytest.raises(ConfigError, match="unsound"):
-        REGISTRY.refuse_unsound(config_of().model_copy(update={"privacy": type(config_of().privacy)()}))
+        refuse_unsound(config_of().model_copy(update={"privacy": type(config_of().privacy)()}))
     with pytest.raises(InputError, match="no guarantee"):
-        REGISTRY.audit_entry("pgd")
+        audit_entry("pgd")

@@ -9,17 +9,17 @@ import torch
 import idpgan
 from idpgan import jobs
 from idpgan.attacks.adversarial import accuracy, deepfool, pgd
-from idpgan.classify.registry import REGISTRY
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import Ledger, Relation, Unit
+from idpgan.training.config import build_config, load_method
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
 
 
 def config_of(steps=150, radius=0.1, **method):
-    return REGISTRY.build_config(
+    return build_config(
         {
             "data": {"name": "digits"},
             "method": {"name": "pgd", "width": 8, "radius": radius, "attack_steps": 3, **method},
@@ -31,7 +31,7 @@ def config_of(steps=150, radius=0.1, **method):
 
 def trained(config, split, steps):
     ledger = Ledger(*config.ledger_terms())
-    method = REGISTRY.load_method("pgd").Method(config, split, ledger=ledger, device=torch.device("cpu"))
+    method = load_method("pgd").Method(config, split, ledger=ledger, device=torch.device("cpu"))
     for step in range(1, steps + 1):
         method.step(step)
     return method
@@ -108,4 +108,4 @@ def test_what_it_cannot_train_on_is_refused():
         config_of(radius=1.5)
     table = {"data": {"name": "digits"}, "method": {"name": "pgd"}, "model": {"width": 4}}
     with pytest.raises(ConfigError, match="Leave \\[model\\] out"):
-        REGISTRY.build_config(table, "test").check(split_of().shape)
+        build_config(table, "test").check(split_of().shape)

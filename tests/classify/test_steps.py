@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from idpgan.classify.registry import REGISTRY
 from idpgan.data.images import Images
 from idpgan.data.load import Split, known_shape
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
+from idpgan.training.config import build_config, load_method
 from tests.classify.conftest import SMALL, config_of
 
 NAMES = sorted(SMALL)
@@ -31,9 +31,7 @@ def split_of(num=12, seed=0, labels=True):
 def method_of(name, split, seed=1, **sections):
     config = config_of(name, **{"privacy": {"epsilon": 1e6, "delta": 1e-3, "noise_multiplier": 1.0}} | sections)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return REGISTRY.load_method(name).Method(
-        config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
-    )
+    return load_method(name).Method(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
 
 
 def sums_of(method, monkeypatch, steps=1):
@@ -156,7 +154,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(name):
     with pytest.raises(ConfigError, match=r"Leave \[model\] out"):
         method_of(name, split_of(), model=ModelConfig(width=4).model_dump())
     with pytest.raises(ConfigError, match=r"'privacy\.delta' .* has no default"):
-        REGISTRY.build_config({"method": {"name": name}, "privacy": {"epsilon": 1.0}}, "the test")
+        build_config({"method": {"name": name}, "privacy": {"epsilon": 1.0}}, "the test")
 
 
 def test_a_share_without_a_record_adds_nothing(monkeypatch):

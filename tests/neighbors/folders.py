@@ -10,7 +10,7 @@ from PIL import Image
 from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.privacy import Ledger, Noise
-from idpgan.synthesis import build_config, load_method
+from idpgan.training.config import build_config, load_method
 from tests.data.layouts import declared, save
 
 CPU = torch.device("cpu")

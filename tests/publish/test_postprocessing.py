@@ -12,7 +12,7 @@ from idpgan.data.faces import draw
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.registry import load_publisher
+from idpgan.publish.publisher import load_publisher
 from idpgan.publish.sound import prior
 from idpgan.publish.sound.codebook import face_codebook
 from idpgan.publish.sound.pixels import calibrate_pixels, shrink

@@ -8,7 +8,8 @@ import torch
 
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
-from idpgan.publish.registry import METHODS, load_publisher
+from idpgan.publish import METHODS
+from idpgan.publish.publisher import load_publisher
 from idpgan.publish.sound.eigenfaces import face_coefficients
 from idpgan.publish.sound.numbers import calibrate_numbers
 from idpgan.publish.sound.queries import Query, block_sums, low_cosines

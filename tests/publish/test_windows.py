@@ -10,9 +10,10 @@ from scipy.stats import binomtest, spearmanr
 
 from idpgan.audit import Request
 from idpgan.errors import InputError
+from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.registry import audit_entry, load_publisher
+from idpgan.publish.publisher import load_publisher
 from idpgan.publish.windows import audits, published
 from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_release
 from idpgan.publish.windows.stream import cut, join, reorder

@@ -21,9 +21,8 @@ import torch
 
 from idpgan import jobs
 from idpgan.errors import InputError
-from idpgan.jobs.methods import REGISTRY
-from idpgan.synthesis import METHODS, load_method
-from idpgan.training.config import RunConfig
+from idpgan.synthesis import METHODS
+from idpgan.training.config import RunConfig, build_config, load_method
 
 torch.set_num_threads(1)
 torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler
@@ -87,7 +86,7 @@ def config_of(name: str) -> RunConfig:
     table.setdefault("method", {})["name"] = name
     training = {"batch_size": 20, "steps": STEPS} | table.get("training", {})
     table["training"] = {**training, "tick_steps": 2, "device": "cpu"}
-    return REGISTRY.build_config(table, "a small run")
+    return build_config(table, "a small run")
 
 
 def start_or_resume(name: str, out: Path) -> None:

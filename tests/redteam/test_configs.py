@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import tomli_w
 
-from idpgan import synthesis
 from idpgan.cli import main
+from idpgan.training.config import load_method
 
 CASES, SLICE = 2000, 60
 SECONDS = 60  # a case that takes longer hangs; most of it would be the accountant's
@@ -66,7 +66,7 @@ KEYS = [
 
 def known_keys(name):
     """Keys of every section of a method's config."""
-    fields = synthesis.load_method(name).Config.model_fields
+    fields = load_method(name).Config.model_fields
     return {section: list(field.annotation.model_fields) for section, field in fields.items()}
 
 

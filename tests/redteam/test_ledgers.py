@@ -14,6 +14,7 @@ from idpgan.errors import InputError
 from idpgan.jobs import train as jobs
 from idpgan.jobs.verify import verify as verify_release
 from idpgan.privacy.books import checksum
+from idpgan.training.config import load_method
 from tests.redteam import small_runs
 
 EDITS = 100
@@ -26,7 +27,7 @@ def interrupted(tmp_path_factory):
     """A dp-gan run that stopped after four of six steps."""
     out = tmp_path_factory.mktemp("ledgers") / "run"
     config = small_runs.config_of("dp-gan")
-    step, taken = jobs.REGISTRY.load_method("dp-gan").Method.critic_step, []
+    step, taken = load_method("dp-gan").Method.critic_step, []
 
     def stopping(self, number):
         taken.append(number)
@@ -35,7 +36,7 @@ def interrupted(tmp_path_factory):
         return step(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs.REGISTRY.load_method("dp-gan").Method, "critic_step", stopping)
+        patch.setattr(load_method("dp-gan").Method, "critic_step", stopping)
         assert jobs.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from idpgan.jobs import train as jobs
+from idpgan.training.config import build_config
 
 SMALL = ["training.tick_steps=10", "model.width=4", "model.latent_dim=4", "release.samples=10"]
 AGGREGATE = ["method.moments=4", "method.fourier=8", "training.steps=2", "model.codes=4", *SMALL]
@@ -45,8 +46,7 @@ def release(aggregate_run, tmp_path):
 
 def train(path, settings, table=None):
     """Train a run; `table` replaces the default config."""
-    from idpgan import synthesis
     from idpgan.config import apply_overrides, load_table
 
-    config = synthesis.build_config(apply_overrides(load_table(None) if table is None else table, settings), "the test")
+    config = build_config(apply_overrides(load_table(None) if table is None else table, settings), "the test")
     return jobs.start(config, path).run.path

@@ -32,6 +32,7 @@ from idpgan.release.folder import CARD, PRIVACY, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
 from idpgan.synthesis.published.config import Config as PublishedConfig
+from idpgan.training.config import build_config
 from tests.release.forging import config
 
 
@@ -326,7 +327,6 @@ def test_exported_images_have_a_card_without_commands_that_do_not_apply(release,
     ],
 )
 def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(unreleased, name, teacher, continuous):
-    from idpgan import synthesis
     from idpgan.config import load_table
     from idpgan.privacy.ledger import Ledger
 
@@ -335,7 +335,7 @@ def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(u
     table["privacy"] |= {"noise_multiplier": 1.0} if name == "dp-gan" else {}
     if teacher is not None:
         table["method"]["teacher_share"] = teacher
-    if isinstance(config := synthesis.build_config(table, name), PublishedConfig):
+    if isinstance(config := build_config(table, name), PublishedConfig):
         config = config.model_copy(update={"model": config.model.model_copy(update={"conditional": False})})
     ledger = Ledger(*config.ledger_terms()[:2])
     for event in config.planned_events(shape):

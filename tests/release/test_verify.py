@@ -16,7 +16,7 @@ from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
 from idpgan.release.settings import RunSettings
-from idpgan.synthesis import build_config
+from idpgan.training.config import build_config
 from tests.release.conftest import BUDGET, train
 from tests.release.forging import (
     WORDS,

@@ -5,12 +5,12 @@ import pytest
 from idpgan.data.faces import draw
 from idpgan.data.picture import png_bytes
 from idpgan.jobs import attack, audit, evaluate, start
-from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.publish import Order, publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.training.config import build_config
 from tests.data.layouts import declared
 
 NASTY = "<script>alert(1)"
@@ -54,7 +54,7 @@ def whole(tmp_path_factory):
     """A run of a folder of images, with everything that a report can show; not to be changed."""
     place = tmp_path_factory.mktemp("whole")
     data = declared(folder(place / "faces"), holdout_share=0.3).model_dump(mode="json", exclude_none=True)
-    run = start(REGISTRY.build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
+    run = start(build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
     attack.write_attack(attack.attack_run(run.path, attack.Options(("nearest-sample", "critic-score"), samples=40)))
     audit.write_audit(run.path, audit.run_case(run.path).run(1000, seed=1))
     evaluation(run)
@@ -70,7 +70,7 @@ def bare(tmp_path_factory):
         "model": {"width": 4, "latent_dim": 4},
         "training": {"steps": 2, "tick_steps": 1, "batch_size": 8},
     }
-    return start(REGISTRY.build_config(table, "the test"), tmp_path_factory.mktemp("bare") / "run").run
+    return start(build_config(table, "the test"), tmp_path_factory.mktemp("bare") / "run").run
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from idpgan import jobs, synthesis
+from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.jobs.critics import NoCriticError, critic_of
 from idpgan.privacy.ledger import Ledger
+from idpgan.training.config import load_method
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -17,7 +18,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 def method_of(name, overrides, *, prepare=False):
     config = jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides)
     split = load(config.data)
-    module = synthesis.load_method(config.method.name)
+    module = load_method(config.method.name)
     method = module.Method(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
     if prepare:
         method.prepare()

@@ -5,9 +5,9 @@ import torch
 
 from idpgan.errors import ConfigError
 from idpgan.privacy import Noise
-from idpgan.synthesis import build_config
 from idpgan.synthesis.aggregate.follow import Follower
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.training.config import build_config
 from tests.training.toy import digits
 
 

@@ -18,10 +18,10 @@ from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis import build_config
 from idpgan.synthesis.gaussian.estimate import estimate_normals, filled, shrunk
 from idpgan.synthesis.gaussian.method import GaussianMoments
 from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
+from idpgan.training.config import build_config
 
 SHAPE, SIZE = (1, 8, 8), 6
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -17,9 +17,9 @@ from idpgan.errors import InputError
 from idpgan.jobs import train as train_job
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.ranks import ALONE, Ranks
-from idpgan.synthesis import build_config
 from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.training import distributed
+from idpgan.training.config import build_config
 from idpgan.training.distributed import joined, whole
 
 SMALL = {"width": 4, "latent_dim": 4}

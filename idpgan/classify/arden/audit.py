@@ -11,7 +11,6 @@ from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, Pair
 from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import Maker, WithLabel, likelihood_ratio
-from idpgan.classify.arden import INFO
 from idpgan.classify.arden.config import ArdenConfig, Config
 from idpgan.privacy import Guarantee, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.split_network import FeatureNoise
@@ -43,7 +42,7 @@ def _case(
         claimed = dataclasses.replace(asked, epsilon=channel.claimed(ArdenConfig().nullification))
     maker: Maker = lambda one, other: statistic  # noqa: E731
     notes = (f"{channel.features} features; claimed is what the paper states, the price of one of them",)
-    return AuditCase(INFO.name, pair, claimed, proven, release, (maker,), notes=notes, events=tuple(events))
+    return AuditCase("arden", pair, claimed, proven, release, (maker,), notes=notes, events=tuple(events))
 
 
 def _build(request: Request) -> AuditCase:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.classify.arden import INFO
 from idpgan.classify.config import ClassifierConfig
 from idpgan.data.load import DataShape, describe
 from idpgan.errors import ConfigError
+from idpgan.methods import METHODS
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn
 from idpgan.privacy import Event, Guarantee, PrivacyReport, RandomizedResponse, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -130,7 +130,7 @@ class Config(ClassifierConfig):
             claimed=Guarantee(paper, 0.0, *ADJACENCY, _CLAIM),
             proven=proven,
             audited=None,
-            reason=INFO.reason,
+            reason=METHODS["arden"].reason,
             private=proven.finite and noise[0].private,
             public_assumptions=tuple(assumptions),
         )

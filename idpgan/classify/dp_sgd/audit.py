@@ -8,7 +8,6 @@ from torch import Tensor
 from idpgan.audit.gradient_canaries import SLOPE, STILL, CanaryNetwork
 from idpgan.classify.audit import CLASSES, WatchedClassifier, entry_of, ledger_of_nobody
 from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.dp_sgd import INFO
 from idpgan.classify.dp_sgd.config import Config, DpSgdConfig, DpSgdTraining
 from idpgan.classify.dp_sgd.method import DpSgd
 from idpgan.data.load import Split
@@ -53,4 +52,4 @@ def _make(
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 
-AUDIT = entry_of(INFO.name, _make, _SAMPLE_RATE, _STEPS, _CLIP_NORM)
+AUDIT = entry_of("dp-sgd", _make, _SAMPLE_RATE, _STEPS, _CLIP_NORM)

@@ -11,7 +11,6 @@ from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import SILENT, Pair
 from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import UPLOADED, Column
-from idpgan.classify.dssgd import INFO
 from idpgan.classify.dssgd.config import Config
 from idpgan.classify.dssgd.sharing import Sharing
 from idpgan.errors import InputError
@@ -23,7 +22,7 @@ _RUNS, _ROWS = 4000, 200
 
 def _case(sharing: Sharing, rounds: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
     if sharing.event is None:
-        raise InputError(f"{INFO.name} without noise has no guarantee to audit. Set privacy.epsilon.")
+        raise InputError("dssgd without noise has no guarantee to audit. Set privacy.epsilon.")
     event = sharing.event.repeated(rounds)
     asked, proven = guarantees(request, event)
     if claimed is None:
@@ -39,7 +38,7 @@ def _case(sharing: Sharing, rounds: int, request: Request, claimed: Guarantee | 
     )
     pair = Pair(SILENT, torch.zeros_like(most), most)
     return AuditCase(
-        INFO.name, pair, claimed, proven, release, (lambda *_: Column(0, UPLOADED),),
+        "dssgd", pair, claimed, proven, release, (lambda *_: Column(0, UPLOADED),),
         notes=notes, events=(event,), runs=_RUNS, rows=_ROWS,
     )  # fmt: skip
 

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 
 from idpgan.classify.config import ClassifierConfig
-from idpgan.classify.dssgd import INFO
 from idpgan.classify.dssgd.sharing import Sharing
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
+from idpgan.methods import METHODS
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
@@ -106,7 +106,7 @@ class Config(ClassifierConfig):
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
         """See `RunConfig.report`: what the paper states for one parameter of one round is what is claimed."""
-        sharing, claimed, reason = self.sharing(shape.image_shape, shape.classes), None, INFO.reason
+        sharing, claimed, reason = self.sharing(shape.image_shape, shape.classes), None, METHODS["dssgd"].reason
         if self.privacy.epsilon is not None:
             reason = f"{reason}; noise: {noise[0].name}"
             basis = "Shokri and Shmatikov 2015, section 8: per uploaded parameter"

@@ -8,17 +8,17 @@ from typing import Literal
 from pydantic import Field
 
 from idpgan.classify.config import ClassifierConfig
-from idpgan.classify.pgd import INFO
 from idpgan.data.load import DataShape
+from idpgan.methods import METHODS
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 
-EVENT = Event.non_private(INFO.reason, Unit.IMAGE, Relation.REPLACE_ONE)
+EVENT = Event.non_private(METHODS["pgd"].reason, Unit.IMAGE, Relation.REPLACE_ONE)
 _PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=INFO.reason, private=False)
+REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=METHODS["pgd"].reason, private=False)
 
 
 class PgdConfig(MethodConfig):

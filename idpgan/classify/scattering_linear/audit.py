@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from idpgan.audit.gradient_canaries import SLOPE, STILL
 from idpgan.classify.audit import WatchedClassifier, entry_of, ledger_of_nobody
 from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.scattering_linear import INFO
 from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig, ScatteringLinearTraining
 from idpgan.classify.scattering_linear.method import ScatteringLinear
 from idpgan.data.load import Split
@@ -48,4 +47,4 @@ def make(
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 
-AUDIT = entry_of(INFO.name, make, 1.0, _STEPS, _CLIP_NORM)
+AUDIT = entry_of("scattering-linear", make, 1.0, _STEPS, _CLIP_NORM)

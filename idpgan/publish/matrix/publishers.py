@@ -9,10 +9,11 @@ from torch import Tensor
 
 from idpgan.audit.statistics import Maker, Nearness, NoiseScale, OutputRank
 from idpgan.errors import InputError
+from idpgan.methods import METHODS
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
-from idpgan.publish.matrix import INFO, algorithms, audits
+from idpgan.publish.matrix import algorithms, audits
 from idpgan.publish.matrix.audits import CLAIM, RowSpace, column_space
 from idpgan.publish.plan import Options, Plan, Publisher, Shape
 
@@ -45,7 +46,7 @@ def _publisher(
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, settings: Options) -> Plan:
         if delta > 0:
             raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
-        event = Event.non_private(INFO[name].reason, unit, Relation.REPLACE_ONE)
+        event = Event.non_private(METHODS[name].reason, unit, Relation.REPLACE_ONE)
         return Plan((event,), lambda images, noise: algorithm(images, epsilon, settings, noise), CLAIM, black_images)
 
     audit = audits.entry(name, algorithm, fewer or options(), makers, pair=pair, shape=shape)

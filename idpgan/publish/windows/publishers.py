@@ -7,11 +7,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.methods import METHODS
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Plan, Publisher, Shape
-from idpgan.publish.windows import INFO, audits, published, sound
+from idpgan.publish.windows import audits, published, sound
 from idpgan.publish.windows.published import SwpOptions
 from idpgan.publish.windows.stream import count_windows, window_of
 
@@ -23,7 +24,7 @@ def _published(
         if delta > 0:
             raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
         count_windows(shape, window_of(shape, options.window), options.step)
-        event = Event.non_private(INFO[name].reason, unit, Relation.REPLACE_ONE)
+        event = Event.non_private(METHODS[name].reason, unit, Relation.REPLACE_ONE)
         return Plan((event,), lambda images, noise: algorithm(images, epsilon, options, noise), audits.CLAIM)
 
     return Publisher(SwpOptions, plan, audits.published_entry(name, algorithm, part))

@@ -19,7 +19,6 @@ from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.aggregate import INFO
 from idpgan.synthesis.aggregate.config import AggregateConfig, Config, sums_of
 from idpgan.synthesis.aggregate.evolved import Voting, vote_events, voting_of
 from idpgan.synthesis.evolution.audit import differing_counts
@@ -49,7 +48,7 @@ def _build(request: Request) -> AuditCase:
         relation=relation,
         most_per_unit=20 if unit is Unit.PERSON else 1,
     )
-    return sums_case(sums, request, method=INFO.name)
+    return sums_case(sums, request, method="idp-gan-aggregate")
 
 
 def _of_run(config: Config, facts: RunFacts) -> AuditCase:
@@ -58,7 +57,7 @@ def _of_run(config: Config, facts: RunFacts) -> AuditCase:
     teacher, evolution = config.method.teacher_share, config.method.evolution_share
     teaching, voting = teaching_beside(teacher, sums, evolution), voting_of(config.method, config.privacy)
     if voting is None:
-        return taught_case(sums, teaching, request, facts.claimed, method=INFO.name)
+        return taught_case(sums, teaching, request, facts.claimed, method="idp-gan-aggregate")
     return sums_and_votes_case(sums, voting, teacher, request, facts.claimed, teaching)
 
 
@@ -115,7 +114,15 @@ def sums_and_votes_case(
         "independent noise and were not simulated",
     )
     return AuditCase(
-        INFO.name, pair, claimed or asked, proven, release, (ratio,), entrywise=True, notes=notes, events=events
+        "idp-gan-aggregate",
+        pair,
+        claimed or asked,
+        proven,
+        release,
+        (ratio,),
+        entrywise=True,
+        notes=notes,
+        events=events,
     )
 
 

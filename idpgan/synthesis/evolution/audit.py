@@ -17,7 +17,6 @@ from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.grid import Grid
-from idpgan.synthesis.evolution import INFO
 from idpgan.synthesis.evolution.config import Config
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
 
@@ -43,7 +42,7 @@ def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarant
         "independent noise and were not simulated",
     )
     return AuditCase(
-        INFO.name, pair, claimed or asked, proven, release, (likelihood_ratio(mechanism, grid),),
+        "evolution", pair, claimed or asked, proven, release, (likelihood_ratio(mechanism, grid),),
         entrywise=True, notes=notes, events=(event,),
     )  # fmt: skip
 

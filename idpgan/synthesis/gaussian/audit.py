@@ -8,7 +8,6 @@ from idpgan.data.load import DataShape
 from idpgan.data.split import Sizes
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.gaussian import INFO
 from idpgan.synthesis.gaussian.config import Config
 from idpgan.synthesis.gaussian.moments import count_moments
 from idpgan.synthesis.sums_audit import sums_case, taught_case
@@ -24,7 +23,7 @@ def _of_run(config: Config, facts: RunFacts) -> AuditCase:
     request = Request(config.privacy.epsilon, config.privacy.delta)
     sums = config.moment_sums(shape)
     teaching = teaching_beside(config.method.teacher_share, sums)
-    return taught_case(sums, teaching, request, facts.claimed, method=INFO.name)
+    return taught_case(sums, teaching, request, facts.claimed, method="gaussian")
 
 
 def _case(request: Request) -> AuditCase:
@@ -39,7 +38,7 @@ def _case(request: Request) -> AuditCase:
         relation=request.relation or Relation.ZERO_OUT,
         most_per_unit=_CAP if unit is Unit.PERSON else 1,
     )
-    return sums_case(sums, request, method=INFO.name)
+    return sums_case(sums, request, method="gaussian")
 
 
 AUDIT = Entry(_case, (Unit.IMAGE, Unit.PERSON), (Relation.ZERO_OUT, Relation.REPLACE_ONE), delta=1e-5, of_run=_of_run)

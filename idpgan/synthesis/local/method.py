@@ -26,12 +26,12 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, describe
 from idpgan.errors import ConfigError
+from idpgan.methods import METHODS
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.synthesis.local import INFO
 from idpgan.synthesis.local.channel import (
     ADJACENCY,
     Bound,
@@ -129,7 +129,7 @@ class Config(RunConfig):
             claimed=None,
             proven=proven,
             audited=None,
-            reason=broken[0] if broken else INFO.reason,
+            reason=broken[0] if broken else METHODS["idp-gan-local"].reason,
             private=proven.finite and noise[0].private,
             public_assumptions=tuple(assumptions),
         )

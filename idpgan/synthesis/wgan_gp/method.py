@@ -15,6 +15,7 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, place
+from idpgan.methods import METHODS
 from idpgan.models.critic import Critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
@@ -24,15 +25,14 @@ from idpgan.privacy.noise import Noise, Source
 from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.wgan_gp import INFO
 from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
 from idpgan.training.distributed import whole
 from idpgan.training.method import Stats, refuse_small_shares
 
-_EVENT = Event.non_private(INFO.reason, Unit.IMAGE, Relation.REPLACE_ONE)
+_EVENT = Event.non_private(METHODS["wgan-gp"].reason, Unit.IMAGE, Relation.REPLACE_ONE)
 _PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-_REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=INFO.reason, private=False)
+_REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=METHODS["wgan-gp"].reason, private=False)
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
 

@@ -20,7 +20,7 @@ from idpgan.models.origin import origin_weights
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.simulators import GeneratorSimulator
 from idpgan.privacy import Relation, Unit
-from idpgan.synthesis import build_config
+from idpgan.training.config import build_config
 from tests.synthesis.evolution.test_run import FACES, config_of, table_of
 
 PENS = {"name": "fonts", "num_images": 80, "image_size": 12}

@@ -16,8 +16,8 @@ from idpgan.jobs.train import plan as price
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Ledger, Noise
-from idpgan.synthesis import build_config
 from idpgan.synthesis.evolution.method import Evolution
+from idpgan.training.config import build_config
 
 FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
 FACES |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
