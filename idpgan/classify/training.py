@@ -10,14 +10,14 @@ from torch import Tensor
 from idpgan.classify.config import ClassifierRun
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
+from idpgan.privacy import Event, Ledger, Noise
 from idpgan.ranks import Ranks
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import ReleaseConfig
-from idpgan.training.method import Stats
+from idpgan.training.method import Method, Stats
 
 
-class GivesClassifier:
+class GivesClassifier(Method):
     """The part of `idpgan.training.method.Method` that gives a classifier away and lets attackers ask it."""
 
     @property
@@ -57,49 +57,30 @@ class TrainsClassifier(GivesClassifier):
     """
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
+    NOISY_STEPS = True
 
     def __init__(
         self, config: ClassifierRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        config.check(split.shape)
-        self._run, self._data = config, split.shape
-        self.ledger, self.device = ledger, device
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private, device)
         self.newest = self._build().to(device)
-        self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
         self.plan = config.plan(split.num_private)
+
+    def new_noise(self, device: torch.device) -> Noise:
+        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
+        return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def _build(self) -> PrivateClassifier:
         return self._run.classifier(self._data.image_shape, self._data.classes)
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """The source of coins and noise."""
-        return (self.noise,)
-
-    def step(self, step: int) -> Stats:
-        """See `Method`."""
-        raise NotImplementedError
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `idpgan.training.method.SharesSteps`."""
         self.plan = dataclasses.replace(self.plan, ranks=ranks)
 
-    def prepare(self) -> None:
-        """Nothing is read once for all."""
-
     def step_event(self) -> Event:
         """One release of a noisy sum of clipped gradients, of empty batches too."""
         return self.plan.event
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
-
-    def privacy(self) -> PrivacyReport:
-        """Report the budget as claimed, and what the ledger proves for the steps that were taken."""
-        proven = self.ledger.proven(self._run.privacy.delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
 
 def step_statistics(losses: Tensor, norms: Tensor, clip_norm: float) -> Stats:

@@ -27,7 +27,6 @@ from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, number_to_js
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
-from idpgan.release.artifact import GivesAway
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import RunSettings
@@ -190,13 +189,13 @@ def follow(ranks: Ranks) -> None:
         do_as_told(method, ranks)
 
 
-def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, GivesAway]:
+def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, Method]:
     """Load the data and make the method, on rank 0 and with it on all others."""
     with tell_config(ranks, dump_toml(config)):
         return _meet(config, ledger, ranks)
 
 
-def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, GivesAway]:
+def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, Method]:
     with agreed(ranks):
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
@@ -245,8 +244,8 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     return method
 
 
-def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> GivesAway:
-    method: GivesAway = load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
+    method: Method = load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
     return method
 
 
@@ -260,7 +259,7 @@ def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[
 def _train(
     config: RunConfig,
     split: Split,
-    method: GivesAway,
+    method: Method,
     run: RunFolder,
     ledger: Ledger,
     delta: float,

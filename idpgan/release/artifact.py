@@ -12,8 +12,6 @@ from typing import Any, ClassVar, Protocol, Self
 
 from idpgan.release.card import CardFacts, Subject
 from idpgan.release.settings import Settings
-from idpgan.training.config import ReleaseConfig
-from idpgan.training.method import Method
 
 
 class Artifact(Protocol):
@@ -54,13 +52,6 @@ class Artifact(Protocol):
         Raises:
             InputError: If the rest cannot be checked.
         """
-
-
-class GivesAway(Method, Protocol):
-    """A `Method` whose product can be released."""
-
-    def artifact(self, config: ReleaseConfig) -> Artifact:
-        """Return what is given away of the product, as the section [release] wants it."""
 
 
 @dataclass(frozen=True)

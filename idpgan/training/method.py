@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
-from idpgan.privacy.noise import Noise
+from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.noise import Noise, Source
 from idpgan.ranks import Ranks
+from idpgan.training.config import ReleaseConfig
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -23,22 +27,60 @@ CriticScores = Callable[[Tensor, Tensor | None], Tensor]
 finds each, (B,); higher = more real."""
 
 
-class Method(Protocol):
-    """A private (or not) GAN as the loop sees it. Steps are counted from 1.
+class Method:
+    """A private (or not) method as the loop sees it; a method overrides what it is about. Steps are counted from 1.
 
     The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
-    noise source and the ledger that `prepare` charges. It uses no global random numbers. A class attribute UNNOISED, if
-    there is one, names the statistics that are taken from private images without noise: they are recorded for the
-    curator, where finite, and never end a run.
+    noise source and the ledger that `prepare` charges. It uses no global random numbers.
+
+    Args:
+        config: The run's config; what it cannot do with the data is refused first.
+        split: Of the data; each method says which parts it reads, and when.
+        ledger: Charged by the loop before each step, and by `prepare` for what it reads.
+        device: Where networks and data live.
+        noise: Secret source of noise and coins; None = `new_noise`.
+
+    Attributes:
+        config: The section [method].
+        noise: The source of what `prepare` or the steps draw.
+        UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
+            finite, and never end a run.
+        NOISY_STEPS: Whether the steps draw from `noise`.
+        SAVED: Keys of what `state` returns, put back in this order: the attributes of these names, or of these names
+            behind an underscore.
+
+    Raises:
+        ConfigError: If config and data do not fit together. No private image has been read then.
     """
+
+    UNNOISED: ClassVar[tuple[str, ...]] = ()
+    NOISY_STEPS: ClassVar[bool] = False
+    SAVED: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, config: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        config.check(split.shape)
+        self._run, self._data, self.config = config, split.shape, config.method
+        self.ledger, self.device, self.noise = ledger, device, noise or self.new_noise(device)
+
+    def new_noise(self, device: torch.device) -> Noise:
+        """Return a noise source of the operating system's key: AES-256-CTR on the CPU."""
+        return Noise.system()
 
     @property
     def product(self) -> nn.Module:
         """The network that is trained to be given away, such as a generator's average; its weights are kept finite."""
+        raise NotImplementedError
+
+    def artifact(self, config: ReleaseConfig) -> Any:
+        """Return what is given away of the product, an `idpgan.release.artifact.Artifact`, as [release] wants it."""
+        raise NotImplementedError
 
     @property
     def noises(self) -> tuple[Noise, ...]:
         """All noise sources of the steps: ratcheted after each step, re-keyed on resume, erased when the run ends."""
+        return (self.noise,) if self.NOISY_STEPS else ()
 
     def prepare(self) -> None:
         """Do the one-time private reads by `Ledger.release`, and set up the training that follows from them.
@@ -52,18 +94,29 @@ class Method(Protocol):
 
         It is charged again if those steps are repeated with fresh noise. () if `step_event` pays, or nothing is read.
         """
+        return ()
 
     def step_event(self) -> Event | None:
         """Return the price of the next step; None if it reads nothing private."""
+        return None
 
     def step(self, step: int) -> Stats:
         """Do step number `step`: one of the critic, and one of the generator where it is due.
 
         The loop has charged `step_event` before.
         """
+        raise NotImplementedError
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Where the noise of the method's parts came from, in their order, for the report."""
+        return (self.noise.source,)
 
     def privacy(self) -> PrivacyReport:
-        """Report what is claimed and what is proven for the run so far."""
+        """Report what is claimed, and what the ledger proves for the run so far."""
+        proven = self.ledger.proven(self._run.stated_delta(self._data.num_private))
+        report: PrivacyReport = self._run.report(self._data, self.ledger.events, proven, self.sources)
+        return report
 
     def state(self) -> dict[str, Any]:
         """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
@@ -71,9 +124,40 @@ class Method(Protocol):
         The key "prepared", if there is one, holds the tensors that `Ledger.release` returned. The ledger keeps them in
         a file of their own, and they are back in place when `load_state` is called.
         """
+        return {key: state_of(getattr(self, self._saved_as(key))) for key in self.SAVED}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`; all tensors are on the CPU."""
+        for key in self.SAVED:
+            name = self._saved_as(key)
+            restored = put_state(getattr(self, name), state[key])
+            if restored is not None:
+                setattr(self, name, restored)
+
+    def _saved_as(self, key: str) -> str:
+        return key if hasattr(self, key) else f"_{key}"
+
+
+def state_of(value: Any) -> Any:
+    """Return the state of a network, an optimizer, random numbers or whatever has one; else the value itself."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        return value.state_dict()
+    return value.state() if hasattr(value, "state") else value
+
+
+def put_state(value: Any, state: Any) -> Any:
+    """Put back what `state_of` returned; return what takes the place of a value that has no state of its own."""
+    if isinstance(value, torch.Generator):
+        value.set_state(state)
+    elif isinstance(value, nn.Module | torch.optim.Optimizer):
+        value.load_state_dict(state)
+    elif hasattr(value, "load_state"):
+        value.load_state(state)
+    else:
+        return state.to(value.device) if isinstance(value, Tensor) else state
+    return None
 
 
 @runtime_checkable

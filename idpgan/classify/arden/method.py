@@ -29,7 +29,7 @@ from idpgan.classify.training import GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import SplitCnn, nullify
-from idpgan.privacy import Ledger, Noise, PrivacyReport
+from idpgan.privacy import Ledger, Noise
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -51,19 +51,18 @@ class Arden(GivesClassifier):
         ConfigError: If config and data do not fit together.
     """
 
+    NOISY_STEPS = True
+
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        config.check(split.shape)
-        self._run, self._data, self.config = config, split.shape, config.method
-        self.ledger, self.device = ledger, device
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private, device)
         labeled = split.public.labels is not None
         self._public = place(split.public.existing(), device) if labeled else split.public.select(torch.arange(0))
         self.newest: SplitCnn = config.classifier(split.image_shape, split.classes).to(device).eval()
         self.optimizer = torch.optim.Adam(self.newest.cloud.parameters(), self.config.learning_rate)
         self.channel, self.response = config.channel(len(split.classes)), config.response(len(split.classes))
-        self.noise = noise or Noise.system()
         self._rng = torch.Generator().manual_seed((config.training.seed + _RNG_STREAM * 0x9E3779B97F4A7C15) % 2**63)
         self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
         self._labels = torch.empty(0, dtype=torch.int64)
@@ -73,11 +72,6 @@ class Arden(GivesClassifier):
     def product(self) -> SplitCnn:
         """Both parts."""
         return self.newest
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """The source of the one release."""
-        return (self.noise,)
 
     def prepare(self) -> None:
         """Train the phone's part; then perturb all images and labels, once, and let go of the raw ones."""
@@ -112,14 +106,6 @@ class Arden(GivesClassifier):
         coins = torch.rand((len(pixels), 1, *pixels.shape[2:]), generator=self._rng) if nullification else pixels
         return self.newest.features(nullify(pixels, coins, nullification))
 
-    def step_event(self) -> None:
-        """Nothing private is read after `prepare`."""
-        return
-
-    def paid_ahead(self, step: int) -> tuple[()]:
-        """Nothing private is read after `prepare`."""
-        return ()
-
     def step(self, step: int) -> Stats:
         """Take an Adam step of the cloud's part, on released features and on public ones with fresh noise."""
         training = self._run.training
@@ -145,11 +131,6 @@ class Arden(GivesClassifier):
             self.newest.cloud, clean, self._phone(batch.images, rate) if rate and weight < 1 else clean,
             cast(Tensor, batch.labels), self.channel, self._rng, clean_weight=weight, radius=self.config.radius,
         )  # fmt: skip
-
-    def privacy(self) -> PrivacyReport:
-        """Report the paper's claim, and what the ledger proves."""
-        proven = self.ledger.proven(self._run.stated_delta(self._data.num_private))
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return the networks, the optimizer, the order of batches, and under "prepared" what was released."""

@@ -10,7 +10,7 @@ weights is post-processing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -33,12 +33,13 @@ from idpgan.training.method import Stats
 class DpSgd(TrainsClassifier):
     """The method as the loop sees it; see `TrainsClassifier`."""
 
+    SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
+
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.config = config.method
-        self._ema = Ema(self.newest, self.config.ema_decay)
+        self._average = Ema(self.newest, self.config.ema_decay)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
         )
@@ -54,7 +55,7 @@ class DpSgd(TrainsClassifier):
     @property
     def product(self) -> PrivateClassifier:
         """See `Method`."""
-        average: PrivateClassifier = self._ema.module  # type: ignore[assignment]
+        average: PrivateClassifier = self._average.module  # type: ignore[assignment]
         return average
 
     def step(self, step: int) -> Stats:
@@ -67,32 +68,13 @@ class DpSgd(TrainsClassifier):
         )
         self._physical_batch, self._way = result.physical_batch, result.way
         self.plan.noisy_step(self.optimizer, weights, result.sums, self.noise)
-        self._ema.update(self.newest)
+        self._average.update(self.newest)
         return step_statistics(result.losses, result.norms, self.plan.clip_norm)
 
     def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:
         """Return the cross-entropy of one record."""
         logits = functional_call(self.newest, dict(weights), (image[None],))
         return cross_entropy(logits, label[None])
-
-    def state(self) -> dict[str, Any]:
-        """Return weights, average, momentum and the state of the noise source."""
-        return {
-            "newest": self.newest.state_dict(),
-            "average": self._ema.state(),
-            "optimizer": self.optimizer.state_dict(),
-            "noise": self.noise.state(),
-            "physical_batch": self._physical_batch,
-            "way": self._way,
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.newest.load_state_dict(state["newest"])
-        self._ema.load_state(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.noise.load_state(state["noise"])
-        self._physical_batch, self._way = state["physical_batch"], state["way"]
 
 
 Method: Callable[..., method.Method] = DpSgd

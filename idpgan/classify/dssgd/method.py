@@ -13,7 +13,7 @@ that a participant does not take from the server (download_share below 1) stay w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,7 +25,8 @@ from idpgan.classify.training import GivesClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
+from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy.noise import Source
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -47,17 +48,15 @@ class Dssgd(GivesClassifier):
     """
 
     UNNOISED = ("loss", "uploaded")
+    SAVED = ("newest", "local", "rng", "noise")
 
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        config.check(split.shape)
-        self._run, self._data, self.config = config, split.shape, config.method
-        self.ledger, self.device = ledger, device
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private, device)
         self.newest = config.classifier(split.image_shape, split.classes).to(device).eval()
         self.sharing = config.sharing(split.image_shape, split.classes)
-        self.noise = noise or Noise.system()
         self._rng = torch.Generator().manual_seed((config.training.seed + _RNG_STREAM * 0x9E3779B97F4A7C15) % 2**63)
         server = parameters_to_vector(self.newest.parameters()).detach()
         self._local = server.repeat(self.config.participants, 1)  # (P, d)
@@ -72,16 +71,14 @@ class Dssgd(GivesClassifier):
         """The source of the uploads' noise; none without it."""
         return () if self.sharing.epsilon is None else (self.noise,)
 
-    def prepare(self) -> None:
-        """Nothing is read before the rounds."""
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of the steps."""
+        return tuple(noise.source for noise in self.noises)
 
     def step_event(self) -> Event:
         """Every round uploads."""
         return self._run.round_event(self._data)
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every round pays for itself."""
-        return ()
 
     def shard(self, participant: int) -> Tensor:
         """Return the positions of a participant, int64: every ``participants``-th one, null records among them."""
@@ -137,27 +134,6 @@ class Dssgd(GivesClassifier):
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
-
-    def privacy(self) -> PrivacyReport:
-        """Report the paper's claim, and what the ledger proves for the rounds that were done."""
-        proven = self.ledger.proven(self._run.stated_delta(self._data.num_private))
-        return self._run.report(self._data, self.ledger.events, proven, tuple(noise.source for noise in self.noises))
-
-    def state(self) -> dict[str, Any]:
-        """Return the server's and the participants' parameters, the order of batches, and the noise source."""
-        return {
-            "newest": self.newest.state_dict(),
-            "local": self._local,
-            "rng": self._rng.get_state(),
-            "noise": self.noise.state(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.newest.load_state_dict(state["newest"])
-        self._local = state["local"].to(self.device)
-        self._rng.set_state(state["rng"])
-        self.noise.load_state(state["noise"])
 
 
 Method: Callable[..., method.Method] = Dssgd

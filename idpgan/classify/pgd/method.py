@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from idpgan.attacks.adversarial import pgd
-from idpgan.classify.pgd.config import EVENT, REPORT, Config
+from idpgan.classify.pgd.config import EVENT, Config
 from idpgan.classify.training import GivesClassifier
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
+from idpgan.privacy import Event, Ledger
 from idpgan.training import method
 from idpgan.training.method import Stats
 
@@ -40,9 +40,11 @@ class PgdAdversarial(GivesClassifier):
         ConfigError: If config and data do not fit together.
     """
 
+    SAVED = ("newest", "optimizer", "rng")
+
     def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
-        config.check(split.shape)
-        self.config, self._training, self.device = config.method, config.training, device
+        super().__init__(config, split, ledger=ledger, device=device)
+        self._training = config.training
         self._images = place(split.private.existing(), device)
         self.newest = config.classifier(split.image_shape, split.classes).to(device).eval()
         self.optimizer = torch.optim.Adam(self.newest.parameters(), self.config.learning_rate)
@@ -53,21 +55,9 @@ class PgdAdversarial(GivesClassifier):
         """The newest weights: the network has no layer that differs between training and use."""
         return self.newest
 
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """No step draws secret noise."""
-        return ()
-
-    def prepare(self) -> None:
-        """Nothing is read before the steps."""
-
     def step_event(self) -> Event:
         """Every step reads raw images."""
         return EVENT
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """Attack a batch, and take an Adam step on the attacked images."""
@@ -87,24 +77,6 @@ class PgdAdversarial(GivesClassifier):
         loss.backward()
         self.optimizer.step()
         return {"loss": loss.detach(), "accuracy": (logits.argmax(1) == labels).float().mean()}
-
-    def privacy(self) -> PrivacyReport:
-        """Nothing is claimed or proven."""
-        return REPORT
-
-    def state(self) -> dict[str, Any]:
-        """Return weights, optimizer and the order of batches."""
-        return {
-            "newest": self.newest.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self._rng.get_state(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.newest.load_state_dict(state["newest"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._rng.set_state(state["rng"])
 
 
 Method: Callable[..., method.Method] = PgdAdversarial

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ class ScatteringLinear(TrainsClassifier):
     """
 
     newest: LinearScattering
+    SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class ScatteringLinear(TrainsClassifier):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._shares = None if shares is None else shares.to(device)
-        self.training, self.config = config.training, config.method
+        self.training = config.training
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), config.learning_rate(split.num_private), momentum=self.config.momentum
@@ -129,24 +130,6 @@ class ScatteringLinear(TrainsClassifier):
         self._averaged += 1
         with torch.no_grad():
             self._product.weight.lerp_(self.newest.weight, 1 / self._averaged)
-
-    def state(self) -> dict[str, Any]:
-        """Return weights, average, momentum and the state of the noise source."""
-        return {
-            "newest": self.newest.state_dict(),
-            "product": self._product.state_dict(),
-            "averaged": self._averaged,
-            "optimizer": self.optimizer.state_dict(),
-            "noise": self.noise.state(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.newest.load_state_dict(state["newest"])
-        self._product.load_state_dict(state["product"])
-        self._averaged = state["averaged"]
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.noise.load_state(state["noise"])
 
 
 Method: Callable[..., method.Method] = ScatteringLinear

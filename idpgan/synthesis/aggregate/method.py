@@ -33,13 +33,12 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.errors import ConfigError
 from idpgan.models.augment import augment
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator
-from idpgan.privacy import Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
@@ -49,7 +48,7 @@ from idpgan.synthesis.aggregate.evolved import chosen_population, images_of, vot
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.networks import Adam, Generators, set_rate
-from idpgan.synthesis.product import GivesGenerator, ReadsOnce
+from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.distributed import whole
@@ -63,7 +62,7 @@ _BATCH = 1000  # images per call of the feature map
 _FEATURES = "features."  # of the names of what is released
 
 
-class IdpAggregate(ReadsOnce, GivesGenerator):
+class IdpAggregate(ReadsOnce):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -81,15 +80,15 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
+    SAVED = ("critic", "networks")
+
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
-        self._run, self._data = config, split.shape
-        self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self.privacy_config, self.training = config.privacy, config.training
         self._private: Images | None = split.private
         self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
-        config.check(split.shape)
         if config.privacy.unit is Unit.PERSON:
             refuse_people_in_two_parts(split)
         self.networks = Generators(
@@ -372,29 +371,16 @@ class IdpAggregate(ReadsOnce, GivesGenerator):
 
         return scores
 
-    def privacy(self) -> PrivacyReport:
-        """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""
-        proven = self.ledger.proven(self.privacy_config.delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
-
     # State -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return what was released, networks, optimizer, average and random state."""
-        return {
-            "prepared": self._released,
-            "critic": self.critic.state(),
-            "networks": self.networks.state(),
-            "private_noise": self.noise.private,
-        }
+        return {**super().state(), "prepared": self._released}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
         self._take_released(state["prepared"])
-        self.critic.load_state(state["critic"])
-        self.networks.load_state(state["networks"])
-        if self.noise.private and not state["private_noise"]:
-            raise ConfigError("the saved release was made with a fixed noise seed and is not private; start a new run.")
+        super().load_state(state)
 
 
 def _schedule(progress: float) -> float:

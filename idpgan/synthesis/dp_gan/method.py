@@ -40,7 +40,7 @@ from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.critic import Critic
 from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport
+from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
 from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
@@ -82,14 +82,14 @@ class DpGan(GivesGenerator):
     """
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
+    NOISY_STEPS = True
+    SAVED = ("networks", "noise", "physical_batch", "way", "frozen_statistics")
 
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        self.config, self.privacy_config, self.training = config.method, config.privacy, config.training
-        self._run, self._data = config, split.shape
-        self.ledger, self.device = ledger, device
-        config.check(split.shape)
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self.training = config.training
         self._images = place(split.private, device)
         self.critic = self._build_critic().to(device)
         betas = (self.config.beta1, self.config.beta2)
@@ -111,13 +111,16 @@ class DpGan(GivesGenerator):
             paired=self.config.fakes == "paired",
             mismatch=self.config.mismatch,
         )
-        self.noise = noise or (Noise.philox(device) if device.type == "cuda" else Noise.system())
         self.plan = config.plan
         self._physical_batch = self.config.max_physical_batch
         self._way: Way = "vmap" if self.config.loss == "wgan-gp" else "ghost"  # a penalty is not captured
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = self.config.critic_steps_per_generator_step, 0, 1.0
+
+    def new_noise(self, device: torch.device) -> Noise:
+        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
+        return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def _build_critic(self) -> Critic:
         """Build the critic, and see that no layer of it mixes records."""
@@ -136,21 +139,9 @@ class DpGan(GivesGenerator):
         refuse_small_shares(self.training.batch_size, "training.batch_size", ranks)
         self.plan, self.networks.ranks = dataclasses.replace(self.plan, ranks=ranks), ranks
 
-    def prepare(self) -> None:
-        """Nothing is read before the steps."""
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """The source of coins, latent numbers and noise."""
-        return (self.noise,)
-
     def step_event(self) -> Event:
         """Return the price of one Poisson-sampled Gaussian release; an empty batch is charged too."""
         return self.plan.event
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """See `Method.step`; after the warm-up a generator's step follows every `pace` critic steps."""
@@ -271,29 +262,14 @@ class DpGan(GivesGenerator):
                 parts.append(self.critic(part, of_part).cpu())
         return torch.cat(parts) if parts else torch.zeros(0)
 
-    def privacy(self) -> PrivacyReport:
-        """Report the budget as claimed, and what the ledger proves for the steps that were taken."""
-        proven = self.ledger.proven(self.privacy_config.delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
-
     def state(self) -> dict[str, Any]:
-        """Return networks, optimizers, average, random state and the state of the noise source."""
-        return {
-            "networks": self.networks.state(),
-            "noise": self.noise.state(),
-            "pace": [self.pace, self._since, self._accuracy],
-            "physical_batch": self._physical_batch,
-            "way": self._way,
-            "frozen_statistics": self._frozen_statistics,
-        }
+        """Return what `SAVED` names, and the generator's pace."""
+        return {**super().state(), "pace": [self.pace, self._since, self._accuracy]}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
-        self.networks.load_state(state["networks"])
-        self.noise.load_state(state["noise"])
+        super().load_state(state)
         self.pace, self._since, self._accuracy = state["pace"]
-        self._physical_batch, self._way = state["physical_batch"], state["way"]
-        self._frozen_statistics = state["frozen_statistics"]
 
 
 def _statistics(result: ClippedSum, clip_norm: float) -> Stats:

@@ -26,7 +26,7 @@ from idpgan.models.initialize import torch_seed
 from idpgan.models.origin import origin_weights
 from idpgan.models.population import PopulationGenerator
 from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Simulator, build_simulator
-from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy import Event, Ledger, Noise, Unit
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares
 from idpgan.synthesis.evolution.config import Config
@@ -64,6 +64,8 @@ class Evolution(GivesGenerator):
 
     generator: PopulationGenerator
 
+    NOISY_STEPS = True
+
     def __init__(
         self,
         config: Config,
@@ -74,10 +76,8 @@ class Evolution(GivesGenerator):
         noise: Noise | None = None,
         votes: Votes | None = None,
     ) -> None:
-        self._run, self._data, self.ledger, self._device = config, split.shape, ledger, device
-        self.noise = noise or Noise.system()
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._private, self._public = split.private, split.public
-        config.check(split.shape)
         if config.privacy.unit is Unit.PERSON:
             refuse_people_in_two_parts(split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
@@ -113,27 +113,15 @@ class Evolution(GivesGenerator):
             weights = origin_weights(self._run.data.public_generator, model.origin)
             simulator.generator.load_state_dict(weights)
             self.generator.simulator.load_state_dict(simulator.state_dict())
-        return simulator.eval().to(self._device)
+        return simulator.eval().to(self.device)
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `SharesSteps`: each rank embeds the private images of its share and counts their votes."""
         self._ranks = ranks
 
-    def prepare(self) -> None:
-        """Nothing private is read before the steps."""
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """The source of the noise on votes."""
-        return (self.noise,)
-
     def step_event(self) -> Event:
         """Return the price of one histogram of votes."""
         return self.votes.event
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """Make the next candidates from those of the last vote, and let the private images vote for them."""
@@ -159,7 +147,7 @@ class Evolution(GivesGenerator):
         chosen = torch.zeros_like(labels)
         for row in range(rows):
             own = torch.nonzero(labels == row)[:, 0]
-            chosen[own] = nearest(self._records[own.to(self._device)], vectors[row].to(self._device)).cpu()
+            chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
         return self.votes(chosen, labels, self._weights(private)[share], self.noise, self._ranks)
 
     def _weights(self, private: Images) -> Tensor:
@@ -183,14 +171,14 @@ class Evolution(GivesGenerator):
             self._embedding = Embedding(
                 self._data.image_shape,
                 lambda num: self._draw(torch.randn(num, self._simulator.numbers, generator=rng)),
-                self._device,
+                self.device,
             )
         return self._embedding
 
     def _draw(self, z: Tensor) -> Tensor:
         """Draw images (B, C, H, W) of vectors (B, numbers) on the CPU."""
         with torch.no_grad():
-            return torch.cat([self._simulator(part.to(self._device)) for part in z.split(_DRAWN_AT_ONCE)])
+            return torch.cat([self._simulator(part.to(self.device)) for part in z.split(_DRAWN_AT_ONCE)])
 
     def _breed(self, counts: Tensor, step: int) -> None:
         """Replace the members by those with votes and their children."""
@@ -236,11 +224,6 @@ class Evolution(GivesGenerator):
         if isinstance(self._simulator, PhotoSimulator):
             photos = self._simulator.photos[self._simulator.chosen(self._members.flatten(0, 1))]
         self.generator.set_population(self._members, counts / counts.sum(1, keepdim=True), photos)
-
-    def privacy(self) -> PrivacyReport:
-        """Report the requested epsilon as claimed, and what the ledger proves for the votes that were taken."""
-        proven = self.ledger.proven(self._run.privacy.delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return members, their vectors and shares, random state and the state of the noise source."""

@@ -17,15 +17,14 @@ from torch import Tensor
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.errors import ConfigError
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import GaussianGenerator
-from idpgan.privacy import Ledger, Noise, PrivacyReport, Unit
+from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts
 from idpgan.synthesis.gaussian.config import Config
 from idpgan.synthesis.gaussian.estimate import estimate_normals
 from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
-from idpgan.synthesis.product import GivesGenerator, ReadsOnce
+from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
 from idpgan.training import method
 from idpgan.training.method import Stats
@@ -33,7 +32,7 @@ from idpgan.training.method import Stats
 __all__ = ["Config", "GaussianMoments", "Method"]
 
 
-class GaussianMoments(ReadsOnce, GivesGenerator):
+class GaussianMoments(ReadsOnce):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -55,11 +54,9 @@ class GaussianMoments(ReadsOnce, GivesGenerator):
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        self._run, self._data, self.ledger = config, split.shape, ledger
-        self.noise, self._device = noise or Noise.system(), device
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._private: Images | None = split.private
         self._public = split.public
-        config.check(split.shape)
         if config.privacy.unit is Unit.PERSON:
             refuse_people_in_two_parts(split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
@@ -96,7 +93,7 @@ class GaussianMoments(ReadsOnce, GivesGenerator):
         sums = self.sums(vectors, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
         if self.teaching is not None:
-            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self._device, noise=self.noise).cpu()
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
         return released
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
@@ -107,26 +104,20 @@ class GaussianMoments(ReadsOnce, GivesGenerator):
         self.generator.set_moments(normals.mean, normals.factor)
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
-            self.teacher = teacher_of(released[TEACHER], shape, classes).to(self._device)
+            self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was released: the generator follows from it."""
+        return {**super().state(), "prepared": self._released}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Make the generator of what was released."""
+        self._take_released(state["prepared"])
+        super().load_state(state)
 
     def step(self, step: int) -> Stats:
         """There are no steps: `GaussianTraining.steps` is 0."""
         raise RuntimeError("gaussian has no training steps.")
-
-    def privacy(self) -> PrivacyReport:
-        """Report the requested epsilon as claimed, and what the ledger proves for what was drawn."""
-        proven = self.ledger.proven(self._run.privacy.delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
-
-    def state(self) -> dict[str, Any]:
-        """Return what was released: the generator follows from it."""
-        return {"prepared": self._released, "private_noise": self.noise.private}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self._take_released(state["prepared"])
-        if self.noise.private and not state["private_noise"]:
-            raise ConfigError("the saved release was made with a fixed noise seed and is not private; start a new run.")
 
 
 Method: Callable[..., method.Method] = GaussianMoments

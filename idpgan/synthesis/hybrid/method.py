@@ -189,11 +189,10 @@ class Hybrid(GivesGenerator):
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        self.config, self.privacy_config, self.ledger = config.method, config.privacy, ledger
-        self._run, self._data = config, split.shape
         first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(config, split, ledger=ledger, device=device, noise=self.aggregate.noise)
         if self.config.match:
             self.dp_gan.extra_loss = self._match_loss
         self.candidates = config.candidates
@@ -223,10 +222,6 @@ class Hybrid(GivesGenerator):
         """Secret noise is drawn by the steps of dp-gan; the aggregate draws only for its release."""
         return self.dp_gan.noises
 
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
-
     def step_event(self) -> Event | None:
         """An event of dp-gan; None during the aggregate's steps."""
         return None if self._done < self.config.aggregate_steps else self.dp_gan.step_event()
@@ -249,11 +244,10 @@ class Hybrid(GivesGenerator):
         """See `DpGan.critic_scores`."""
         return self.dp_gan.critic_scores(images, labels)
 
-    def privacy(self) -> PrivacyReport:
-        """Report the budget as claimed, and what the one ledger proves for both parts."""
-        proven = self.ledger.proven(self.privacy_config.delta)
-        sources = (self.aggregate.noise.source, self.dp_gan.noise.source)
-        return self._run.report(self._data, self.ledger.events, proven, sources)
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Of the aggregate, then of dp-gan."""
+        return self.aggregate.noise.source, self.dp_gan.noise.source
 
     def state(self) -> dict[str, Any]:
         """Return the states of both parts; what was released is kept once."""

@@ -178,11 +178,8 @@ class IdpLocal(WganGp):
     def __init__(
         self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device)  # type: ignore[arg-type]  # same sections
-        self.config, self._run, self.ledger = config.method, config, ledger
-        self.noise = noise or Noise.system()
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)  # type: ignore[arg-type]
         shape, classes = split.image_shape, len(split.classes)
-        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._events = config.events(shape, classes, split.num_private)
         self._privacy = config.channel_privacy(shape, classes, split.num_private)
         channel = build_channel(self._privacy, config.method.projection, shape, split.public, config.method.clip_norm)
@@ -232,8 +229,7 @@ class IdpLocal(WganGp):
         return (1.0, 0.0) if self._privacy.response is None else self._privacy.response.probabilities
 
     def step_event(self) -> None:  # type: ignore[override]  # WGAN-GP always has one
-        """Nothing private is read after `prepare`."""
-        return
+        """Return None: nothing private is read after `prepare`."""
 
     def critic_step(self, step: int) -> Stats:
         """One Adam step of WGAN-GP's critic on noisy reals and equally noisy fakes."""
@@ -269,11 +265,6 @@ class IdpLocal(WganGp):
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """See `HasCritic`; the critic sees an image as the channel would give it back without noise."""
         return super().critic_scores(self.channel.decode(self.channel.encode(images)), labels)
-
-    def privacy(self) -> PrivacyReport:
-        """Report what the ledger proves; no paper claims anything of this method."""
-        proven = self.ledger.proven(self._delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
 
     def state(self) -> dict[str, Any]:
         """Return WGAN-GP's state, and under "prepared" what was released. The noise source is not needed again."""

@@ -41,7 +41,7 @@ from idpgan.models.perturbed import (
     check_bounded_features,
 )
 from idpgan.models.relevance import allocate, mean_relevance
-from idpgan.privacy import Event, Laplace, Ledger, Noise, PrivacyReport, RandomizedResponse
+from idpgan.privacy import Event, Laplace, Ledger, Noise, RandomizedResponse
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import (
@@ -87,6 +87,9 @@ class IdpPublished(GivesGenerator):
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
     """
 
+    NOISY_STEPS = True
+    SAVED = ("networks", "noise", "order", "cursor", "unbounded")
+
     def __init__(
         self,
         config: Config,
@@ -97,15 +100,11 @@ class IdpPublished(GivesGenerator):
         noise: Noise | None = None,
         critic: PerturbedCritic | None = None,
     ) -> None:
-        config.check(split.shape)
-        self.config, self._run = config.method, config
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self.batch_size = config.training.batch_size
-        self.device, self.ledger = device, ledger
-        self.noise = noise or Noise.system()
         shape, classes = split.image_shape, split.classes
         self._accesses = most_accesses(config, split.num_private)
         self._num_classes, self._num_private = len(classes), split.num_private
-        self._data, self._delta = split.shape, config.stated_delta(split.num_private)
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
@@ -166,11 +165,6 @@ class IdpPublished(GivesGenerator):
         if "images" in released:
             self._images, self._raw = released["images"].to(self.device), None
 
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """The source of what is drawn at every step."""
-        return (self.noise,)
-
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Return the price of the remaining accesses: one more than whole epochs, as the steps may begin inside one."""
         left = self._run.training.steps - step
@@ -179,10 +173,6 @@ class IdpPublished(GivesGenerator):
         of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
         of_labels = () if not left or self._labels_are_public else label_events(self._run, self._num_classes, accesses)
         return of_pixels + of_labels
-
-    def step_event(self) -> Event | None:
-        """`prepare` has paid for every step: the number of accesses is fixed in advance."""
-        return None
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Return the next |L| images of the shuffled epoch, perturbed, (B, C, H, W), and their labels if used."""
@@ -333,29 +323,14 @@ class IdpPublished(GivesGenerator):
         outputs: Tensor = self.critic(images, given)
         return outputs[:, 0]
 
-    def privacy(self) -> PrivacyReport:
-        """Report eps1 + eps2 as claimed, and what the ledger proves."""
-        proven = self.ledger.proven(self._delta)
-        return self._run.report(self._data, self.ledger.events, proven, (self.noise.source,))
-
     def state(self) -> dict[str, Any]:
         """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared"."""
         self._warn_if_unbounded()
-        return {
-            "networks": self.networks.state(),
-            "noise": self.noise.state(),
-            "order": self._order,
-            "cursor": self._cursor,
-            "unbounded": self._unbounded,
-            "prepared": self._released,
-        }
+        return {**super().state(), "prepared": self._released}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned; raw images are let go of as in `prepare`."""
-        self.networks.load_state(state["networks"])
-        self.noise.load_state(state["noise"])
-        self._order, self._cursor = state["order"], state["cursor"]
-        self._unbounded = state["unbounded"].to(self.device)
+        super().load_state(state)
         self._take_released(state["prepared"])
 
     def _warn_if_unbounded(self) -> None:

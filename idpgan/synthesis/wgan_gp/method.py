@@ -7,7 +7,7 @@ docs/deviations.md, WGAN-GP 1 to 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -95,11 +95,13 @@ class WganGp(GivesGenerator):
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
 
-    def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
-        config.check(split.shape)
-        self.config = config.method
+    SAVED = ("networks",)
+
+    def __init__(
+        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self.batch_size = self.rows = config.training.batch_size
-        self.device = device
         self._images = place(self._usable(split.private), device)
         self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
         adam = Adam(self.config.learning_rate, self.config.beta1, self.config.beta2, l2=self.config.l2)
@@ -128,21 +130,9 @@ class WganGp(GivesGenerator):
         """Return the mean of one value per image over the images of all ranks, 0-d; see `whole`."""
         return whole(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
 
-    def prepare(self) -> None:
-        """Nothing is read before the steps."""
-
-    @property
-    def noises(self) -> tuple[Noise, ...]:
-        """No step draws secret noise."""
-        return ()
-
     def step_event(self) -> Event:
         """Every critic step reads raw images."""
         return _EVENT
-
-    def paid_ahead(self, step: int) -> tuple[Event, ...]:
-        """Every step pays for itself."""
-        return ()
 
     def step(self, step: int) -> Stats:
         """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
@@ -182,18 +172,6 @@ class WganGp(GivesGenerator):
     def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
         """Generate B images as the critic sees them, and their labels; gradients flow."""
         return self.networks.fakes(self.batch_size)
-
-    def privacy(self) -> PrivacyReport:
-        """Nothing is claimed, nothing is proven."""
-        return _REPORT
-
-    def state(self) -> dict[str, Any]:
-        """Return networks, optimizers, average and random state."""
-        return {"networks": self.networks.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.networks.load_state(state["networks"])
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B private images with replacement: (B, C, H, W) in [-1, 1], and their labels if they are used."""
