@@ -24,7 +24,8 @@ from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.models.features import EmbeddingNet
 from idpgan.privacy import Ledger
-from idpgan.synthesis.aggregate.method import Config, IdpAggregate
+from idpgan.synthesis.aggregate.config import AggregateRun as Config
+from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.pretrain import fit_embedding
 from idpgan.training.fit import predict
 

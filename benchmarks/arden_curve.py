@@ -27,7 +27,7 @@ import torch
 from cells import PACKAGE, code_digest, read_or_measure
 from torch import Tensor
 
-from idpgan.classify.arden.config import Config
+from idpgan.classify.arden.config import ArdenRun as Config
 from idpgan.classify.arden.method import Arden
 from idpgan.classify.arden.noisy_training import falling, fit_phone, noisy_loss
 from idpgan.data.images import to_float

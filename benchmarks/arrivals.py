@@ -26,7 +26,7 @@ from idpgan.files import write_text_atomic
 from idpgan.metrics import Cache, measure_utility
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger
-from idpgan.synthesis.aggregate.config import Config
+from idpgan.synthesis.aggregate.config import AggregateRun as Config
 from idpgan.synthesis.aggregate.follow import Follower
 from idpgan.synthesis.aggregate.method import IdpAggregate
 

@@ -54,7 +54,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for config in cells(arguments):
-        row = account(config) if isinstance(config, published.Config) else {"method": config.method.name}
+        row = account(config) if isinstance(config, published.PublishedRun) else {"method": config.method.name}
         if not arguments.accounting:
             row |= measured(config, arguments)
         print(json.dumps(row), flush=True)
@@ -76,7 +76,7 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
             yield jobs.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
 
 
-def account(config: published.Config) -> dict[str, Any]:
+def account(config: published.PublishedRun) -> dict[str, Any]:
     """Return what the formula gives and what is proven for it, by when noise is drawn."""
     data = known_shape(config.data)
     shape, classes, num_private = data.image_shape, len(data.classes), data.num_private

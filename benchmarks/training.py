@@ -35,7 +35,7 @@ def main() -> None:
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
     config = jobs.load_config(arguments.config, [*root, *arguments.settings])
     device, ledger = resolve_device(config.training.device), Ledger(*config.ledger_terms())
-    method = load_method(config.method.name).Method(config, load(config.data), ledger=ledger, device=device)
+    method = load_method(config.method.name)(config, load(config.data), ledger=ledger, device=device)
     method.prepare()
     step, seconds = 0, []
     for repeat in range(REPEATS + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 
@@ -17,8 +17,9 @@ class MethodInfo:
         name: As written in ``method.name`` (a GAN or a classifier), or passed to `idpgan.publish.release` (a publisher)
             or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
         family: "gan", "classifier", "publisher" or "obfuscator".
-        module: Where it is, below `idpgan`: the module gives ``Config`` and ``Method`` (a publisher: ``PUBLISHERS``),
-            ``AUDIT`` where there is a guarantee to audit, and ``suggest`` where ``idpgan init`` proposes the method.
+        code: Where it is, below `idpgan`: the module and the class, whose ``Config`` has its settings (a publisher's
+            mapping holds it). `load_audit` finds how it is audited; a generator with a ``suggest`` is proposed by
+            ``idpgan init``.
         units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
         sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
         claimed: The epsilon that the method states, None if it states none.
@@ -28,7 +29,7 @@ class MethodInfo:
 
     name: str
     family: str
-    module: str
+    code: str
     units: tuple[str, ...]
     relation: str
     sound: bool | None
@@ -46,119 +47,120 @@ class MethodInfo:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         row = asdict(self)
-        del row["module"]
+        del row["code"]
         return {**row, "units": list(self.units)}
 
 
 # fmt: off
-_TRAINED = (  # name, family, module, units, relation, sound, claimed, proven, reason
-    ("wgan-gp", "gan", "synthesis.wgan_gp", ("image",), "replace-one", None,
-     None, "inf",
+_TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, reason
+    ("wgan-gp", "gan", "synthesis.wgan_gp:WganGp",
+     ("image",), "replace-one", None, None, "inf",
      "wgan-gp trains on the raw images without noise"),
-    ("idp-gan-aggregate", "gan", "synthesis.aggregate", ("image", "person"), "zero-out-one or replace-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("idp-gan-aggregate", "gan", "synthesis.aggregate.method:IdpAggregate",
+     ("image", "person"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums of features of bounded norm; training on them costs nothing"),
-    ("idp-gan-published", "gan", "synthesis.published", ("image",), "replace-one", False,
-     "eps1 + eps2",
+    ("idp-gan-published", "gan", "synthesis.published.method:IdpPublished",
+     ("image",), "replace-one", False, "eps1 + eps2",
      "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
      "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
-    ("idp-gan-local", "gan", "synthesis.local", ("image",), "replace-one", True,
-     None, "privacy.epsilon",
+    ("idp-gan-local", "gan", "synthesis.local.method:IdpLocal",
+     ("image",), "replace-one", True, None, "privacy.epsilon",
      "each image and its label are perturbed by themselves, once; all else is computed from the result"),
-    ("dp-gan", "gan", "synthesis.dp_gan", ("image",), "zero-out-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("dp-gan", "gan", "synthesis.dp_gan.method:DpGan",
+     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("hybrid", "gan", "synthesis.hybrid", ("image",), "zero-out-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("hybrid", "gan", "synthesis.hybrid.method:Hybrid",
+     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
-    ("gaussian", "gan", "synthesis.gaussian", ("image", "person"), "zero-out-one or replace-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("gaussian", "gan", "synthesis.gaussian.method:GaussianMoments",
+     ("image", "person"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
-    ("evolution", "gan", "synthesis.evolution", ("image", "person"), "zero-out-one or replace-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("evolution", "gan", "synthesis.evolution.method:Evolution",
+     ("image", "person"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "a noisy histogram of votes at each iteration, one vote a record; nothing else reads a private image"),
-    ("scattering-linear", "classifier", "classify.scattering_linear", ("image",), "zero-out-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("scattering-linear", "classifier", "classify.scattering_linear.method:ScatteringLinear",
+     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "noisy gradient descent of a linear classifier on fixed features, gradients clipped per image"),
-    ("dp-sgd", "classifier", "classify.dp_sgd", ("image",), "zero-out-one", True,
-     "privacy.epsilon", "privacy.epsilon",
+    ("dp-sgd", "classifier", "classify.dp_sgd.method:DpSgd",
+     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on a small classifier: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("pgd", "classifier", "classify.pgd", ("image",), "replace-one", None,
-     None, "inf",
+    ("pgd", "classifier", "classify.pgd:PgdAdversarial",
+     ("image",), "replace-one", None, None, "inf",
      "pgd trains on the raw images without noise: robust against changed inputs, not private"),
-    ("dssgd", "classifier", "classify.dssgd", ("image",), "replace-one", False,
-     "privacy.epsilon / uploads, per parameter and round", "rounds * privacy.epsilon; inf without noise",
+    ("dssgd", "classifier", "classify.dssgd.method:Dssgd",
+     ("image",), "replace-one", False, "privacy.epsilon / uploads, per parameter and round",
+     "rounds * privacy.epsilon; inf without noise",
      "the paper counts one parameter of one round, and every round uploads many; without noise nothing is proven"),
-    ("arden", "classifier", "classify.arden", ("image",), "replace-one", False,
-     "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
+    ("arden", "classifier", "classify.arden.method:Arden",
+     ("image",), "replace-one", False, "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
      "the paper prices one noisy feature, and every image sends many; a pixel that is nullified hides no image"),
 )
-_PUBLISHERS = (  # name, units, sound, claimed, proven, module, reason
-    ("lap", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+_PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
+    ("lap", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on every pixel, sized by the public pixel range and the image size alone"),
-    ("lap-shrink", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+    ("lap-shrink", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "lap, then optimal shrinkage of the noisy image's singular values at the known noise level: post-processing"),
-    ("lap-wiener", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+    ("lap-wiener", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "lap, then the best linear estimate under a model of drawn faces at the known noise level: post-processing"),
-    ("dct", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+    ("dct", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on the lowest frequencies, sized by the public cosines; the estimate is post-processing"),
-    ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+    ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
-    ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound",
+    ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
-    ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound",
+    ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "the number of the nearest of K public faces, by k-ary randomized response; nothing else of the image is used"),
-    ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "the noise is sized by the image's own largest column sum, so a black image is released exactly and "
      "neighbors differ in the scale of all noise"),
-    ("lra", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("lra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "every update reads the image and draws noise again while epsilon is charged once, and noise scale and "
      "rank are the image's own"),
-    ("sra", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("sra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "singular vectors are released without noise, so the output's column space is that of the private image, "
      "and the noise is sized by its largest singular value"),
-    ("esra", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("esra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "singular vectors are released without noise, so the output's column space is within that of the private "
      "image; the sensitivities of score and noise are the image's own"),
-    ("lrm", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("lrm", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "the left factor is computed from the private image and released without noise: a fixed workload is "
      "public, an image is not"),
-    ("mm", ("column",), False, "epsilon", "inf", "publish.matrix",
+    ("mm", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
      "the left factor is computed from the private image and released without noise, and the noise is sized by "
      "the image's own right factor"),
-    ("swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows",
+    ("swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows.publishers:PUBLISHERS",
      "whether a window is released or replaced is decided on its raw pixels without noise, and a window after "
      "many replaced ones gets many times epsilon"),
-    ("sort-swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows",
+    ("sort-swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows.publishers:PUBLISHERS",
      "beside what is wrong in swp, the order of the windows is annealed on their true similarities without noise"),
-    ("swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows",
+    ("swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows.publishers:PUBLISHERS",
      "a noisy distance decides whether a window is released with noise or replaced; each window pays for both"),
-    ("sort-swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows",
+    ("sort-swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows.publishers:PUBLISHERS",
      "noisy sums order the windows, then as swp-sound; each window pays for order, distance and release"),
 )
-_OBFUSCATORS = (  # name, module, reason
-    ("blur", "obfuscate.blur",
+_OBFUSCATORS = (  # name, code, reason
+    ("blur", "obfuscate.blur:Blur",
      "a filter without noise: two images are told apart by what comes out, and a network that is trained on "
      "blurred faces recognizes them"),
-    ("pixelate", "obfuscate.pixelate",
+    ("pixelate", "obfuscate.pixelate:Pixelate",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
-    ("disguise", "obfuscate.disguise",
+    ("disguise", "obfuscate.disguise:Disguise",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),
-    ("adversarial-encoder", "obfuscate.adversarial_encoder",
+    ("adversarial-encoder", "obfuscate.adversarial_encoder:AdversarialEncoder",
      "a network without noise: it is trained against one adversary, which bounds no other, and on the private "
      "images themselves"),
-    ("pprl-vgan", "obfuscate.pprl_vgan",
+    ("pprl-vgan", "obfuscate.pprl_vgan:PprlVgan",
      "the code of an image is released without noise by a network that was trained on the private images; the "
      "people drawn are real"),
-    ("obfuscator", "obfuscate.obfuscator",
+    ("obfuscator", "obfuscate.obfuscator:GameObfuscator",
      "a network without noise: it is trained against one attacker, which bounds no other, and on the private "
      "images themselves"),
-    ("censored", "obfuscate.censored",
+    ("censored", "obfuscate.censored:Censored",
      "an autoencoder without noise: it is trained against one adversary, which bounds no other, and on the "
      "private images themselves"),
-    ("gp-gan", "obfuscate.gp_gan",
+    ("gp-gan", "obfuscate.gp_gan:GpGan",
      "the landmarks of a private face are released without noise, through a face that is drawn from them by a "
      "network that was trained on the private images"),
 )
@@ -169,12 +171,12 @@ METHODS: dict[str, MethodInfo] = {
     for row in (
         *(MethodInfo(*row) for row in _TRAINED),
         *(
-            MethodInfo(name, "publisher", module, units, "replace-one", sound, claimed, proven, reason)
-            for name, units, sound, claimed, proven, module, reason in _PUBLISHERS
+            MethodInfo(name, "publisher", code, units, "replace-one", sound, claimed, proven, reason)
+            for name, units, sound, claimed, proven, code, reason in _PUBLISHERS
         ),
         *(
-            MethodInfo(name, "obfuscator", module, ("image",), "replace-one", None, None, "inf", reason)
-            for name, module, reason in _OBFUSCATORS
+            MethodInfo(name, "obfuscator", code, ("image",), "replace-one", None, None, "inf", reason)
+            for name, code, reason in _OBFUSCATORS
         ),
     )
 }
@@ -186,6 +188,16 @@ def methods_of(*families: str) -> Mapping[str, MethodInfo]:
     return MappingProxyType({row.name: row for row in rows})
 
 
-def load(name: str) -> ModuleType:
-    """Import the module of a method: the one place where a method's name leads to code."""
-    return importlib.import_module(f"idpgan.{METHODS[name].module}")
+def load(name: str) -> Any:
+    """Import a method: the one place where a method's name leads to code."""
+    module, _, attribute = METHODS[name].code.partition(":")
+    return getattr(importlib.import_module(f"idpgan.{module}"), attribute)
+
+
+def load_audit(name: str) -> Any:
+    """Return ``AUDIT``, the `idpgan.audit.cases.Entry` of a method: its own module's, or that of `audit` beside it."""
+    module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
+    found = importlib.import_module(module)
+    if module.endswith(".method"):
+        found = importlib.import_module(f"{module.removesuffix('.method')}.audit")
+    return found.AUDIT

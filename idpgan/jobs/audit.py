@@ -22,7 +22,7 @@ from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
 from idpgan.jobs.verify import KINDS, verify
-from idpgan.methods import METHODS, load
+from idpgan.methods import METHODS, load_audit
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.progress import Progress, silent
@@ -56,7 +56,7 @@ def audit_entry(name: str) -> Entry:
         raise InputError(nothing)
     if METHODS[name].family == "publisher":
         return load_publisher(name).audit
-    entry: Entry = load(name).AUDIT
+    entry: Entry = load_audit(name)
     return entry
 
 

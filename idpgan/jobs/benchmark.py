@@ -250,7 +250,7 @@ def _trained(table: dict[str, Any], split: Split, device: torch.device) -> Any:
     """Return a method that is ready to step; its release of sums of random pixels is thrown away with it."""
     loaded = load_method(table["method"]["name"])
     config = loaded.Config.model_validate({"data": {"name": "mnist"}, **table})
-    method = loaded.Method(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
+    method = loaded(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
     method.prepare()
     return method
 

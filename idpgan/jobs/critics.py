@@ -52,7 +52,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
-    method: Method = load_method(config.method.name).Method(
+    method: Method = load_method(config.method.name)(
         config, split, ledger=Ledger(*config.ledger_terms()), device=device
     )
     try:

@@ -219,7 +219,7 @@ def _refuse(order: Order) -> None:
 
 def _files(order: Order) -> tuple[tuple[Path, ...], tuple[Sequence[str], Sequence[str]] | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    wanted = load_method(order.method).Method
+    wanted = load_method(order.method)
     trains = wanted.trained and order.fitted is None
     if wanted.landmarked and not (order.folder / LANDMARKS).is_file():
         raise InputError(
@@ -296,7 +296,7 @@ def _read(order: Order, files: Sequence[Path], shape: tuple[int, int, int], prog
 
 def _landmarks(order: Order, files: Sequence[Path]) -> Tensor | None:
     """Return the landmarks of all images, float32 (N, K, 2); None where the method knows none."""
-    if not load_method(order.method).Method.landmarked:
+    if not load_method(order.method).landmarked:
         return None
     try:
         return torch.tensor(read_landmarks(order.folder, files))

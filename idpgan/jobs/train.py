@@ -245,7 +245,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
 
 
 def _method(config: RunConfig, split: Split, ledger: Ledger, device: torch.device) -> Method:
-    method: Method = load_method(config.method.name).Method(config, split, ledger=ledger, device=device)
+    method: Method = load_method(config.method.name)(config, split, ledger=ledger, device=device)
     return method
 
 

@@ -6,7 +6,6 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar
 
 import pydantic
@@ -41,6 +40,7 @@ class Obfuscator(nn.Module, ABC):
         num_identities: People, or values of the label to be hidden; 0 where nothing is fitted.
 
     Attributes:
+        Config: Of its options.
         name: Row of `idpgan.methods`.
         trained: Whether `fit` has to come before `transform`.
         landmarked: Whether images are drawn from their landmarks; `transform` sees nothing else of them then.
@@ -48,6 +48,7 @@ class Obfuscator(nn.Module, ABC):
         training_parameters: Numbers that `fit` trained, those of adversaries included.
     """
 
+    Config: ClassVar[type[Section]]
     name: ClassVar[str]
     trained: ClassVar[bool] = False
     landmarked: ClassVar[bool] = False
@@ -230,17 +231,17 @@ def make_obfuscator(
         >>> blurred.shape
         torch.Size([3, 1, 8, 8])
     """
-    module = load_method(name)
-    config = build(module.Config, options, f"the options of '{name}'")
+    kind = load_method(name)
+    config = build(kind.Config, options, f"the options of '{name}'")
     channels, height, width = image_shape
     if channels not in (1, 3) or min(height, width) < 1:
         raise InputError(f"images of shape {image_shape} are neither grey (1, H, W) nor color (3, H, W).")
-    if module.Method.trained and not (2 <= num_utilities <= MOST_CLASSES and 2 <= num_identities <= MOST_CLASSES):
+    if kind.trained and not (2 <= num_utilities <= MOST_CLASSES and 2 <= num_identities <= MOST_CLASSES):
         raise InputError(
             f"'{name}' is trained on labels: it needs at least 2 values to keep and 2 people to hide, got "
             f"{num_utilities} and {num_identities}."
         )
-    method: Obfuscator = module.Method(config, (channels, height, width), num_utilities, num_identities)
+    method: Obfuscator = kind(config, (channels, height, width), num_utilities, num_identities)
     return method
 
 
@@ -287,8 +288,8 @@ def load_obfuscator(folder: Path) -> Obfuscator:
     return obfuscator.eval()
 
 
-def load_method(name: str) -> ModuleType:
-    """Return the module of an obfuscator.
+def load_method(name: str) -> type[Obfuscator]:
+    """Return the class of an obfuscator.
 
     Raises:
         InputError: If there is none of that name; the message names the nearest one.
@@ -296,4 +297,5 @@ def load_method(name: str) -> ModuleType:
     known = methods_of("obfuscator")
     if name not in known:
         raise InputError(f"'{name}' is no known obfuscator. {nearest_hint(name, known)}")
-    return load(name)
+    kind: type[Obfuscator] = load(name)
+    return kind

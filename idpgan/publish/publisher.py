@@ -341,5 +341,5 @@ def method_info(name: str) -> MethodInfo:
 
 def load_publisher(name: str) -> Publisher:
     """Return a publisher; see `method_info`."""
-    publisher: Publisher = load(method_info(name).name).PUBLISHERS[name]
+    publisher: Publisher = load(method_info(name).name)[name]
     return publisher

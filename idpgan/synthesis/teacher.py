@@ -26,7 +26,11 @@ import torch
 from torch import Tensor
 
 from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig, ScatteringLinearTraining
+from idpgan.classify.scattering_linear.config import (
+    ScatteringLinearConfig,
+    ScatteringLinearRun,
+    ScatteringLinearTraining,
+)
 from idpgan.classify.scattering_linear.method import ScatteringLinear
 from idpgan.data.images import Images
 from idpgan.data.load import Split
@@ -150,7 +154,7 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
     )
     method = ScatteringLinear(
-        Config(method=_SECTION, privacy=privacy, training=_TRAINING),
+        ScatteringLinearRun(method=_SECTION, privacy=privacy, training=_TRAINING),
         Split(nobody, private, nobody, nobody),
         ledger=Ledger(teaching.unit, Relation.ZERO_OUT),
         device=device,

@@ -15,8 +15,6 @@ from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from idpgan.data.load import DataShape
     from idpgan.privacy.event import Event
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
@@ -192,8 +190,8 @@ class RunConfig(Section):
         return True
 
 
-def load_method(name: str) -> ModuleType:
-    """Return the module of a method that `idpgan train` knows; see `idpgan.methods.MethodInfo.module`.
+def load_method(name: str) -> Any:
+    """Return the class of a method that `idpgan train` knows, an `idpgan.training.method.Method`.
 
     Raises:
         ConfigError: If there is none of that name; the message names the nearest one.

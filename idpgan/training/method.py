@@ -16,7 +16,7 @@ from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise, Source
 from idpgan.ranks import Ranks
-from idpgan.training.config import ReleaseConfig
+from idpgan.training.config import ReleaseConfig, RunConfig
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -43,6 +43,7 @@ class Method:
     Attributes:
         config: The section [method].
         noise: The source of what `prepare` or the steps draw.
+        Config: Of a whole config file.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
             finite, and never end a run.
         NOISY_STEPS: Whether the steps draw from `noise`.
@@ -53,6 +54,7 @@ class Method:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
+    Config: ClassVar[type[RunConfig]]
     UNNOISED: ClassVar[tuple[str, ...]] = ()
     NOISY_STEPS: ClassVar[bool] = False
     SAVED: ClassVar[tuple[str, ...]] = ()

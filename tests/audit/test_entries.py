@@ -25,13 +25,12 @@ from idpgan.methods import METHODS, MethodInfo, methods_of
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.run import RunFolder
-from idpgan.synthesis.wgan_gp.method import Config as WganGpRun
-from idpgan.synthesis.wgan_gp.method import WganGpConfig
+from idpgan.synthesis.wgan_gp import WganGpConfig, WganGpRun
 from tests.redteam.small_runs import config_of
 
 TRAINED = dict(methods_of("gan", "classifier"))
 ROWS = {**TRAINED, **publish.METHODS}
-FOLDERS = "|".join(row.module.split(".")[1] for row in TRAINED.values())
+FOLDERS = "|".join(re.split("[.:]", row.code)[1] for row in TRAINED.values())
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
@@ -155,7 +154,7 @@ def toy(**more):
     module.INFO = MethodInfo(
         "toy",
         "gan",
-        "synthesis.toy",
+        "synthesis.toy:Toy",
         ("image",),
         "replace-one",
         True,
@@ -163,7 +162,7 @@ def toy(**more):
         "privacy.epsilon",
         "one noisy number",
     )
-    module.Config = ToyConfig
+    module.Toy = type("Toy", (), {"Config": ToyConfig})
     module.AUDIT = Entry(lambda request: toy_case(request.epsilon), (Unit.IMAGE,), (Relation.REPLACE_ONE,), **more)
     return module
 
@@ -171,7 +170,7 @@ def toy(**more):
 @pytest.fixture
 def registered(monkeypatch):
     def register(module):
-        monkeypatch.setitem(sys.modules, f"idpgan.{module.INFO.module}", module)
+        monkeypatch.setitem(sys.modules, "idpgan.synthesis.toy", module)
         monkeypatch.setitem(METHODS, module.INFO.name, module.INFO)
 
     return register

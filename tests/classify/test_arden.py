@@ -35,7 +35,7 @@ def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
 
 
 def method_of(config, split, seed=1, ledger=None):
-    return load_method("arden").Method(
+    return load_method("arden")(
         config, split, ledger=ledger or Ledger(*config.ledger_terms()), device=torch.device("cpu"),
         noise=Noise.fixed(seed),
     )  # fmt: skip

@@ -35,7 +35,7 @@ def config_of(steps=6, epsilon=None, **method):
 
 
 def trained(config, split, steps=None):
-    method = load_method("dssgd").Method(
+    method = load_method("dssgd")(
         config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"), noise=Noise.fixed(1)
     )
     for step in range(1, (config.training.steps if steps is None else steps) + 1):

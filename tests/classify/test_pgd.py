@@ -31,7 +31,7 @@ def config_of(steps=150, radius=0.1, **method):
 
 def trained(config, split, steps):
     ledger = Ledger(*config.ledger_terms())
-    method = load_method("pgd").Method(config, split, ledger=ledger, device=torch.device("cpu"))
+    method = load_method("pgd")(config, split, ledger=ledger, device=torch.device("cpu"))
     for step in range(1, steps + 1):
         method.step(step)
     return method
@@ -52,7 +52,7 @@ def test_it_withstands_the_attack_that_fools_plain_training():
 
 
 def test_every_pixel_of_a_training_batch_stays_within_the_radius(monkeypatch):
-    from idpgan.classify.pgd import method as room
+    from idpgan.classify import pgd as room
 
     seen = []
 

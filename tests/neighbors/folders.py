@@ -144,9 +144,7 @@ def method_of(data, table, seed=7):
     split = load(config.data)
     unit, relation, _ = config.ledger_terms()
     ledger = Ledger(unit, relation)  # without a target nothing has to be priced
-    return load_method(config.method.name).Method(
-        config, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)
-    ), split
+    return load_method(config.method.name)(config, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)), split
 
 
 def same_but(left: Images, right: Images, where):

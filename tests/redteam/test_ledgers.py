@@ -27,7 +27,7 @@ def interrupted(tmp_path_factory):
     """A dp-gan run that stopped after four of six steps."""
     out = tmp_path_factory.mktemp("ledgers") / "run"
     config = small_runs.config_of("dp-gan")
-    step, taken = load_method("dp-gan").Method.critic_step, []
+    step, taken = load_method("dp-gan").critic_step, []
 
     def stopping(self, number):
         taken.append(number)
@@ -36,7 +36,7 @@ def interrupted(tmp_path_factory):
         return step(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load_method("dp-gan").Method, "critic_step", stopping)
+        patch.setattr(load_method("dp-gan"), "critic_step", stopping)
         assert jobs.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out

@@ -31,7 +31,7 @@ from idpgan.release.card import CardFacts, render_card
 from idpgan.release.folder import CARD, PRIVACY, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
-from idpgan.synthesis.published.config import Config as PublishedConfig
+from idpgan.synthesis.published.config import PublishedRun as PublishedConfig
 from idpgan.training.config import build_config
 from tests.release.forging import config
 

@@ -17,8 +17,9 @@ from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import PerturbedAffine, build_critic
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
+from idpgan.synthesis.published.config import PublishedRun as Config
 from idpgan.synthesis.published.config import label_targets
-from idpgan.synthesis.published.method import Config, IdpPublished
+from idpgan.synthesis.published.method import IdpPublished
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, bits, digits, remains, train_on_digits
 

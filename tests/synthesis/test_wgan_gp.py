@@ -22,7 +22,8 @@ from idpgan.models.losses import critic_wasserstein, generator_wasserstein, grad
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis import METHODS
-from idpgan.synthesis.wgan_gp.method import Config, WganGp
+from idpgan.synthesis.wgan_gp import WganGp
+from idpgan.synthesis.wgan_gp import WganGpRun as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, digits, tiny_config, train_on_digits

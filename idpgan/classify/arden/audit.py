@@ -11,7 +11,7 @@ from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, Pair
 from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import Maker, WithLabel, likelihood_ratio
-from idpgan.classify.arden.config import ArdenConfig, Config
+from idpgan.classify.arden.config import ArdenConfig, ArdenRun
 from idpgan.privacy import Guarantee, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.split_network import FeatureNoise
 
@@ -49,7 +49,7 @@ def _build(request: Request) -> AuditCase:
     return _case(FeatureNoise(_FEATURES, request.epsilon), None, request, None)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: ArdenRun, facts: RunFacts) -> AuditCase:
     request = Request(config.privacy.epsilon, facts.delta)
     return _case(config.channel(facts.num_classes), config.response(facts.num_classes), request, facts.claimed)
 

@@ -72,7 +72,7 @@ class ArdenTraining(TrainingConfig):
     tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
 
 
-class Config(ClassifierConfig):
+class ArdenRun(ClassifierConfig):
     """A whole config file of arden; unit image, replace-one: every image is perturbed by itself."""
 
     method: ArdenConfig = ArdenConfig()
@@ -80,7 +80,7 @@ class Config(ClassifierConfig):
     training: ArdenTraining = ArdenTraining()
 
     @model_validator(mode="after")
-    def _leave_the_image_something(self) -> Config:
+    def _leave_the_image_something(self) -> ArdenRun:
         if self.privacy.label_epsilon >= self.privacy.epsilon:
             raise ConfigError(
                 f"privacy.label_epsilon = {self.privacy.label_epsilon:g} leaves nothing of "

@@ -17,20 +17,18 @@ part of a record's content.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from idpgan.classify.arden.config import Config
+from idpgan.classify.arden.config import ArdenRun
 from idpgan.classify.arden.noisy_training import falling, fit_phone, noisy_loss, response_loss
 from idpgan.classify.training import GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import Ledger, Noise
-from idpgan.training import method
 from idpgan.training.method import Stats
 
 _RNG_STREAM = 1  # of training.seed; 0 is the initial weights
@@ -51,10 +49,12 @@ class Arden(GivesClassifier):
         ConfigError: If config and data do not fit together.
     """
 
+    Config = ArdenRun
+
     NOISY_STEPS = True
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: ArdenRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private, device)
@@ -149,6 +149,3 @@ class Arden(GivesClassifier):
         self.noise.load_state(state["noise"])
         self._take(state["prepared"]["steps"], state["prepared"]["labels"])
         self._rng.set_state(state["rng"])
-
-
-Method: Callable[..., method.Method] = Arden

@@ -8,7 +8,7 @@ from torch import Tensor
 from idpgan.audit.gradient_canaries import SLOPE, STILL, CanaryNetwork
 from idpgan.classify.audit import CLASSES, WatchedClassifier, entry_of, ledger_of_nobody
 from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.dp_sgd.config import Config, DpSgdConfig, DpSgdTraining
+from idpgan.classify.dp_sgd.config import DpSgdConfig, DpSgdRun, DpSgdTraining
 from idpgan.classify.dp_sgd.method import DpSgd
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import PrivateClassifier
@@ -48,7 +48,7 @@ def _make(
     split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
 ) -> _Watched:
     section = DpSgdConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0, ema_decay=0.0, max_physical_batch=512)
-    config = Config(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
+    config = DpSgdRun(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 

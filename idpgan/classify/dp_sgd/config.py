@@ -43,7 +43,7 @@ class DpSgdTraining(TrainingConfig):
     tick_steps: int = Field(100, ge=1, le=MOST_STEPS)
 
 
-class Config(ClassifierRun):
+class DpSgdRun(ClassifierRun):
     """A whole config file of dp-sgd."""
 
     method: DpSgdConfig = DpSgdConfig()

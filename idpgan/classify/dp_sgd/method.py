@@ -9,7 +9,6 @@ weights is post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from idpgan.classify.dp_sgd.config import Config
+from idpgan.classify.dp_sgd.config import DpSgdRun
 from idpgan.classify.training import TrainsClassifier, step_statistics
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
@@ -26,17 +25,18 @@ from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.dpsgd import Way, Weights
-from idpgan.training import method
 from idpgan.training.method import Stats
 
 
 class DpSgd(TrainsClassifier):
     """The method as the loop sees it; see `TrainsClassifier`."""
 
+    Config = DpSgdRun
+
     SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: DpSgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._average = Ema(self.newest, self.config.ema_decay)
@@ -75,6 +75,3 @@ class DpSgd(TrainsClassifier):
         """Return the cross-entropy of one record."""
         logits = functional_call(self.newest, dict(weights), (image[None],))
         return cross_entropy(logits, label[None])
-
-
-Method: Callable[..., method.Method] = DpSgd

@@ -11,7 +11,7 @@ from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
 from idpgan.audit.neighbors import SILENT, Pair
 from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import UPLOADED, Column
-from idpgan.classify.dssgd.config import Config
+from idpgan.classify.dssgd.config import DssgdRun
 from idpgan.classify.dssgd.sharing import Sharing
 from idpgan.errors import InputError
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
@@ -48,7 +48,7 @@ def _build(request: Request) -> AuditCase:
     return _case(sharing, 1, request)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
     sharing = config.sharing(facts.image_shape, [str(number) for number in range(facts.num_classes)])
     played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
     request = Request(config.privacy.epsilon or 1.0, facts.delta)

@@ -69,7 +69,7 @@ class DssgdTraining(TrainingConfig):
     tick_steps: int = Field(5, ge=1, le=MOST_STEPS)
 
 
-class Config(ClassifierConfig):
+class DssgdRun(ClassifierConfig):
     """A whole config file of dssgd; unit image, replace-one: an image lies with one participant."""
 
     method: DssgdConfig = DssgdConfig()

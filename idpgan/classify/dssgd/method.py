@@ -12,7 +12,6 @@ that a participant does not take from the server (download_share below 1) stay w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -20,14 +19,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from idpgan.classify.dssgd.config import Config
+from idpgan.classify.dssgd.config import DssgdRun
 from idpgan.classify.training import GivesClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.noise import Source
-from idpgan.training import method
 from idpgan.training.method import Stats
 
 _RNG_STREAM = 1  # of training.seed; 0 is the initial weights
@@ -47,11 +45,13 @@ class Dssgd(GivesClassifier):
         ConfigError: If config and data do not fit together.
     """
 
+    Config = DssgdRun
+
     UNNOISED = ("loss", "uploaded")
     SAVED = ("newest", "local", "rng", "noise")
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: DssgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private, device)
@@ -134,6 +134,3 @@ class Dssgd(GivesClassifier):
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
-
-
-Method: Callable[..., method.Method] = Dssgd

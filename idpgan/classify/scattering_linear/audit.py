@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from idpgan.audit.gradient_canaries import SLOPE, STILL
 from idpgan.classify.audit import WatchedClassifier, entry_of, ledger_of_nobody
 from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.scattering_linear.config import Config, ScatteringLinearConfig, ScatteringLinearTraining
+from idpgan.classify.scattering_linear.config import (
+    ScatteringLinearConfig,
+    ScatteringLinearRun,
+    ScatteringLinearTraining,
+)
 from idpgan.classify.scattering_linear.method import ScatteringLinear
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
@@ -43,7 +47,9 @@ def make(
 ) -> WatchedClassifier:
     """Build the method for canaries; see `idpgan.classify.audit.Make`."""
     section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
-    config = Config(method=section, privacy=privacy, training=ScatteringLinearTraining(**training.model_dump()))
+    config = ScatteringLinearRun(
+        method=section, privacy=privacy, training=ScatteringLinearTraining(**training.model_dump())
+    )
     return _Watched(config, split, ledger=ledger_of_nobody(), device=torch.device(noise.device), noise=noise)
 
 

@@ -47,7 +47,7 @@ class ScatteringLinearTraining(TrainingConfig):
     tick_steps: int = Field(20, ge=1, le=MOST_STEPS)
 
 
-class Config(ClassifierRun):
+class ScatteringLinearRun(ClassifierRun):
     """A whole config file of scattering-linear."""
 
     method: ScatteringLinearConfig = ScatteringLinearConfig()

@@ -21,20 +21,18 @@ written: they belong to the private images.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from idpgan.classify.scattering_linear.config import Config
+from idpgan.classify.scattering_linear.config import ScatteringLinearRun
 from idpgan.classify.training import TrainsClassifier, step_statistics
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Ledger, Noise
-from idpgan.training import method
 from idpgan.training.method import Stats
 
 _ROWS = 1000  # images at once
@@ -47,12 +45,14 @@ class ScatteringLinear(TrainsClassifier):
         shares: (N,) in [0, 1], each image's share of its person, for unit person; None = every image is a unit.
     """
 
+    Config = ScatteringLinearRun
+
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
     def __init__(
         self,
-        config: Config,
+        config: ScatteringLinearRun,
         split: Split,
         *,
         ledger: Ledger,
@@ -130,6 +130,3 @@ class ScatteringLinear(TrainsClassifier):
         self._averaged += 1
         with torch.no_grad():
             self._product.weight.lerp_(self.newest.weight, 1 / self._averaged)
-
-
-Method: Callable[..., method.Method] = ScatteringLinear

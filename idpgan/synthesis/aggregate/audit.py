@@ -19,7 +19,7 @@ from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.grid import Grid
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.aggregate.config import AggregateConfig, Config, sums_of
+from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun, sums_of
 from idpgan.synthesis.aggregate.evolved import Voting, vote_events, voting_of
 from idpgan.synthesis.evolution.audit import differing_counts
 from idpgan.synthesis.evolution.votes import STEPS
@@ -51,7 +51,7 @@ def _build(request: Request) -> AuditCase:
     return sums_case(sums, request, method="idp-gan-aggregate")
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
     sums = released_sums(config.method, config.privacy, facts)
     request = Request(config.privacy.epsilon, config.privacy.delta)
     teacher, evolution = config.method.teacher_share, config.method.evolution_share

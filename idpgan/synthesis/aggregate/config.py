@@ -110,7 +110,7 @@ class AggregateTraining(TrainingConfig):
     steps: int = Field(10_000, ge=0, le=MOST_STEPS)
 
 
-class Config(RunConfig):
+class AggregateRun(RunConfig):
     """A whole config file of idp-gan-aggregate."""
 
     method: AggregateConfig = AggregateConfig()
@@ -118,7 +118,7 @@ class Config(RunConfig):
     training: AggregateTraining = AggregateTraining()
 
     @model_validator(mode="after")
-    def _check_people(self) -> Config:
+    def _check_people(self) -> AggregateRun:
         refuse_shared_people(self.privacy.unit, self.data)
         check_teacher_terms(self.method.teacher_share, self.method.law, self.privacy.relation)
         check_evolution_terms(self)

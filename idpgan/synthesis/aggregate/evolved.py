@@ -31,15 +31,14 @@ from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.evolution.config import Config as EvolutionRun
-from idpgan.synthesis.evolution.config import EvolutionConfig, EvolutionPrivacy, EvolutionTraining
+from idpgan.synthesis.evolution.config import EvolutionConfig, EvolutionPrivacy, EvolutionRun, EvolutionTraining
 from idpgan.synthesis.evolution.method import Evolution
 from idpgan.synthesis.evolution.votes import Votes
 from idpgan.synthesis.terms import AggregatePrivacy
 from idpgan.training.config import MOST_STEPS
 
 if TYPE_CHECKING:
-    from idpgan.synthesis.aggregate.config import AggregateConfig, Config
+    from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun
 
 POPULATION = "population."  # of the names of what is released
 _SEED = 0  # of the images that are drawn of the population
@@ -102,7 +101,7 @@ def vote_events(voting: Voting | None, sums: CellSums, teacher: float) -> tuple[
     return () if voting is None else (voting.event(voting.multiplier_beside(sums, teacher)),)
 
 
-def check_evolution_terms(config: Config) -> None:
+def check_evolution_terms(config: AggregateRun) -> None:
     """Refuse a start from a population that cannot be learned or priced.
 
     Raises:
@@ -129,7 +128,7 @@ def check_evolution_terms(config: Config) -> None:
     evolution_run(config)  # refuses looks and simulators that do not go together
 
 
-def evolution_run(config: Config) -> EvolutionRun:
+def evolution_run(config: AggregateRun) -> EvolutionRun:
     """Return the evolution part as a config of its own; its own budget is not used."""
     own, privacy = config.method.evolution, config.privacy
     names = EvolutionConfig.model_fields
@@ -171,7 +170,7 @@ def chosen_population(
 
 
 def images_of(
-    released: Mapping[str, Tensor], config: Config, image_shape: Sequence[int], classes: Sequence[str]
+    released: Mapping[str, Tensor], config: AggregateRun, image_shape: Sequence[int], classes: Sequence[str]
 ) -> Images:
     """Draw the images of a released population: post-processing."""
     part = _model(config.model, config.method.evolution)

@@ -18,11 +18,11 @@ from idpgan.models.features import DATALESS
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.synthesis.aggregate.cells import private_vectors
-from idpgan.synthesis.aggregate.config import Config
+from idpgan.synthesis.aggregate.config import AggregateRun
 from idpgan.synthesis.aggregate.method import IdpAggregate
 
 
-def running_sums(config: Config, split: Split, parts: int) -> RunningSums:
+def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:
     """Return the mechanism that releases the sums of a config's features after each of at most 1,024 ``parts``.
 
     The privacy section of the config holds for all parts together; the split says what is public of the data.
@@ -63,7 +63,7 @@ class Follower:
 
     def __init__(
         self,
-        config: Config,
+        config: AggregateRun,
         split: Split,
         parts: int,
         *,
@@ -107,7 +107,7 @@ class Follower:
                 progress(step, training.steps)
         return method.generator
 
-    def _method(self, config: Config) -> IdpAggregate:
+    def _method(self, config: AggregateRun) -> IdpAggregate:
         """Return the method, which is never asked to read or to charge."""
         ledger = Ledger(*config.ledger_terms())
         return IdpAggregate(config, self._split, ledger=ledger, device=self._device, noise=self.noise)

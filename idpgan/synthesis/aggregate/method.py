@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -42,19 +41,17 @@ from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
-from idpgan.synthesis.aggregate.config import AggregateConfig, Config
+from idpgan.synthesis.aggregate.config import AggregateRun
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.evolved import chosen_population, images_of, vote_events, voting_of
 from idpgan.synthesis.aggregate.photos import PhotoFeatures
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
+from idpgan.synthesis.aggregate.starter import suggest
 from idpgan.synthesis.networks import Adam, Generators, set_rate
 from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
-from idpgan.training import method
 from idpgan.training.distributed import whole
 from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_small_shares
-
-__all__ = ["AggregateConfig", "Config", "IdpAggregate", "Method"]
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
@@ -80,10 +77,13 @@ class IdpAggregate(ReadsOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
+    Config = AggregateRun
+    suggest = staticmethod(suggest)
+
     SAVED = ("critic", "networks")
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: AggregateRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self.privacy_config, self.training = config.privacy, config.training
@@ -388,6 +388,3 @@ def _schedule(progress: float) -> float:
     if progress < 0.05:
         return progress / 0.05
     return 0.5 * (1 + math.cos(math.pi * (progress - 0.05) / 0.95))
-
-
-Method: Callable[..., method.Method] = IdpAggregate

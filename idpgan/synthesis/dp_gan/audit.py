@@ -28,7 +28,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.privacy import Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.event import Event
-from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPrivacy, DpGanRun
 from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.training.config import TrainingConfig
 
@@ -77,7 +77,7 @@ class Steps(CanarySteps):
         """Make a dp-GAN of canaries; null records fill it up to where a batch is expected to hold one."""
         positions, null = self.positions(present)
         still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0}
-        config = Config(
+        config = DpGanRun(
             model=ModelConfig(width=1, latent_dim=1, conditional=False),
             method=self.method.model_copy(update={**still, "max_physical_batch": 512}),
             privacy=DpGanPrivacy(
@@ -130,7 +130,7 @@ def planned_steps(request: Request, spent: tuple[Event, ...] = ()) -> Steps:
     return Steps(DpGanConfig(), _SAMPLE_RATE, noise_multiplier, _STEPS)
 
 
-def steps_of(config: Config) -> Steps:
+def steps_of(config: DpGanRun) -> Steps:
     """Return the critic steps of a run."""
     event = config.step_event()
     return Steps(config.method, event.sample_rate or 0.0, event.noise_multiplier or 0.0, config.training.steps)
@@ -140,7 +140,7 @@ def _build(request: Request) -> AuditCase:
     return steps_case(planned_steps(request), request)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: DpGanRun, facts: RunFacts) -> AuditCase:
     request = Request(config.privacy.epsilon, config.privacy.delta)
     return steps_case(steps_of(config), request, facts.claimed)
 

@@ -99,7 +99,7 @@ class DpGanPrivacy(PrivacyConfig):
     noise_multiplier: float | None = Field(None, gt=0)
 
 
-class Config(RunConfig):
+class DpGanRun(RunConfig):
     """A whole config file of dp-gan."""
 
     method: DpGanConfig = DpGanConfig()
@@ -189,7 +189,7 @@ class Config(RunConfig):
         return self.plan.event
 
 
-def _check_divisor(config: Config, num_private: int) -> None:
+def _check_divisor(config: DpGanRun, num_private: int) -> None:
     """Refuse a divisor that is not about q N, and a delta that means nothing for N images."""
     check_delta(config.privacy.delta, num_private)
     expected, size = config.privacy.sample_rate * num_private, config.training.batch_size

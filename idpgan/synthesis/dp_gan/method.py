@@ -43,15 +43,12 @@ from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
 from idpgan.ranks import Ranks
-from idpgan.synthesis.dp_gan.config import Config, DpGanConfig, DpGanPrivacy
+from idpgan.synthesis.dp_gan.config import DpGanRun
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from idpgan.synthesis.networks import Adam, Networks, set_rate
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training import method
 from idpgan.training.distributed import whole
 from idpgan.training.method import Stats, refuse_small_shares
-
-__all__ = ["Config", "DpGan", "DpGanConfig", "DpGanPrivacy", "Method"]
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
@@ -81,12 +78,14 @@ class DpGan(GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
+    Config = DpGanRun
+
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "physical_batch", "way", "frozen_statistics")
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: DpGanRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self.training = config.training
@@ -283,6 +282,3 @@ def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
         "gradient_norm": norms.mean(),
         "clipped_share": (norms > clip_norm).float().mean(),
     }
-
-
-Method: Callable[..., method.Method] = DpGan

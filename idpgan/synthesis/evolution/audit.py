@@ -17,7 +17,7 @@ from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.grid import Grid
-from idpgan.synthesis.evolution.config import Config
+from idpgan.synthesis.evolution.config import EvolutionRun
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
 
 _CLASSES, _CANDIDATES, _ITERATIONS = 10, 200, 8  # of the run that stands for all
@@ -86,7 +86,7 @@ def _case(request: Request) -> AuditCase:
     return votes_case(votes, _ITERATIONS, request)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
     request = Request(config.privacy.epsilon, config.privacy.delta)
     return votes_case(config.votes(facts.num_classes), config.training.steps, request, facts.claimed)
 

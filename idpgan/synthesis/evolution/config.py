@@ -83,7 +83,7 @@ def stated_origin(origin: Origin) -> str:
     )
 
 
-class Config(RunConfig):
+class EvolutionRun(RunConfig):
     """A whole config file of evolution."""
 
     model: ModelConfig = ModelConfig(generator="population", codes=200)
@@ -92,7 +92,7 @@ class Config(RunConfig):
     training: EvolutionTraining = EvolutionTraining()
 
     @model_validator(mode="after")
-    def _check_generator(self) -> Config:
+    def _check_generator(self) -> EvolutionRun:
         if self.model.generator != "population":
             raise ConfigError(
                 f"model.generator = {self.model.generator}, but method evolution trains no network: set "

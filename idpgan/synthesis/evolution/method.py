@@ -13,7 +13,6 @@ the process. What is released is the last candidates and their noisy shares: a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -29,16 +28,14 @@ from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Simulat
 from idpgan.privacy import Event, Ledger, Noise, Unit
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares
-from idpgan.synthesis.evolution.config import Config
+from idpgan.synthesis.evolution.config import EvolutionRun
 from idpgan.synthesis.evolution.embedding import Embedding, private_vectors
 from idpgan.synthesis.evolution.nearest import nearest
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
+from idpgan.synthesis.evolution.starter import suggest
 from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training import method
 from idpgan.training.method import Stats
-
-__all__ = ["Config", "Evolution", "Method"]
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
@@ -62,13 +59,16 @@ class Evolution(GivesGenerator):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
+    Config = EvolutionRun
+    suggest = staticmethod(suggest)
+
     generator: PopulationGenerator
 
     NOISY_STEPS = True
 
     def __init__(
         self,
-        config: Config,
+        config: EvolutionRun,
         split: Split,
         *,
         ledger: Ledger,
@@ -241,6 +241,3 @@ class Evolution(GivesGenerator):
         self._rng.set_state(state["rng"])
         self.noise.load_state(state["noise"])
         self._give(state["shares"])
-
-
-Method: Callable[..., method.Method] = Evolution

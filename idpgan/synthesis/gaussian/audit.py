@@ -8,7 +8,7 @@ from idpgan.data.load import DataShape
 from idpgan.data.split import Sizes
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.gaussian.config import Config
+from idpgan.synthesis.gaussian.config import GaussianRun
 from idpgan.synthesis.gaussian.moments import count_moments
 from idpgan.synthesis.sums_audit import sums_case, taught_case
 from idpgan.synthesis.teacher import teaching_beside
@@ -17,7 +17,7 @@ _SHAPE, _LATENT, _CLASSES = (1, 8, 8), 10, 10  # of the release that stands for 
 _CAP = 20  # images of a person
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
     classes = tuple(map(str, range(facts.num_classes)))
     shape = DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes)
     request = Request(config.privacy.epsilon, config.privacy.delta)

@@ -75,7 +75,7 @@ class GaussianTraining(TrainingConfig):
     steps: int = Field(0, ge=0, le=0)
 
 
-class Config(RunConfig):
+class GaussianRun(RunConfig):
     """A whole config file of gaussian."""
 
     model: ModelConfig = ModelConfig(generator="gaussian", latent_dim=160)
@@ -84,7 +84,7 @@ class Config(RunConfig):
     training: GaussianTraining = GaussianTraining()
 
     @model_validator(mode="after")
-    def _check_generator(self) -> Config:
+    def _check_generator(self) -> GaussianRun:
         if self.model.generator != "gaussian":
             raise ConfigError(
                 f"model.generator = {self.model.generator}, but method gaussian trains no network: set "

@@ -9,7 +9,6 @@ generator that is trained for hours has to be better than they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -21,15 +20,13 @@ from idpgan.models.families import build_generator
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts
-from idpgan.synthesis.gaussian.config import Config
+from idpgan.synthesis.gaussian.config import GaussianRun
 from idpgan.synthesis.gaussian.estimate import estimate_normals
 from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
+from idpgan.synthesis.gaussian.starter import suggest
 from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
-from idpgan.training import method
 from idpgan.training.method import Stats
-
-__all__ = ["Config", "GaussianMoments", "Method"]
 
 
 class GaussianMoments(ReadsOnce):
@@ -49,10 +46,13 @@ class GaussianMoments(ReadsOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
+    Config = GaussianRun
+    suggest = staticmethod(suggest)
+
     generator: GaussianGenerator
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: GaussianRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._private: Images | None = split.private
@@ -118,6 +118,3 @@ class GaussianMoments(ReadsOnce):
     def step(self, step: int) -> Stats:
         """There are no steps: `GaussianTraining.steps` is 0."""
         raise RuntimeError("gaussian has no training steps.")
-
-
-Method: Callable[..., method.Method] = GaussianMoments

@@ -1,15 +1,1 @@
 """The aggregate's release first, then steps of dp-gan."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from idpgan.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from idpgan.synthesis.hybrid.audit import AUDIT
-    from idpgan.synthesis.hybrid.method import Config, Method
-
-__all__ = ["AUDIT", "Config", "Method"]
-
-__getattr__ = lazy_names(__name__, {"AUDIT": "audit", "Config": "method", "Method": "method"})

@@ -11,7 +11,7 @@ from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.audit import released_sums
 from idpgan.synthesis.dp_gan.audit import Steps, canary_case, planned_steps, steps_of
-from idpgan.synthesis.hybrid.method import Config
+from idpgan.synthesis.hybrid.method import HybridRun
 from idpgan.synthesis.sums_audit import played_ratio, teacher_steps
 from idpgan.synthesis.teacher import Teaching, teaching_beside
 
@@ -52,7 +52,7 @@ def _build(request: Request) -> AuditCase:
     return sums_and_steps_case(sums, planned_steps(request, (sums.event,)), request)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     first, second = config.aggregate_part(), config.dp_gan_part(known_shape(config.data))
     sums = released_sums(first.method, first.privacy, facts)
     request = Request(config.privacy.epsilon, config.privacy.delta)

@@ -11,7 +11,7 @@ remaining ones are charged. Share, steps and learning rates are settings: choose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -27,14 +27,12 @@ from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
-from idpgan.synthesis.aggregate.config import AggregateTraining
-from idpgan.synthesis.aggregate.method import AggregateConfig, IdpAggregate
-from idpgan.synthesis.aggregate.method import Config as AggregateRun
-from idpgan.synthesis.dp_gan.method import Config as DpGanRun
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy
+from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun, AggregateTraining
+from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.terms import AggregatePrivacy
-from idpgan.training import method
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
 from idpgan.training.signal import Signal
@@ -76,14 +74,14 @@ class HybridPrivacy(PrivacyConfig):
     sample_rate: float = Field(gt=0, le=1)
 
 
-class Config(RunConfig):
+class HybridRun(RunConfig):
     """A whole config file of hybrid."""
 
     method: HybridConfig = HybridConfig()
     privacy: HybridPrivacy
 
     @model_validator(mode="after")
-    def _check_steps(self) -> Config:
+    def _check_steps(self) -> HybridRun:
         if self.training.steps <= self.method.aggregate_steps:
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
@@ -184,10 +182,12 @@ class Hybrid(GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
+    Config = HybridRun
+
     UNNOISED = DpGan.UNNOISED
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: HybridRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
@@ -264,6 +264,3 @@ class Hybrid(GivesGenerator):
         self.aggregate.load_state({**state["aggregate"], "prepared": state["prepared"]})
         self.dp_gan.load_state(state["dp_gan"])
         self._done = state["done"]
-
-
-Method: Callable[..., method.Method] = Hybrid

@@ -17,7 +17,7 @@ from idpgan.data.images import Images
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.synthesis.local.channel import Bound, Channel, ChannelPrivacy, Projection, build_channel
-from idpgan.synthesis.local.method import Config
+from idpgan.synthesis.local.method import LocalRun
 
 _SHAPE: ImageShape = (1, 8, 8)  # of the image that stands for all
 
@@ -82,7 +82,7 @@ def _build(request: Request) -> AuditCase:
     return channel_case(data_free_channel(privacy, "pixels", _SHAPE, clip_norm, public=False), request)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: LocalRun, facts: RunFacts) -> AuditCase:
     """Return the case of the channel that a run's images go through."""
     method, privacy = config.method, config.channel_privacy(facts.image_shape, facts.num_classes, facts.num_private)
     public = bool(config.data.public_share or config.data.public_root)

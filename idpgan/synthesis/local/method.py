@@ -16,7 +16,7 @@ part of a record's content: a release that left null records out would show, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -42,8 +42,7 @@ from idpgan.synthesis.local.channel import (
     count_coefficients,
     solve,
 )
-from idpgan.synthesis.wgan_gp.method import WganGp, WganGpConfig
-from idpgan.training import method
+from idpgan.synthesis.wgan_gp import WganGp, WganGpConfig
 from idpgan.training.config import PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
 
@@ -82,14 +81,14 @@ class LocalPrivacy(PrivacyConfig):
     label_epsilon: float | None = Field(None, gt=0, le=30)
 
 
-class Config(RunConfig):
+class LocalRun(RunConfig):
     """A whole config file of idp-gan-local."""
 
     method: LocalConfig = LocalConfig()
     privacy: LocalPrivacy
 
     @model_validator(mode="after")
-    def _check_labels(self) -> Config:
+    def _check_labels(self) -> LocalRun:
         if self._raw_labels and not self.privacy.accept_unsound:
             raise ConfigError(
                 "model.conditional = true makes labels an input of the critic. Set privacy.label_epsilon for their "
@@ -173,10 +172,12 @@ class IdpLocal(WganGp):
         ConfigError: If config and data do not fit, or no noise reaches the target.
     """
 
+    Config = LocalRun  # type: ignore[assignment]  # same sections
+
     config: LocalConfig
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: LocalRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)  # type: ignore[arg-type]
         shape, classes = split.image_shape, len(split.classes)
@@ -274,6 +275,3 @@ class IdpLocal(WganGp):
         """Take back what `state` returned; raw images are let go of as in `prepare`."""
         super().load_state(state)
         self._take(state["prepared"]["steps"], state["prepared"]["labels"])
-
-
-Method: Callable[..., method.Method] = IdpLocal

@@ -17,7 +17,7 @@ from idpgan.audit.statistics import EXACT, Nearness, Statistic, WithinBatch
 from idpgan.models.config import ModelConfig
 from idpgan.models.perturbed import PIXEL_RANGE, Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.synthesis.published.config import Config, most_accesses, pixel_noise
+from idpgan.synthesis.published.config import PublishedRun, most_accesses, pixel_noise
 
 _SHAPE: ImageShape = (1, 28, 28)
 _BATCH = 256  # |L|
@@ -87,7 +87,7 @@ def _build(request: Request) -> AuditCase:
     return pixels_case(pixels, _ACCESSES, request.delta or 0.0, claimed, notes)
 
 
-def _of_run(config: Config, facts: RunFacts) -> AuditCase:
+def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
     privacy, pixels = config.privacy, pixel_noise(config, facts.image_shape)
     if config.method.allocation == "relevance":
         allocation = tuple(facts.prepared_tensor("allocation").tolist())

@@ -81,14 +81,14 @@ class PublishedPrivacy(PrivacyConfig):
     label_epsilon: float | None = Field(None, gt=0, le=30)
 
 
-class Config(RunConfig):
+class PublishedRun(RunConfig):
     """A whole config file of idp-gan-published."""
 
     method: PublishedConfig = PublishedConfig()
     privacy: PublishedPrivacy
 
     @model_validator(mode="after")
-    def _check_labels(self) -> Config:
+    def _check_labels(self) -> PublishedRun:
         raw = self.method.label_input and self.privacy.label_epsilon is None
         if raw and not self.model.conditional:
             raise ConfigError("method.label_input = true needs model.conditional = true: there are no labels.")
@@ -156,25 +156,25 @@ class Config(RunConfig):
         return self.method.allocation == "uniform"
 
 
-def label_outputs(config: Config, num_classes: int) -> int:
+def label_outputs(config: PublishedRun, num_classes: int) -> int:
     """Return how many outputs learn the label: one per attribute of `data.label`, else per class; 0: unconditional."""
     classes = classes_of(config.model, num_classes)
     return len(config.data.attributes) if classes and config.data.attributes else classes
 
 
-def label_targets(config: Config, labels: Tensor, num_classes: int) -> Tensor:
+def label_targets(config: PublishedRun, labels: Tensor, num_classes: int) -> Tensor:
     """Return y of the label outputs, float (B, M - 1) of 0 and 1: the attributes' bits, or one 1 at the class."""
     if config.data.attributes:
         return (labels.unsqueeze(1) >> torch.arange(len(config.data.attributes), device=labels.device) & 1).float()
     return one_hot(labels, num_classes).float()
 
 
-def num_outputs(config: Config, num_classes: int) -> int:
+def num_outputs(config: PublishedRun, num_classes: int) -> int:
     """Return M: one real/fake output, and those of the label."""
     return 1 + label_outputs(config, num_classes)
 
 
-def pixel_noise(config: Config, image_shape: ImageShape) -> PixelNoise:
+def pixel_noise(config: PublishedRun, image_shape: ImageShape) -> PixelNoise:
     """Return the noise that the paper's formula gives, allotted uniformly."""
     with torch.device("meta"):
         layer = first_layer(config.method.first_layer, config.model, image_shape)
@@ -185,13 +185,13 @@ def pixel_noise(config: Config, image_shape: ImageShape) -> PixelNoise:
     )
 
 
-def coefficient_scale(config: Config, num_classes: int) -> float:
+def coefficient_scale(config: PublishedRun, num_classes: int) -> float:
     """Return the scale of the noise on one coefficient of one record, ``DF / (eps2 |L|)``."""
     bound = taylor_sensitivity(num_outputs(config, num_classes), config.method.features)
     return bound / (config.privacy.epsilon2 * config.training.batch_size)
 
 
-def most_accesses(config: Config, num_private: int) -> int:
+def most_accesses(config: PublishedRun, num_private: int) -> int:
     """Return ceil(T |L| / N), the most often that an image can be drawn; a batch larger than the data is refused."""
     steps, batch_size = config.training.steps, config.training.batch_size
     if batch_size > num_private:
@@ -203,7 +203,7 @@ def most_accesses(config: Config, num_private: int) -> int:
 
 
 def planned(
-    config: Config, image_shape: ImageShape, num_classes: int, num_private: int, pixels: PixelNoise | None = None
+    config: PublishedRun, image_shape: ImageShape, num_classes: int, num_private: int, pixels: PixelNoise | None = None
 ) -> tuple[Event, ...]:
     """Return all charges of a run: pixels first, then labels.
 
@@ -219,7 +219,7 @@ def planned(
     return cost + label_events(config, num_classes, accesses)
 
 
-def label_events(config: Config, num_classes: int, accesses: int) -> tuple[Event, ...]:
+def label_events(config: PublishedRun, num_classes: int, accesses: int) -> tuple[Event, ...]:
     """Return what the label of one image pays (docs/deviations.md, IDP-GAN 11, 12, 18)."""
     classes, privacy = classes_of(config.model, num_classes), config.privacy
     if classes == 0:

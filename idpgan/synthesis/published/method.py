@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,8 +45,7 @@ from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import (
     ADJACENCY,
-    Config,
-    PublishedConfig,
+    PublishedRun,
     coefficient_scale,
     label_events,
     label_outputs,
@@ -56,11 +54,8 @@ from idpgan.synthesis.published.config import (
     num_outputs,
     planned,
 )
-from idpgan.training import method
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
-
-__all__ = ["Config", "IdpPublished", "Method", "PublishedConfig"]
 
 _LOG = logging.getLogger(__name__)
 _RNG_STREAM, _RELEVANCE_STREAM = 2, 3  # of training.seed; 0 and 1 are the initial weights
@@ -87,12 +82,14 @@ class IdpPublished(GivesGenerator):
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
     """
 
+    Config = PublishedRun
+
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "order", "cursor", "unbounded")
 
     def __init__(
         self,
-        config: Config,
+        config: PublishedRun,
         split: Split,
         *,
         ledger: Ledger,
@@ -390,6 +387,3 @@ class IdpPublished(GivesGenerator):
             allocation = allocate(allocation, self.config.relevance_floor)
         first = self.critic.first
         first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
-
-
-Method: Callable[..., method.Method] = IdpPublished

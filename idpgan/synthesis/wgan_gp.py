@@ -6,7 +6,7 @@ docs/deviations.md, WGAN-GP 1 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -25,7 +25,6 @@ from idpgan.privacy.noise import Noise, Source
 from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training import method
 from idpgan.training.config import MethodConfig, RunConfig
 from idpgan.training.distributed import whole
 from idpgan.training.method import Stats, refuse_small_shares
@@ -59,7 +58,7 @@ class WganGpConfig(MethodConfig):
     ema_decay: float = Field(0.999, ge=0, lt=1)
 
 
-class Config(RunConfig):
+class WganGpRun(RunConfig):
     """A whole config file of wgan-gp."""
 
     method: WganGpConfig = WganGpConfig()
@@ -95,10 +94,12 @@ class WganGp(GivesGenerator):
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
 
+    Config = WganGpRun
+
     SAVED = ("networks",)
 
     def __init__(
-        self, config: Config, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: WganGpRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self.batch_size = self.rows = config.training.batch_size
@@ -179,6 +180,3 @@ class WganGp(GivesGenerator):
         index = torch.randint(len(self._images), (self.rows,), generator=rng, device=self.device)
         batch = self._images.select(index).to(self.device)
         return to_float(batch.images), batch.labels if self.newest.num_classes else None
-
-
-Method: Callable[..., method.Method] = WganGp

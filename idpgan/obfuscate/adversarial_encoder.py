@@ -28,7 +28,7 @@ from idpgan.progress import Progress
 _REACH = 3.0  # standard deviations of an output number that black and white stand for
 
 
-class Config(Training):
+class AdversarialEncoderConfig(Training):
     """Options of `adversarial-encoder`.
 
     Attributes:
@@ -40,9 +40,10 @@ class Config(Training):
     adversary_steps: int = pydantic.Field(2, ge=1)
 
 
-class Method(Obfuscator):
+class AdversarialEncoder(Obfuscator):
     """The encoder; its estimators are thrown away after `fit`."""
 
+    Config = AdversarialEncoderConfig
     name = "adversarial-encoder"
     trained = True
 

@@ -28,7 +28,7 @@ from idpgan.obfuscate.networks import Translator, batches, check_sides, num_trai
 from idpgan.progress import Progress
 
 
-class Config(Training):
+class GameObfuscatorConfig(Training):
     """Options of `obfuscator`.
 
     Attributes:
@@ -40,9 +40,10 @@ class Config(Training):
     adversary_steps: int = pydantic.Field(2, ge=1)
 
 
-class Method(Obfuscator):
+class GameObfuscator(Obfuscator):
     """The obfuscating network; its attacker is thrown away after `fit`. The label to be kept is not used."""
 
+    Config = GameObfuscatorConfig
     name = "obfuscator"
     trained = True
 

@@ -19,7 +19,7 @@ from idpgan.obfuscate.base import Obfuscator
 _REACH = 4  # standard deviations to either side: what lies beyond weighs less than 1e-4
 
 
-class Config(Section):
+class BlurConfig(Section):
     """Options of `blur`.
 
     Attributes:
@@ -29,9 +29,10 @@ class Config(Section):
     sigma: float = pydantic.Field(3.0, gt=0, le=1000)
 
 
-class Method(Obfuscator):
+class Blur(Obfuscator):
     """Convolve with a normal density cut off at 4 sigma; pixels from outside repeat the border."""
 
+    Config = BlurConfig
     name = "blur"
 
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:

@@ -33,7 +33,7 @@ from idpgan.obfuscate.networks import Painter, Trunk, batches, check_sides, num_
 from idpgan.progress import Progress
 
 
-class Config(Training):
+class CensoredConfig(Training):
     """Options of `censored`; alpha, beta and gamma are those of the paper.
 
     Attributes:
@@ -54,9 +54,10 @@ class Config(Training):
     adversary_steps: int = pydantic.Field(1, ge=1)
 
 
-class Method(Obfuscator):
+class Censored(Obfuscator):
     """Encoder and decoder; adversary and predictor are thrown away after `fit`."""
 
+    Config = CensoredConfig
     name = "censored"
     trained = True
 

@@ -26,7 +26,7 @@ from idpgan.models.initialize import torch_seed
 from idpgan.obfuscate.base import Obfuscator
 
 
-class Config(Section):
+class DisguiseConfig(Section):
     """Options of `disguise`.
 
     Attributes:
@@ -45,7 +45,7 @@ class Config(Section):
     key: int | None = pydantic.Field(None, ge=0)
 
 
-class Method(Obfuscator):
+class Disguise(Obfuscator):
     """Permute blocks and multiply them.
 
     Attributes:
@@ -53,6 +53,7 @@ class Method(Obfuscator):
         matrices: (K, b, b): R of each place.
     """
 
+    Config = DisguiseConfig
     name = "disguise"
     order: Tensor
     matrices: Tensor

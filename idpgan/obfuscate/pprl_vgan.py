@@ -29,7 +29,7 @@ _GENERATOR = (0.108, 0.6, 0.29, 0.002)  # real, person, expression, divergence f
 _DISCRIMINATOR = (0.25, 0.5, 0.25)  # real, person, expression
 
 
-class Config(Training):
+class PprlVganConfig(Training):
     """Options of `pprl-vgan`; defaults of Radford et al. (2016) for Adam.
 
     Attributes:
@@ -40,9 +40,10 @@ class Config(Training):
     learning_rate: float = pydantic.Field(2e-4, gt=0)
 
 
-class Method(Obfuscator):
+class PprlVgan(Obfuscator):
     """Encoder and decoder; the discriminators are thrown away after `fit`."""
 
+    Config = PprlVganConfig
     name = "pprl-vgan"
     trained = True
 

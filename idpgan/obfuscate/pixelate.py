@@ -15,7 +15,7 @@ from idpgan.config import Section
 from idpgan.obfuscate.base import Obfuscator
 
 
-class Config(Section):
+class PixelateConfig(Section):
     """Options of `pixelate`.
 
     Attributes:
@@ -25,9 +25,10 @@ class Config(Section):
     block: int = pydantic.Field(8, ge=1, le=1 << 16)
 
 
-class Method(Obfuscator):
+class Pixelate(Obfuscator):
     """Replace every pixel by the mean of its block."""
 
+    Config = PixelateConfig
     name = "pixelate"
 
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:

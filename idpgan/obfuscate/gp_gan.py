@@ -35,7 +35,7 @@ _SHIFT = 16  # what C sees is shifted by up to a sixteenth of a side
 _SEEN = 6  # modules of the classifier's body that make V: two convolutions
 
 
-class Config(Training):
+class GpGanConfig(Training):
     """Options of `gp-gan`.
 
     Attributes:
@@ -55,9 +55,10 @@ class Config(Training):
     classifier_epochs: int = pydantic.Field(30, ge=1)
 
 
-class Method(Obfuscator):
+class GpGan(Obfuscator):
     """The generator; discriminator and classifier are thrown away after `fit`. The label to be hidden is not used."""
 
+    Config = GpGanConfig
     name = "gp-gan"
     trained = True
     landmarked = True
