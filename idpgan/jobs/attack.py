@@ -33,10 +33,11 @@ from idpgan.attacks import (
 from idpgan.attacks.knowledge import draw
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.data.load import Split, load
-from idpgan.device import check_device, resolve_device
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.critics import NoCriticError, critic_of_run, saved_state
+from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.reference import other_generator, trained_generator
 from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
@@ -61,47 +62,6 @@ _NO_REFERENCE = "no reference generator: give --reference RUN or --train-referen
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to attack.
-
-    Attributes:
-        attacks: Names, or "all".
-        samples: Generated images; None is the number of private ones, at least 10,000 and at most 60,000.
-        most: Members (and non-members) judged at most.
-        most_costly: The same for attacks that optimize for each image.
-        reference: A finished run on other images whose generator calibrates; None is none.
-        train_reference: Whether to train one, or take the one that an earlier attack has trained.
-        seed: Of generated images and attacks.
-        data_root: Where the data set lies now; None is where it lay.
-    """
-
-    attacks: tuple[str, ...] = ("all",)
-    samples: int | None = None
-    most: int = 10_000
-    most_costly: int = 1_000
-    reference: Path | None = None
-    train_reference: bool = False
-    device: str = "auto"
-    seed: int = 0
-    confidence: float = 0.95
-    data_root: Path | None = None
-
-    def check(self) -> None:
-        """Refuse what cannot be meant."""
-        check_device(self.device, "--device")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed} must be at least 0.")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        counts = (("--samples", self.samples, 3), ("--most", self.most, 2), ("--most-costly", self.most_costly, 2))
-        for name, number, least in counts:
-            if number is not None and number < least:
-                raise InputError(f"{name} {number} must be at least {least}.")
-        if self.reference is not None and self.train_reference:
-            raise InputError("--reference and --train-reference exclude each other: take one of them.")
-
-
-@dataclass(frozen=True)
 class AttackReport:
     """What came of the attacks on a run; ``facts`` are JSON values that say what was compared with what."""
 
@@ -117,7 +77,7 @@ class AttackReport:
 
 
 def attack_run(
-    path: Path, options: Options | None = None, progress: Progress = silent, ranks: Ranks = ALONE
+    path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
 ) -> AttackReport:
     """Attack a finished run; nothing is written but a trained reference generator.
 
@@ -127,8 +87,7 @@ def attack_run(
         InputError: If there is nothing to attack or to attack with; found out before anything is computed.
         LostRankError: If another process ends.
     """
-    options, started = options or Options(), time.monotonic()
-    options.check()
+    options, started = options or AttackOptions(), time.monotonic()
     kind = "classifier" if is_classifier(path) else "generator"
     attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
@@ -204,7 +163,7 @@ class _Target:
     state: dict[str, Any] | None
 
 
-def _open(path: Path, options: Options, progress: Progress) -> _Target:
+def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
     run, data_root = RunFolder.open(path), options.data_root
     config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
     classifies = is_classifier(run.path)
@@ -230,7 +189,7 @@ def _open(path: Path, options: Options, progress: Progress) -> _Target:
 
 
 def _reference(
-    target: _Target, images: Membership, options: Options, progress: Progress
+    target: _Target, images: Membership, options: AttackOptions, progress: Progress
 ) -> tuple[Generator | None, str | None]:
     """Return the reference generator that was asked for, and which it is."""
     if options.reference is not None:
@@ -250,7 +209,7 @@ def _knowledge(
     attacks: Sequence[Attack],
     images: Membership,
     reference: Generator | None,
-    options: Options,
+    options: AttackOptions,
     device: torch.device,
     progress: Progress,
 ) -> Knowledge:
@@ -284,7 +243,7 @@ def _knowledge(
 
 
 def _knowledge_of_classifier(
-    classifier: PrivateClassifier, images: Membership, options: Options, device: torch.device
+    classifier: PrivateClassifier, images: Membership, options: AttackOptions, device: torch.device
 ) -> Knowledge:
     """Gather what attacks on a classifier may use: its logits, and images that are neither."""
     few = len(images.reference) < LEAST_REFERENCE

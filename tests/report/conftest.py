@@ -6,6 +6,7 @@ from idpgan.data.faces import draw
 from idpgan.data.picture import png_bytes
 from idpgan.jobs import attack, audit, evaluate, start
 from idpgan.jobs.methods import REGISTRY
+from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.publish import Order, publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
@@ -55,7 +56,7 @@ def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     data = declared(folder(place / "faces"), holdout_share=0.3).model_dump(mode="json", exclude_none=True)
     run = start(REGISTRY.build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
-    attack.write_attack(attack.attack_run(run.path, attack.Options(("nearest-sample", "critic-score"), samples=40)))
+    attack.write_attack(attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)))
     audit.write_audit(run.path, audit.run_case(run.path).run(1000, seed=1))
     evaluation(run)
     return run
