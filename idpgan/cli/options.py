@@ -27,10 +27,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         options = model(**{name: tuple(value) if isinstance(value, list) else value for name, value in taken.items()})
         command(options=options, **given)
 
-    parameters = []
+    parameters: list[Parameter] = []
     for name, parameter in own.items():
         parameters += fields.values() if name == "options" else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
-    del call.__wrapped__  # type: ignore[attr-defined]  # else its signature would count
+    del call.__wrapped__  # else its signature would count
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
@@ -39,7 +39,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
     """Return the parameter of a field; a tuple of any length is a list there, as typer knows no other repeated kind."""
     kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
-    default = Parameter.empty if field.default is dataclasses.MISSING else field.default
+    default: Any = Parameter.empty if field.default is dataclasses.MISSING else field.default
     if typing.get_origin(kind) is tuple:
         kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
     annotation = typing.Annotated[kind, *extras] if extras else kind
