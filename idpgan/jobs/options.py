@@ -5,11 +5,11 @@ The command line is made of these models (`idpgan.cli.options`), the jobs take t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from idpgan.device import check_device
 from idpgan.errors import InputError
@@ -54,3 +54,76 @@ class AttackOptions:
                 raise InputError(f"{name} {number} must be at least {least}.")
         if self.reference is not None and self.train_reference:
             raise InputError("--reference and --train-reference exclude each other: take one of them.")
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """What to measure, and against what."""
+
+    settings: Annotated[tuple[str, ...], Argument(metavar="[data.key=value ...]", show_default=False)] = ()
+    data: Annotated[str | None, Option(metavar="NAME", help="Real data set; default: that of the run.")] = None
+    data_root: Annotated[Path | None, Option(help="Where the data set lies (data.root).")] = None
+    config: Annotated[Path | None, Option(help="Run, release or TOML whose [data] declares the real images.")] = None
+    part: Annotated[str, Option(help="Real images that judge: test, or holdout to choose settings.")] = "test"
+    only: Annotated[str | None, Option(help="Measure just this: utility, inception or fidelity.")] = None
+    ceiling: Annotated[bool, Option("--ceiling", help="Also measure the real private images.")] = False
+    floor: Annotated[bool, Option("--floor", help="Also the utility of the public images alone.")] = False
+    num: Annotated[
+        int | None, Option(help="Images to draw from a run; default: as many as are private, or as the protocol.")
+    ] = None
+    protocol: Annotated[
+        str, Option(help="idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
+    ] = "idpgan"
+    full: Annotated[
+        bool, Option("--full", help="dpimagebench in its published size: hours on a GPU, days on a CPU.")
+    ] = False
+    seeds: Annotated[int | None, Option(help="Fits of each classifier; default: 3, and 1 by dpimagebench.")] = None
+    classifier: Annotated[
+        tuple[str, ...], Option(help="Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
+    ] = ()
+    splits: Annotated[int, Option(help="Splits of the inception score.")] = 10
+    features: Annotated[str, Option(help="Network of the fidelity: auto, classifier, autoencoder or inception-v3.")] = (
+        "auto"
+    )
+    weights: Annotated[Path | None, Option(help="Weights file of inception-v3.")] = None
+    pixel_range: Annotated[str, Option("--range", help="Of float images: unit [0, 1], symmetric [-1, 1] or auto.")] = (
+        "auto"
+    )
+    device: Device = "auto"
+    cache: Annotated[Path | None, Option(help="Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")] = None
+    classifier_run: Annotated[
+        Path | None, Option(metavar="RUN", help="Released classifier to stand beside the utility of images.")
+    ] = None
+    out: Annotated[Path | None, Option(help="JSON file to write; default for a run: its evaluation.json.")] = None
+
+    def __post_init__(self) -> None:
+        check_device(self.device, "--device")
+        for name, value, known in (
+            ("--only", self.only or "utility", ("utility", "inception", "fidelity")),
+            ("--part", self.part, ("test", "holdout")),
+            ("--features", self.features, ("auto", "classifier", "autoencoder", "inception-v3")),
+            ("--protocol", self.protocol, ("idpgan", "dpimagebench")),
+        ):
+            if value not in known:
+                raise InputError(f"{name} {value} is unknown. Known: {', '.join(known)}.")
+        if self.seeds is not None and self.seeds < 1:
+            raise InputError(f"--seeds {self.seeds} must be at least 1.")
+        if len(set(self.classifier)) < len(self.classifier):
+            raise InputError(f"--classifier {', '.join(self.classifier)}: name none twice.")
+        if (self.features == "inception-v3") != (self.weights is not None):
+            raise InputError(
+                "--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both."
+            )
+        if self.protocol == "idpgan" and self.full:
+            raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
+        ours = self.given("only", "ceiling", "floor", "classifier", "splits", "features")
+        if self.protocol == "dpimagebench" and ours:
+            raise InputError(
+                f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
+                "classifiers alone. Leave one of the two out."
+            )
+
+    def given(self, *names: str) -> list[str]:
+        """Return the flags of those fields that do not have their defaults."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != defaults[name]]

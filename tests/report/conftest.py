@@ -47,7 +47,7 @@ def evaluation(run):
     )  # fmt: skip
     found = {**dict.fromkeys(METRICS), "utility": utility, "inception": inception, "fidelity": fidelity}
     facts = {"source": "run", "kind": "generator", "num_images": 20, "seconds": 1.0, "environment": {}}
-    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(**found, part="test", notes=()), facts, run.evaluation))
+    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation))
 
 
 @pytest.fixture(scope="session")
