@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from idpgan.attacks import (
     Attack,
@@ -36,19 +38,21 @@ from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.critics import NoCriticError, critic_of_run, saved_state
+from idpgan.jobs.methods import REGISTRY
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.reference import other_generator, trained_generator
 from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig
 from idpgan.training.distributed import check_own_gpu
+from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -56,6 +60,7 @@ CAUTION = (
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
 )
 _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _UNLABELED = "the generator is unconditional: its images have no labels to train a classifier with"
 _UNCHECKED = "without state/ it is not known that these data are the run's own"
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
@@ -121,9 +126,7 @@ def attack_run(
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
-    unchecked = (
-        () if target.state is not None else ("without state/ it is not known that these data are the run's own",)
-    )
+    unchecked = () if target.state is not None else (_UNCHECKED,)
     return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
 
 
@@ -253,3 +256,50 @@ def _knowledge_of_classifier(
         seed=options.seed,
         why_not={"reference": f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"},
     )
+
+
+# The critic of a finished run: what an attacker inside the curator's walls has ------------------------------------
+
+
+def saved_state(run: RunFolder) -> dict[str, Any] | None:
+    """Read a run's state, tensors on the CPU; None for a copy without state/. A damaged one is refused."""
+    if not run.state.is_file():
+        return None
+    try:
+        content = torch.load(run.state, map_location="cpu", weights_only=True)
+        state, fingerprint = dict(content["method"]), content["fingerprint"]
+        if content["prepared"] is not None:
+            from safetensors.torch import load_file
+
+            state["prepared"] = load_file(run.prepared)
+    except _UNREADABLE as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{run.state_dir} cannot be read ({reason}). Restore it from a copy, or remove it.") from error
+    return {"method": state, "fingerprint": fingerprint}
+
+
+def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> CriticScores:
+    """Return the scores of a run's trained critic.
+
+    ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
+
+    Raises:
+        NoCriticError: If there is no such critic.
+    """
+    if state is None:
+        raise NoCriticError("the run's state/ is not there, which holds the critic")
+    method: Method = REGISTRY.load_method(config.method.name).Method(
+        config, split, ledger=Ledger(*config.ledger_terms()), device=device
+    )
+    try:
+        method.load_state(state["method"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise NoCriticError("the run's state/ was written by another version of idpgan") from error
+    return critic_of(method)
+
+
+def critic_of(method: Method) -> CriticScores:
+    """Return how real a method's critic finds images; `NoCriticError` if the critic does not see single images."""
+    if not isinstance(method, HasCritic):
+        raise NoCriticError("this method's critic does not score images")
+    return method.critic_scores

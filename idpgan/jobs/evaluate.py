@@ -22,7 +22,7 @@ from idpgan.data.load import load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
-from idpgan.jobs.options import EvaluateOptions
+from idpgan.jobs.options import EvaluateOptions, given
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.metrics.cache import Cache, default_folder
 from idpgan.metrics.dpimagebench import NUM_IMAGES, benchmark_delta, check_benchmark
@@ -137,9 +137,9 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real images that judge."""
-    if given := options.given("only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
+    if unfit := given(options, "only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
         raise InputError(
-            f"{source} has released a classifier, which is measured by its accuracy: leave {given[0]} out."
+            f"{source} has released a classifier, which is measured by its accuracy: leave {unfit[0]} out."
         )
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -116,14 +116,70 @@ class EvaluateOptions:
             )
         if self.protocol == "idpgan" and self.full:
             raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = self.given("only", "ceiling", "floor", "classifier", "splits", "features")
+        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features")
         if self.protocol == "dpimagebench" and ours:
             raise InputError(
                 f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
                 "classifiers alone. Leave one of the two out."
             )
 
-    def given(self, *names: str) -> list[str]:
-        """Return the flags of those fields that do not have their defaults."""
-        defaults = {field.name: field.default for field in fields(self)}
-        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != defaults[name]]
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """How to audit, and what is asked of the method that is audited."""
+
+    epsilon: Annotated[float | None, Option(help="What the method is asked to keep to.")] = None
+    delta: Annotated[float | None, Option(help="Default: 1e-5 for Gaussian noise and published, else 0.")] = None
+    unit: Annotated[str | None, Option(help="pixel, column, image, label or person.")] = None
+    relation: Annotated[str | None, Option(help="replace-one or zero-out-one.")] = None
+    runs: Annotated[
+        int | None,
+        Option(help="Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."),
+    ] = None
+    confidence: Annotated[float, Option(help="Of each bound.")] = 0.95
+    noise: Annotated[str | None, Option(help="idp-gan-published: once, per_step or per_batch.")] = None
+    law: Annotated[str | None, Option(help="Kind of noise or bound, where a method has several.")] = None
+    pair: Annotated[str | None, Option(help="Publishers: the neighbors, such as extremes.")] = None
+    release: Annotated[bool, Option("--release", help="Also fill the audited field of a run's release.")] = False
+    seed: Annotated[int | None, Option(help="Fixes the noise, to have a result again.")] = None
+    one_run: Annotated[
+        bool, Option("--one-run", help="One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
+    ] = False
+    exposure: Annotated[
+        bool, Option("--exposure", help="Train CONFIG with random secrets in it: how well are they known?")
+    ] = False
+    canaries: Annotated[
+        int | None, Option(help="Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
+    ] = None
+    repeats: Annotated[int, Option(help="How often each secret of --exposure is in the training.")] = 1
+    threads: Annotated[int, Option(help="Threads, each with its own noise.")] = 1
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1 or not 1 <= self.threads <= 256:
+            raise InputError(f"--confidence {self.confidence} must be in (0, 1), --threads {self.threads} in 1 .. 256.")
+        if self.runs is not None and not 100 <= self.runs <= MOST_RUNS:
+            raise InputError(
+                f"--runs {str(self.runs)[:40]} must be in 100 .. {MOST_RUNS:,}; leave it out for the usual number."
+            )
+        check_device(self.device, "--device")
+        if self.exposure and (unfit := given(self, "runs", "release", "one_run", *ASKED)):
+            raise InputError(f"{unfit[0]} does not go with --exposure.")
+        if self.repeats != 1 and not self.exposure:
+            raise InputError("--repeats belongs to --exposure.")
+        if self.canaries is not None and not self.one_run and not self.exposure:
+            raise InputError("--canaries belongs to --one-run and --exposure.")
+        if self.one_run and (unfit := given(self, "release", "runs")):
+            raise InputError(f"{unfit[0]} does not go with --one-run.")
+        if self.one_run and self.canaries is not None and not 10 <= self.canaries <= MOST_CANARIES:
+            raise InputError(f"--canaries {str(self.canaries)[:40]} must be in 10 .. {MOST_CANARIES:,}.")
+
+
+ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
+MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # per side: hours, even of one number each; of one call: see `audit.cases`
+
+
+def given(options: Any, *names: str) -> list[str]:
+    """Return the flags of those fields of an options model that do not have their defaults."""
+    defaults = {field.name: field.default for field in fields(options)}
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]

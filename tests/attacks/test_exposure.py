@@ -16,7 +16,7 @@ from idpgan.classify.registry import REGISTRY
 from idpgan.config import dump_toml
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs.exposure import CanarySpace, expose, exposure_of, with_canaries
+from idpgan.jobs.canaries import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.models.private_classifier import GroupNormCnn
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 

@@ -8,7 +8,7 @@ import torch
 
 from idpgan import jobs, synthesis
 from idpgan.data.load import load
-from idpgan.jobs.critics import NoCriticError, critic_of
+from idpgan.jobs.attack import NoCriticError, critic_of
 from idpgan.privacy.ledger import Ledger
 
 CONFIGS = Path(__file__).parents[2] / "configs"
