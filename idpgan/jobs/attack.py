@@ -21,19 +21,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from idpgan.attacks import (
-    Attack,
-    Knowledge,
-    Membership,
-    Outcome,
-    choose_members,
-    distances,
-    roc_png,
-    run_attack,
-    select_attacks,
-)
-from idpgan.attacks.knowledge import draw
+from idpgan.attacks import distances
+from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
 from idpgan.attacks.losses import LEAST_REFERENCE
+from idpgan.attacks.registry import select_attacks
 from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError

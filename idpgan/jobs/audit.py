@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idpgan import obfuscate, publish
-from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
-from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.cases import CASES, AuditCase, Audited, doubt
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.device import resolve_device

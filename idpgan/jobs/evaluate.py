@@ -26,7 +26,7 @@ from idpgan.jobs.options import EvaluateOptions, given
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.metrics.cache import Cache, default_folder
 from idpgan.metrics.dpimagebench import NUM_IMAGES, benchmark_delta, check_benchmark
-from idpgan.metrics.evaluation import CURATOR_NOTE, Evaluation, default_metrics
+from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, default_metrics
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, is_classifier
@@ -67,9 +67,12 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         InputError: If something cannot be measured; found out before the first computation where possible.
     """
     options = options or EvaluateOptions()
-    for name in options.classifier:
-        if name not in RECIPES:
-            raise InputError(f"--classifier {name} is unknown. Known: {', '.join(RECIPES)}.")
+    alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
+    only = [] if options.only is None else [options.only]
+    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
+        for name in names:
+            if name not in known:
+                raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")
     device = resolve_device(options.device, "--device")
     if is_classifier(source):
         return _evaluate_classifier(source, options, device, progress)

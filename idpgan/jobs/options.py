@@ -99,7 +99,6 @@ class EvaluateOptions:
     def __post_init__(self) -> None:
         check_device(self.device, "--device")
         for name, value, known in (
-            ("--only", self.only or "utility", ("utility", "inception", "fidelity")),
             ("--part", self.part, ("test", "holdout")),
             ("--features", self.features, ("auto", "classifier", "autoencoder", "inception-v3")),
             ("--protocol", self.protocol, ("idpgan", "dpimagebench")),

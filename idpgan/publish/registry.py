@@ -15,7 +15,7 @@ from idpgan.errors import InputError
 from idpgan.methods import MethodInfo
 
 if TYPE_CHECKING:
-    from idpgan.audit.cases import Entry
+    from idpgan.audit.entry import Entry
     from idpgan.publish.plan import Publisher
 
 _PACKAGE = {

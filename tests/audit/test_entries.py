@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from idpgan import publish
-from idpgan.audit import CASES, Pair, Request, neighbors, statistics
-from idpgan.audit.cases import AuditCase, Entry, guarantees
+from idpgan.audit import neighbors, statistics
+from idpgan.audit.cases import CASES, AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
+from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
 from idpgan.classify import registry as classifiers
 from idpgan.config import dump_toml

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan.attacks import select_attacks
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.registry import select_attacks
 from idpgan.cli.attack import _print as print_attacks
 from idpgan.cli.evaluate import _print as print_evaluation
 from idpgan.jobs.attack import AttackReport
@@ -64,7 +64,7 @@ def test_the_tables_of_an_evaluation(capsys):
 
 
 def test_the_table_of_an_audit(capsys):
-    from idpgan.audit import Request
+    from idpgan.audit.entry import Request
     from idpgan.cli.audit import _print
     from idpgan.jobs.audit import method_case
 

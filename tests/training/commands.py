@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from idpgan.attacks import Knowledge, Membership, distances, run_attack, select_attacks
+from idpgan.attacks import distances
+from idpgan.attacks.attack import Knowledge, Membership, run_attack
+from idpgan.attacks.registry import select_attacks
 from idpgan.audit.distinguish import audit
 from idpgan.data.images import Images
 from idpgan.jobs import audit as audit_job
