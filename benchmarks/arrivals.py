@@ -23,7 +23,8 @@ from idpgan.continual import SumsStream
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
 from idpgan.files import write_text_atomic
-from idpgan.metrics import Cache, measure_utility
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.utility import measure_utility
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger
 from idpgan.synthesis.aggregate.config import AggregateRun as Config

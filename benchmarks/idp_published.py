@@ -24,7 +24,8 @@ from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import known_shape, load
 from idpgan.files import write_text_atomic
-from idpgan.metrics import Cache, evaluate_images
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.run import describe_environment
@@ -125,12 +126,13 @@ def judge(config: RunConfig, run: Path, arguments: argparse.Namespace) -> dict[s
         cache=Cache(arguments.out / "cache"),
         device="cuda" if cuda else "cpu",
     )
+    inception, utility = evaluation.results["inception"], evaluation.results["utility"]
     report = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["report"]
     return {
         "report": {name: report[name] for name in ("claimed", "proven", "private")},
-        "inception_score": evaluation.inception and [evaluation.inception.mean, evaluation.inception.std],
-        "utility": evaluation.utility and evaluation.utility.chosen.mean,
-        "classifier": evaluation.utility and evaluation.utility.chosen.name,
+        "inception_score": inception and [inception.mean, inception.std],
+        "utility": utility and utility.chosen.mean,
+        "classifier": utility and utility.chosen.name,
         "samples_png": str(run / "release" / "samples.png"),
         "environment": describe_environment("cuda" if cuda else "cpu"),
     }

@@ -39,7 +39,8 @@ from sweep import finish
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
-from idpgan.jobs.attack import Options, attack_run, write_attack
+from idpgan.jobs.attack import attack_run, write_attack
+from idpgan.jobs.options import AttackOptions
 from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -175,7 +176,7 @@ def budget(cell: Cell, batch_size: int) -> dict[str, Any]:
 def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and attack a cell, or read what an earlier call found."""
     name = config.identity()[:16]
-    options = Options(attacks=tuple(arguments.attacks), most=arguments.most, device=arguments.device)
+    options = AttackOptions(attacks=tuple(arguments.attacks), most=arguments.most, device=arguments.device)
     asked = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     result, run = arguments.out / f"{name}-{asked}.json", arguments.out / name
     if not result.exists():

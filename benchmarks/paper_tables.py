@@ -47,7 +47,8 @@ from torch import Tensor
 
 from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.data.faces import draw_people
-from idpgan.metrics import entropy, halves, histogram_distance, mse, psnr, recognize, ssim
+from idpgan.metrics.images import entropy, histogram_distance, mse, psnr, ssim
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.subspace import identified, subspace_scores
-from idpgan.metrics import halves, recognize
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release

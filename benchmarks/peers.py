@@ -24,7 +24,8 @@ from idpgan.data.face_folder import scan
 from idpgan.data.faces import draw_people
 from idpgan.data.folder import decode
 from idpgan.data.images import to_unit
-from idpgan.metrics import entropy, first_images, mse, recognize, recognize_by_network, ssim
+from idpgan.metrics.images import entropy, mse, ssim
+from idpgan.metrics.recognition import first_images, recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
 from idpgan.publish.best import best_method

@@ -25,8 +25,10 @@ from idpgan.data.load import describe, load
 from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import InputError
 from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.evaluate import Options, evaluate_source, write_evaluation
-from idpgan.metrics import Cache, evaluate_images
+from idpgan.jobs.evaluate import evaluate_source, write_evaluation
+from idpgan.jobs.options import EvaluateOptions
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.evaluation import evaluate_images
 from idpgan.run import describe_environment
 from idpgan.training.config import RunConfig, build_config
 
@@ -212,11 +214,11 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
     write_bytes_atomic(run.with_suffix(".png"), png_bytes(make_grid(drawn, columns)))
     evaluated = evaluate_source(
         run,
-        Options(
+        EvaluateOptions(
             data_root=arguments.data_root,
             num=arguments.samples,
             seeds=arguments.judges,
-            classifiers=tuple(arguments.classifiers),
+            classifier=tuple(arguments.classifiers),
             device=arguments.device,
             cache=arguments.out / "cache",
         ),

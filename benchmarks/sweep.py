@@ -11,7 +11,8 @@ from typing import Any
 from idpgan import jobs, load_generator
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
-from idpgan.metrics import Cache, measure_utility
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.utility import measure_utility
 from idpgan.models.generator import Generator
 from idpgan.training.config import RunConfig
 

@@ -17,7 +17,9 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
-from idpgan.metrics import fit_feature_classifier, full_training_set, measure_inception, measure_utility
+from idpgan.metrics.features import fit_feature_classifier, full_training_set
+from idpgan.metrics.inception import measure_inception
+from idpgan.metrics.utility import measure_utility
 from idpgan.run import describe_environment
 
 LIMITS = {"utility": 600, "feature_classifier": 300, "inception": 180}  # seconds on two CPU cores

@@ -35,18 +35,16 @@ from cells import PACKAGE, code_digest, data_digest, load_orl, read_or_measure, 
 from torch import Tensor
 
 from idpgan.data.faces import draw_people
-from idpgan.metrics import (
+from idpgan.metrics.images import (
     absolute_error,
-    first_images,
     grey_histograms,
     histogram_distance,
     mean_filter,
     median_filter,
     mse,
-    recognize,
-    recognize_by_network,
     relative_error,
 )
+from idpgan.metrics.recognition import first_images, recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
 from idpgan.publish.windows.published import anneal, draw_order

@@ -15,16 +15,10 @@ from cells import PACKAGE, code_digest, load_orl, read_or_measure
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from idpgan.attacks import (
-    evaluate_scores,
-    jigsaw,
-    known_plaintext,
-    nearest_sample,
-    person_disjoint,
-    picture_disjoint,
-    train_attacker,
-)
-from idpgan.attacks.inference import Attacker
+from idpgan.attacks.disguise import jigsaw, known_plaintext
+from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.inference import Attacker, person_disjoint, picture_disjoint, train_attacker
+from idpgan.attacks.membership import nearest_sample
 from idpgan.data.faces import draw, draw_landmarks
 from idpgan.data.folder import decode
 from idpgan.data.images import Images, to_uint8, to_unit

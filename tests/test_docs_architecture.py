@@ -121,6 +121,7 @@ def test_what_was_added_is_named_in_what_it_says(used):
     assert "Finished 2 steps" in said["Add a GAN"]
     assert "consistent" in said["Add a GAN"]
     assert "k-nearest" in said["Add an attack"]
+    assert "Contrast: standard deviation" in said["Add a metric"]
     assert "144 private images" in said["Add a data source"]
 
 

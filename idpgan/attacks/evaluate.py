@@ -17,8 +17,13 @@ Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - 
 at 0.1 %, 95 %) the lower end is 0: so few cannot show how rarely a non-member scores as high.
 
 Where images belong to people (`member_groups`), all of this holds for people instead of images: intervals are those of
-a cluster bootstrap (`clusters`), every other *person* calibrates, and accuracy and precision are at even odds, whatever
-the numbers of images in the measuring half.
+a cluster bootstrap (people drawn with replacement), every other *person* calibrates, and accuracy and precision are at
+even odds, whatever the numbers of images in the measuring half. Images of one person resemble each other, so 1,000
+images of 100 people say less than 1,000 people do. What a mean over images varies by is taken from means over people
+drawn again (Field and Welsh, Bootstrapping clustered data, 2007). A proportion gets the Clopper-Pearson interval of as
+many independent images as would vary like that, corrected by Student's t for few people (Korn and Graubard, Confidence
+intervals for proportions with small expected number of positive counts estimated from survey data, 1998); a proportion
+of 0 or 1, which does not vary, that of the people.
 """
 
 from __future__ import annotations
@@ -33,7 +38,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from idpgan.attacks.clusters import People, auc_spread, effective, student
 from idpgan.checks import described, typed
 from idpgan.errors import InputError
 
@@ -43,6 +47,9 @@ Interval = tuple[float, float]
 TOO_SMALL = "n too small"
 #: false-positive rate -> non-members without which it is not reported
 LEAST_NON_MEMBERS = {0.01: 100, 0.001: 10_000}
+_REPLICATES = 1000
+_BLOCK = 1 << 22  # weights at once
+_SEED = 20_240_117  # of the replicates: equal scores have equal intervals
 
 
 @dataclass(frozen=True)
@@ -132,25 +139,10 @@ def evaluate_scores(
     auc, auc_interval = _auc(positive, negative, alpha, people)
     judge = _judged if people is None else functools.partial(_judged_by_person, people=people)
     threshold, accuracy, accuracy_interval, precision, precision_interval = judge(positive, negative, alpha)
-    independent = len(negative) if people is None else people[1].num
-    what = "non-members" if people is None else "people among the non-members"
-
-    rates: dict[float, float | None] = dict.fromkeys(LEAST_NON_MEMBERS)
-    intervals: dict[float, Interval | None] = dict.fromkeys(LEAST_NON_MEMBERS)
     notes = (
         [] if precision is not None else ["no image of the measuring half was called a member: there is no precision"]
     )
-    for rate, least in LEAST_NON_MEMBERS.items():
-        if independent < least:
-            notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({independent:,} {what}, {least:,} needed)")
-            continue
-        found = int((positive > _fpr_threshold(negative, rate)).sum())
-        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha, people)
-        if independent < math.log(alpha / 4) / math.log1p(-rate):
-            notes.append(
-                f"TPR at {rate:.1%} FPR: {independent:,} {what} cannot bound it from below, "
-                f"{math.ceil(math.log(alpha / 4) / math.log1p(-rate)):,} can"
-            )
+    rates, intervals, missing = _tpr_at_fpr(positive, negative, alpha, people)
     return AttackResult(
         auc=auc,
         auc_interval=auc_interval,
@@ -163,7 +155,7 @@ def evaluate_scores(
         tpr_intervals=intervals,
         num_members=len(positive),
         confidence=confidence,
-        notes=tuple(notes),
+        notes=(*notes, *missing),
         num_people=None if people is None else (people[0].num, people[1].num),
     )
 
@@ -280,6 +272,29 @@ def _judged_by_person(
     return threshold, accuracy, interval, precision, binomial_interval(precision * trials, trials, alpha)
 
 
+def _tpr_at_fpr(
+    positive: np.ndarray, negative: np.ndarray, alpha: float, people: tuple[People, People] | None
+) -> tuple[dict[float, float | None], dict[float, Interval | None], list[str]]:
+    """Return true-positive rates by false-positive rate, their intervals, and what cannot be told of so few."""
+    independent = len(negative) if people is None else people[1].num
+    what = "non-members" if people is None else "people among the non-members"
+    rates: dict[float, float | None] = dict.fromkeys(LEAST_NON_MEMBERS)
+    intervals: dict[float, Interval | None] = dict.fromkeys(LEAST_NON_MEMBERS)
+    notes = []
+    for rate, least in LEAST_NON_MEMBERS.items():
+        if independent < least:
+            notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({independent:,} {what}, {least:,} needed)")
+            continue
+        found = int((positive > _fpr_threshold(negative, rate)).sum())
+        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha, people)
+        if independent < math.log(alpha / 4) / math.log1p(-rate):
+            notes.append(
+                f"TPR at {rate:.1%} FPR: {independent:,} {what} cannot bound it from below, "
+                f"{math.ceil(math.log(alpha / 4) / math.log1p(-rate)):,} can"
+            )
+    return rates, intervals, notes
+
+
 def _auc(
     positive: np.ndarray, negative: np.ndarray, alpha: float, people: tuple[People, People] | None
 ) -> tuple[float, Interval]:
@@ -360,3 +375,79 @@ def binomial_interval(successes: float, trials: float, alpha: float) -> Interval
     low = betaincinv(successes, trials - successes + 1, alpha / 2) if successes else 0.0
     high = betaincinv(successes + 1, trials - successes, 1 - alpha / 2) if successes < trials else 1.0
     return float(low), float(high)
+
+
+# Intervals where several scores belong to one person ---------------------------------------------------------------
+
+
+class People:
+    """The scores of one side, with the people that they belong to.
+
+    Args:
+        groups: (n,) whole numbers, equal for images of one person.
+
+    Attributes:
+        person: (n,) people numbered in the order in which they appear.
+    """
+
+    def __init__(self, groups: np.ndarray, stream: int) -> None:
+        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+        self.person = np.argsort(np.argsort(first))[inverse]
+        self.num = len(first)
+        draws = np.random.default_rng((_SEED, stream)).multinomial(
+            self.num, np.full(self.num, 1 / self.num), _REPLICATES
+        )
+        self.draws = draws.astype(np.float64)  # (replicates, people): how often each person is drawn
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum of values (n,) over the images of each replicate, (replicates,)."""
+        return np.asarray(self.draws @ np.bincount(self.person, weights=values, minlength=self.num))
+
+    def rates(self, hits: np.ndarray) -> np.ndarray:
+        """Return the share of hits (n,) among the images of each replicate, (replicates,)."""
+        return self.sums(hits.astype(np.float64)) / self.sums(np.ones(len(self.person)))
+
+
+def auc_spread(positive: np.ndarray, negative: np.ndarray, members: People, others: People) -> float:
+    """Return the standard deviation of the area under the ROC curve over the replicates."""
+    order = np.argsort(negative, kind="stable")
+    low, high = (np.searchsorted(negative[order], positive, side=side) for side in ("left", "right"))
+    areas = []
+    rows = max(1, _BLOCK // (len(positive) + len(negative)))
+    for start in range(0, _REPLICATES, rows):
+        block = slice(start, start + rows)
+        below = np.cumsum(others.draws[block][:, others.person[order]], axis=1)  # (rows, non-members)
+        below = np.concatenate([np.zeros((len(below), 1)), below], axis=1)
+        weights = members.draws[block][:, members.person]
+        beaten = (weights * (below[:, low] + below[:, high])).sum(1) / 2  # a tie counts half
+        areas.append(beaten / (weights.sum(1) * below[:, -1]))
+    return float(np.concatenate(areas).std(ddof=1))
+
+
+def student(alpha: float, people: int) -> float:
+    """Return the two-sided quantile of Student's t where so many people vary."""
+    from scipy.stats import t
+
+    return float(t.isf(alpha / 2, max(people - 1, 1)))
+
+
+def effective(rate: float, replicates: np.ndarray, images: int, people: int, alpha: float) -> float:
+    """Return how many independent images would show a rate as exactly as these do, in [1, images].
+
+    Args:
+        rate: What was found.
+        replicates: The same rate in each replicate; NaN where there was nothing to count.
+        images: How many images the rate was counted over.
+        people: How many people these belong to.
+        alpha: 1 - confidence of the interval.
+    """
+    from scipy.stats import norm
+
+    if rate in (0.0, 1.0):
+        return float(max(people, 1))
+    known = replicates[~np.isnan(replicates)]
+    variance = known.var(ddof=1) if len(known) > 1 else math.inf
+    if variance == 0:
+        return float(images)
+    shrunk = (norm.isf(alpha / 2) / student(alpha, people)) ** 2
+    return float(np.clip(shrunk * rate * (1 - rate) / variance, 1.0, images))

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from idpgan.attacks.clusters import People, effective
-from idpgan.attacks.evaluate import binomial_interval
+from idpgan.attacks.evaluate import People, binomial_interval, effective
 from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.models.classifier import Classifier, build_classifier
@@ -36,7 +35,7 @@ class Inference:
 
     Attributes:
         accuracy: Share of test images whose label he told, in [0, 1].
-        low: Of the confidence interval; where people are known, that of people (`idpgan.attacks.clusters`).
+        low: Of the confidence interval; where people are known, that of people (`idpgan.attacks.evaluate`).
         chance: Share of test images with the label that is most frequent among them: what one constant answer gets.
         num_labels: Labels to choose from.
         num_test: Images asked about.

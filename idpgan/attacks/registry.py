@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.attacks.attack import Attack
-from idpgan.attacks.knowledge import Knowledge
+from idpgan.attacks.attack import Attack, Knowledge, Score
 from idpgan.attacks.losses import loss_calibrated, loss_threshold
 from idpgan.attacks.membership import (
     calibrate,
     classifier_confidence,
     critic_score,
     density_ratio,
+    latent_reconstruction,
     nearest_sample,
     neighborhood_count,
 )
-from idpgan.attacks.reconstruction import latent_reconstruction
 from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.progress import Progress
+from idpgan.progress import Progress, silent
 
 
 def _nearest(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -31,19 +31,9 @@ def _nearest(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor
     return nearest_sample(images.images, samples, progress=progress, ranks=knowledge.ranks)
 
 
-def _nearest_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    reference = nearest_sample(images.images, knowledge.needed("reference_samples").images, ranks=knowledge.ranks)
-    return calibrate(_nearest(knowledge, images, progress), reference)
-
-
 def _count(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     samples = knowledge.needed("samples").images
     return neighborhood_count(images.images, samples, progress=progress, ranks=knowledge.ranks)
-
-
-def _count_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    reference = neighborhood_count(images.images, knowledge.needed("reference_samples").images, ranks=knowledge.ranks)
-    return calibrate(_count(knowledge, images, progress), reference)
 
 
 def _density(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -53,41 +43,32 @@ def _density(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor
 
 
 def _critic(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    if knowledge.critic is None:
-        raise InputError("The critic score needs the trained critic.")
-    return critic_score(images.images, images.labels, knowledge.critic, progress=progress)
+    return critic_score(images.images, images.labels, knowledge.needed("critic"), progress=progress)
 
 
 def _reconstruction(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    if knowledge.generator is None:
-        raise InputError("Reconstruction needs the generator.")
-    return latent_reconstruction(
-        images.images, images.labels, knowledge.generator, seed=knowledge.seed, progress=progress
-    )
+    generator = knowledge.needed("generator")
+    return latent_reconstruction(images.images, images.labels, generator, seed=knowledge.seed, progress=progress)
 
 
-def _reconstruction_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    if knowledge.reference_generator is None:
-        raise InputError("Calibration needs a reference generator.")
-    reference = latent_reconstruction(images.images, images.labels, knowledge.reference_generator, seed=knowledge.seed)
-    return calibrate(_reconstruction(knowledge, images, progress), reference)
+def _calibrated(score: Score) -> Score:
+    """Return the score of the same attack minus that against the reference generator and its images."""
 
+    def calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+        samples, generator = knowledge.reference_samples, knowledge.reference_generator
+        reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
+        return calibrate(score(knowledge, images, progress), score(reference, images, silent))
 
-def _logits(knowledge: Knowledge) -> Callable[[Tensor], Tensor]:
-    if knowledge.classifier is None:
-        raise InputError("This attack needs the released classifier.")
-    return knowledge.classifier
+    return calibrated
 
 
 def _loss(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return loss_threshold(images.images, images.labels, _logits(knowledge))
+    return loss_threshold(images.images, images.labels, knowledge.needed("classifier"))
 
 
 def _loss_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return loss_calibrated(
-        images.images, images.labels, _logits(knowledge), knowledge.needed("reference"), seed=knowledge.seed,
-        progress=progress,
-    )  # fmt: skip
+    logits, reference = knowledge.needed("classifier"), knowledge.needed("reference")
+    return loss_calibrated(images.images, images.labels, logits, reference, seed=knowledge.seed, progress=progress)
 
 
 def _confidence(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -99,14 +80,14 @@ _LEAKS = "GAN-Leaks: Chen, Yu, Zhang, Fritz (2020), arXiv:1909.03935"
 _MONTE_CARLO = "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)"
 _ROWS = (
     Attack("nearest-sample", "black box", ("samples",), _LEAKS, _nearest),
-    Attack("nearest-sample-calibrated", "black box", ("samples", "reference_samples"), _LEAKS, _nearest_calibrated),
+    Attack("nearest-sample-calibrated", "black box", ("samples", "reference_samples"), _LEAKS, _calibrated(_nearest)),
     Attack("neighborhood-count", "black box", ("samples",), _MONTE_CARLO, _count),
     Attack(
         "neighborhood-count-calibrated",
         "black box",
         ("samples", "reference_samples"),
         f"{_MONTE_CARLO}; calibrated as in GAN-Leaks",
-        _count_calibrated,
+        _calibrated(_count),
     ),
     Attack(
         "density-ratio",
@@ -128,7 +109,7 @@ _ROWS = (
         "partial black box",
         ("generator", "reference_generator"),
         _LEAKS,
-        _reconstruction_calibrated,
+        _calibrated(_reconstruction),
         costly=True,
     ),
     Attack(

@@ -11,47 +11,7 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
-    from idpgan.audit.cases import CASES, AuditCase, Audited, Request
-    from idpgan.audit.distinguish import audit
-    from idpgan.audit.neighbors import Pair
-    from idpgan.audit.one_run import OneRunResult, audit_guesses, audit_one_run, insert_canaries, make_canaries
-    from idpgan.audit.statistics import Statistic
+    from idpgan.audit.distinguish import audit as audit
+    from idpgan.audit.one_run import audit_one_run as audit_one_run
 
-__all__ = [
-    "CASES",
-    "AuditCase",
-    "AuditResult",
-    "Audited",
-    "OneRunResult",
-    "Pair",
-    "Request",
-    "Statistic",
-    "audit",
-    "audit_guesses",
-    "audit_one_run",
-    "cap",
-    "epsilon_bound",
-    "insert_canaries",
-    "make_canaries",
-]
-
-_MODULES = {
-    "CASES": "cases",
-    "AuditCase": "cases",
-    "AuditResult": "bounds",
-    "Audited": "cases",
-    "OneRunResult": "one_run",
-    "Pair": "neighbors",
-    "Request": "cases",
-    "Statistic": "statistics",
-    "audit": "distinguish",
-    "audit_guesses": "one_run",
-    "audit_one_run": "one_run",
-    "cap": "bounds",
-    "epsilon_bound": "bounds",
-    "insert_canaries": "one_run",
-    "make_canaries": "one_run",
-}
-
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__ = lazy_names(__name__, {"audit": "distinguish", "audit_one_run": "one_run"})

@@ -1,8 +1,8 @@
 """What can be audited: a mechanism with its worst-case neighbors, its claim and its proof.
 
-A *request* is what somebody wants audited: an epsilon, and what may be chosen besides. An *entry* turns it into a
-*case*, one game to play. A *pair* is the two neighbors of a case, and an *adjacency* is what neighbors are: a unit and
-a relation. Every method and every publisher brings its own entry; here are those of the privacy mechanisms, ``CASES``.
+An entry (`idpgan.audit.entry`) turns a request into a *case*, one game to play. A *pair* is the two neighbors of a
+case, and an *adjacency* is what neighbors are: a unit and a relation. Every method and every publisher brings its own
+entry; here are those of the privacy mechanisms, ``CASES``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,17 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors, statistics
-from idpgan.audit.bounds import AuditResult, cap, epsilon_bound
+from idpgan.audit.bounds import AuditResult, cap, epsilon_bound, gaussian_epsilon, is_nearly_gaussian, proven_separation
 from idpgan.audit.distinguish import audit, check_runs
+from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
-from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
-from idpgan.audit.tradeoff import gaussian_epsilon, is_nearly_gaussian, proven_separation
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.grid import Grid
-from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget, number_to_json
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
@@ -48,30 +47,9 @@ from idpgan.ranks import ALONE, Ranks
 USUAL_RUNS = 100_000
 MOST_CANARIES = 20_000  # of one call: per-record gradients grow with the square
 IMAGE_SHAPE = (112, 92)  # of ORL
-_SENSITIVITY_STEPS = 1000  # of the discrete mechanisms, in grid steps
+_STEPS = 1000  # of the discrete mechanisms, in grid steps
 _CHOICES = 20  # of the exponential mechanism and noisy max
 _CATEGORIES = 10
-
-
-@dataclass(frozen=True)
-class Request:
-    """What somebody wants audited; None = the method's default.
-
-    Attributes:
-        epsilon: What the method is asked to keep to, > 0.
-        unit: What one neighbor changes.
-        pair: A name of `neighbors.PAIRS`.
-        law: Of the noise.
-        draw: When noise is drawn.
-    """
-
-    epsilon: float
-    delta: float | None = None
-    unit: Unit | None = None
-    relation: Relation | None = None
-    pair: str | None = None
-    law: str | None = None
-    draw: str | None = None
 
 
 @dataclass(frozen=True)
@@ -289,65 +267,6 @@ def audited_again(stated: Guarantee) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Entry:
-    """How to make a case by name.
-
-    Attributes:
-        build: Makes the case from a request whose None are filled in.
-        units: Possible units, the default first; empty = any.
-        relations: Possible relations, the default first; empty = any.
-        delta: Default.
-        options: Further fields of `Request` that it knows, with their possible values, the default first.
-        pure: Values of ``law`` for which delta is 0 unless told.
-        of_run: Makes the case of what a run has released, from its config and the public facts of its data; None for
-            what is no run.
-    """
-
-    build: Callable[[Request], AuditCase]
-    units: tuple[Unit, ...] = ()
-    relations: tuple[Relation, ...] = ()
-    delta: float = 0.0
-    options: Mapping[str, tuple[str, ...]] | None = None
-    pure: tuple[str, ...] = ()
-    of_run: Callable[[Any, RunFacts], AuditCase] | None = None
-
-    def case(self, name: str, request: Request) -> AuditCase:
-        """Fill in defaults and make the case.
-
-        Raises:
-            InputError: If the request holds what the method does not know.
-        """
-        for what, value in (("epsilon", request.epsilon), ("delta", request.delta)):
-            if isinstance(value, bool) or not isinstance(value, int | float | None):
-                raise InputError(f"{what} = {value!r} must be a number.")
-        check_budget(request.epsilon, request.delta or 0.0)
-        if math.isinf(request.epsilon):
-            raise InputError("--epsilon inf asks for no protection; there is nothing to audit.")
-        chosen: dict[str, Any] = {
-            "epsilon": request.epsilon,
-            "unit": _pick(name, "unit", request.unit, self.units or tuple(Unit)),
-            "relation": _pick(name, "relation", request.relation, self.relations or tuple(Relation)),
-        }
-        options = self.options or {}
-        for field in ("pair", "law", "draw"):
-            given = getattr(request, field)
-            if field in options:
-                chosen[field] = _pick(name, field, given, options[field])
-            elif given is not None:
-                raise InputError(f"'{name}' has no choice of {field}; leave {given} out.")
-        default = 0.0 if chosen.get("law") in self.pure else self.delta
-        return self.build(Request(**chosen, delta=default if request.delta is None else request.delta))
-
-
-def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:
-    if given is None:
-        return known[0]
-    if given not in known:
-        raise InputError(f"'{name}' has no {what} {given}; known: {', '.join(known)}.")
-    return given
-
-
 def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:
     """Return what was asked for, and what the events prove at the request's delta."""
     delta, adjacency = request.delta or 0.0, (events[0].unit, events[0].relation)
@@ -365,26 +284,26 @@ def _multiplier(request: Request, mechanism: Callable[[float], Mechanism], count
     return calibrate(lambda m: [mechanism(m).event.repeated(count)], request.epsilon, request.delta or 0.0)
 
 
-def _scalar(name: str, mechanism_of: Callable[[float, Request], Mechanism], *, discrete: bool) -> Entry:
-    """Return the entry of noise on one number whose sensitivity is 1, or a thousand steps."""
+def _scalar(name: str, kind: Any, *, discrete: bool = False) -> Entry:
+    """Return the entry of noise on one number whose sensitivity is 1, or a thousand steps of a discrete mechanism."""
 
     def build(request: Request) -> AuditCase:
-        mechanism = mechanism_of(_multiplier(request, lambda m: mechanism_of(m, request)), request)
+        def mechanism_of(multiplier: float) -> Mechanism:
+            if discrete:
+                steps = _STEPS if kind is DiscreteLaplace else float(_STEPS)
+                made: Mechanism = kind(steps, math.ceil(multiplier * _STEPS), *_adjacency(request))
+            else:
+                made = kind(1.0, multiplier, *_adjacency(request))
+            return made
+
+        mechanism = mechanism_of(_multiplier(request, mechanism_of))
         zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
-        pair = Pair("0 against the sensitivity", zero, zero + (_SENSITIVITY_STEPS if discrete else 1))
+        pair = Pair("0 against the sensitivity", zero, zero + (_STEPS if discrete else 1))
         claimed, proven = guarantees(request, mechanism.event)
         ratio = likelihood_ratio(mechanism)
         return AuditCase(name, pair, claimed, proven, mechanism, (ratio,), events=(mechanism.event,))
 
     return Entry(build, delta=1e-5 if "gaussian" in name else 0.0)
-
-
-def _discrete_laplace(multiplier: float, request: Request) -> Mechanism:
-    return DiscreteLaplace(_SENSITIVITY_STEPS, math.ceil(multiplier * _SENSITIVITY_STEPS), *_adjacency(request))
-
-
-def _rounded_gaussian(multiplier: float, request: Request) -> Mechanism:
-    return RoundedGaussian(float(_SENSITIVITY_STEPS), math.ceil(multiplier * _SENSITIVITY_STEPS), *_adjacency(request))
 
 
 def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
@@ -445,12 +364,10 @@ def _lap(request: Request) -> AuditCase:
 
 
 CASES: dict[str, Entry] = {
-    "laplace": _scalar("laplace", lambda m, request: Laplace(1.0, m, *_adjacency(request)), discrete=False),
-    "gaussian-noise": _scalar(
-        "gaussian-noise", lambda m, request: Gaussian(1.0, m, *_adjacency(request)), discrete=False
-    ),
-    "discrete-laplace": _scalar("discrete-laplace", _discrete_laplace, discrete=True),
-    "rounded-gaussian": _scalar("rounded-gaussian", _rounded_gaussian, discrete=True),
+    "laplace": _scalar("laplace", Laplace),
+    "gaussian-noise": _scalar("gaussian-noise", Gaussian),
+    "discrete-laplace": _scalar("discrete-laplace", DiscreteLaplace, discrete=True),
+    "rounded-gaussian": _scalar("rounded-gaussian", RoundedGaussian, discrete=True),
     "exponential": _selection("exponential", Exponential),
     "noisy-max": _selection("noisy-max", NoisyMax),
     "randomized-response": Entry(_randomized_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),

@@ -82,51 +82,29 @@ def audit(
         >>> audit(lambda rows: rows, zero, one, runs=20_000).epsilon_lower  # no noise at all: the cap
         7.90...
     """
-    _check(data, neighbor, runs, delta, confidence)
+    check_runs(runs, delta, confidence)
+    data, neighbor = _neighbors(data, neighbor, entrywise)
     players = [mechanism] if callable(mechanism) else list(mechanism)
     if not players or not all(map(callable, players)):
         raise InputError("mechanism must be a function, or several of them in a row.")
-    if entrywise:
-        differ = (data != neighbor).flatten()
-        if not bool(differ.any()):
-            raise InputError("the neighbors are equal, so there is nothing to tell apart.")
-        data, neighbor = data.flatten()[differ], neighbor.flatten()[differ]
     output = data if rows is not None else _probe(players[0], data)
     candidates = [make(data, neighbor) for make in (statistics or usual(data, output))]
 
     # First half: fit, then choose.
-    size = max(data.numel(), output.numel(), 1)
+    size, held_out = max(data.numel(), output.numel(), 1), runs // 2
     chunk = (rows or _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // size) // 2
     game = _Game(players, (data, neighbor), max(1, chunk), runs, progress, ranks)
-    held_out = runs // 2
-    to_fit = 0
-    if any(candidate.learns for candidate in candidates):
-        to_fit = min((runs - held_out) // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
-        played = game.play(to_fit, lambda outputs: outputs)
-        whole = [game.gather(side, output, to_fit) for side in played]
-        shown = [ranks.broadcast(side if ranks.first else None).to(data.device) for side in whole]
-        candidates = [candidate for candidate in candidates if candidate.fit(*shown)]
-        del shown, whole, played
-    if not candidates:
-        raise InputError("no statistic can be used for such outputs; give one.")
-    to_choose = runs - held_out - to_fit
-    parts = game.play(to_choose, lambda y: _score_all(candidates, y))
-    scores = [game.gather(side, torch.empty(len(candidates)), to_choose) for side in parts]
-    best = _choose_statistics([side.numpy().T for side in scores], delta, confidence) if ranks.first else []
-    told = ranks.tell([(number, *dataclasses.astuple(choice)) for number, choice in best])
-    chosen = [(number, Choice(*choice)) for number, *choice in told]
-    del scores, parts
+    candidates, fitted = _fit(game, candidates, output, runs - held_out)
+    best = _choose(game, candidates, runs - held_out - fitted, delta, confidence)
 
     # Second half: count, for both bounds.
-    said = game.play(held_out, lambda y: [_count(candidates[best], choice, y) for best, choice in chosen])
+    said = game.play(held_out, lambda y: [_count(candidates[number], choice, y) for number, choice in best])
     mine = torch.tensor([[[sum(part[number] for part in side) for side in said] for number in (0, 1)]])
-    counts = [
-        (int(data), int(neighbor)) for data, neighbor in ranks.tell(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
-    ]
-    (first, for_epsilon), (second, for_separation) = chosen
+    counts = ranks.tell(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
+    (first, for_epsilon), (second, for_separation) = best
     return AuditResult.of_counts(
-        counts[0][1],
-        counts[0][0],
+        int(counts[0][1]),
+        int(counts[0][0]),
         runs=runs,
         delta=delta,
         confidence=confidence,
@@ -134,7 +112,7 @@ def audit(
         threshold=for_epsilon.threshold,
         direction=for_epsilon.direction,
         separation=Separation.of_counts(
-            (counts[1][0], counts[1][1]),
+            (int(counts[1][0]), int(counts[1][1])),
             held_out,
             confidence,
             candidates[second].name,
@@ -144,15 +122,54 @@ def audit(
     )
 
 
-def _check(data: Tensor, neighbor: Tensor, runs: int, delta: float, confidence: float) -> None:
-    if not isinstance(data, Tensor) or not isinstance(neighbor, Tensor):
-        raise InputError(f"neighbors must be tensors, got {type(data).__name__} and {type(neighbor).__name__}.")
-    check_runs(runs, delta, confidence)
+def _neighbors(data: Tensor, neighbor: Tensor, entrywise: bool) -> tuple[Tensor, Tensor]:
+    """Return two neighbors that fit each other; entrywise only the numbers that differ."""
     if data.shape != neighbor.shape or data.dtype != neighbor.dtype:
         raise InputError(
             f"neighbors must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
             f"{tuple(neighbor.shape)} {neighbor.dtype}."
         )
+    if entrywise:
+        differ = (data != neighbor).flatten()
+        if not bool(differ.any()):
+            raise InputError("the neighbors are equal, so there is nothing to tell apart.")
+        data, neighbor = data.flatten()[differ], neighbor.flatten()[differ]
+    return data, neighbor
+
+
+def _fit(game: _Game, candidates: list[Statistic], output: Tensor, choosing: int) -> tuple[list[Statistic], int]:
+    """Let the statistics learn that have to; return those that can be used, and the runs that were taken for it."""
+    runs = 0
+    if any(candidate.learns for candidate in candidates):
+        runs = min(choosing // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
+        played = game.play(runs, lambda outputs: outputs)
+        whole = [game.gather(side, output, runs) for side in played]
+        ranks, device = game.ranks, game.sides[0].device
+        shown = [ranks.broadcast(side if ranks.first else None).to(device) for side in whole]
+        candidates = [candidate for candidate in candidates if candidate.fit(*shown)]
+    if not candidates:
+        raise InputError("no statistic can be used for such outputs; give one.")
+    return candidates, runs
+
+
+def _choose(
+    game: _Game, candidates: list[Statistic], runs: int, delta: float, confidence: float
+) -> list[tuple[int, Choice]]:
+    """Return number, direction and threshold of the best statistic, once for each bound, as rank 0 finds them."""
+
+    def score(outputs: Tensor) -> Tensor:  # (rows, statistics)
+        return torch.from_numpy(np.stack([_score(candidate, outputs) for candidate in candidates], axis=1))
+
+    best: list[tuple[int, Choice]] = []
+    scores = [game.gather(side, torch.empty(len(candidates)), runs) for side in game.play(runs, score)]
+    if game.ranks.first:
+        columns = zip(*(side.numpy().T for side in scores), strict=True)
+        choices = [choose(one, other, delta, confidence) for one, other in columns]
+        for which in (0, 1):
+            number = max(range(len(choices)), key=lambda number: choices[number][which].bound)
+            best.append((number, choices[number][which]))
+    told = game.ranks.tell([(number, *dataclasses.astuple(choice)) for number, choice in best])
+    return [(number, Choice(*choice)) for number, *choice in told]
 
 
 def check_runs(runs: int, delta: float, confidence: float) -> None:
@@ -200,25 +217,27 @@ class _Game:
         progress: Progress,
         ranks: Ranks,
     ) -> None:
-        self._players, self._sides, self._chunk = players, sides, chunk
-        self._done, self._total, self._progress, self._ranks = 0, total, progress, ranks
+        self.sides, self.ranks = sides, ranks
+        self._players, self._chunk = players, chunk
+        self._done, self._total, self._progress = 0, total, progress
 
     def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
         """Release each side ``runs`` times, or this rank's share of them.
 
         Return what ``use`` made of each chunk of outputs, side by side.
         """
-        runs = self._ranks.rows(runs)
+        runs = self.ranks.rows(runs)
         sizes = [min(self._chunk, runs - start) for start in range(0, runs, self._chunk)]
         step = len(self._players)
 
         def work(number: int) -> list[tuple[_T, _T]]:
             found = []
             for size in sizes[number::step]:  # fixed shares: with fixed noise the result does not depend on timing
-                rows = torch.cat([_rows(side, size) for side in self._sides])
+                rows = torch.cat([_rows(side, size) for side in self.sides])
                 data, neighbor = self._players[number](rows).split(size)
                 found.append((use(data), use(neighbor)))
-                self._tick(size)
+                self._done += size * self.ranks.size
+                self._progress("runs", min(self._done, self._total), self._total)
             return found
 
         if step == 1:
@@ -231,11 +250,7 @@ class _Game:
 
     def gather(self, parts: Sequence[Tensor], row: Tensor, runs: int) -> Tensor:
         """Return the rows, each like ``row``, that all ranks made of so many runs of a side, on rank 0."""
-        return self._ranks.gather_rows(torch.cat([row.new_empty((0, *row.shape)), *parts]), runs)
-
-    def _tick(self, size: int) -> None:
-        self._done += size * self._ranks.size
-        self._progress("runs", min(self._done, self._total), self._total)
+        return self.ranks.gather_rows(torch.cat([row.new_empty((0, *row.shape)), *parts]), runs)
 
 
 def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
@@ -244,18 +259,6 @@ def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
     if np.isnan(scores).any():
         raise InputError(f"the statistic '{statistic.name}' is not a number for some output.")
     return scores
-
-
-def _score_all(candidates: Sequence[Statistic], outputs: Tensor) -> Tensor:
-    """Return the scores of outputs by every statistic, (rows, statistics)."""
-    return torch.from_numpy(np.stack([_score(candidate, outputs) for candidate in candidates], axis=1))
-
-
-def _choose_statistics(scores: list[np.ndarray], delta: float, confidence: float) -> list[tuple[int, Choice]]:
-    """Return number, direction and threshold of the best statistic, once for each bound."""
-    choices = [choose(one, other, delta, confidence) for one, other in zip(*scores, strict=True)]
-    best = [max(range(len(choices)), key=lambda number: choices[number][which].bound) for which in (0, 1)]
-    return [(number, choices[number][which]) for which, number in enumerate(best)]
 
 
 def _count(statistic: Statistic, choice: Choice, outputs: Tensor) -> int:

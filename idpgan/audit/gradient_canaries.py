@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from idpgan.audit.cases import AuditCase, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Request
 from idpgan.audit.neighbors import CANARY, Pair
 from idpgan.audit.statistics import EXACT, RANGE, Column, Maker
 from idpgan.data.images import Images

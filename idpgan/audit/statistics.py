@@ -50,6 +50,9 @@ class Statistic:
     name: str = ""
     learns: bool = False
 
+    def __init__(self, *neighbors: Tensor) -> None:
+        """Ignore the data and its neighbor, which most statistics are made from."""
+
     def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """Learn from outputs (F, *out) of each side; False = it cannot be used for such outputs."""
         return True
@@ -88,46 +91,49 @@ class Nearness(Statistic):
         return (near / self._unit).sum(1) if isinstance(self._unit, Tensor) else near.sum(1) / self._unit
 
 
+@dataclass(eq=False)
 class Column(Statistic):
     """One number of an output (R, n) that is a score already, where a release is reduced to what matters of it."""
 
-    def __init__(self, number: int, name: str) -> None:
-        self.name, self._number = name, number
+    number: int
+    name: str
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
-        return outputs[:, self._number]
+        return outputs[:, self.number]
 
 
+@dataclass(eq=False)
 class WithLabel(Statistic):
     """Exact log-likelihood ratio of noisy values and, in the last column, a label by randomized response.
 
-    Args:
+    Attributes:
         of_values: Exact log-likelihood ratio of the columns before.
         labels: (2,), that of the data and that of the neighbor.
         epsilon: Of the response.
     """
 
-    def __init__(self, of_values: Statistic, labels: Tensor, epsilon: float) -> None:
-        self.name = EXACT
-        self._of_values, self._labels, self._epsilon = of_values, labels, epsilon
+    of_values: Statistic
+    labels: Tensor
+    epsilon: float
+    name: str = EXACT
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
-        hits = (outputs[:, -1:] == self._labels).double()  # (R, 2)
-        return self._of_values(outputs[:, :-1]) + (hits[:, 1] - hits[:, 0]) * self._epsilon
+        hits = (outputs[:, -1:] == self.labels).double()  # (R, 2)
+        return self.of_values(outputs[:, :-1]) + (hits[:, 1] - hits[:, 0]) * self.epsilon
 
 
+@dataclass(eq=False)
 class LogProbability(Statistic):
-    """Log-likelihood ratio of a single outcome in 0 .. K - 1, from its exact probabilities."""
+    """Log-likelihood ratio (K,) of a single outcome in 0 .. K - 1, from its exact probabilities."""
 
-    def __init__(self, log_ratio: Tensor) -> None:
-        self.name = EXACT
-        self._log_ratio = log_ratio.double()
+    log_ratio: Tensor
+    name: str = EXACT
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
-        return self._log_ratio[outputs.flatten().to(self._log_ratio.device)]
+        return self.log_ratio.double()[outputs.flatten().to(self.log_ratio.device)]
 
 
 def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
@@ -168,10 +174,7 @@ def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
 class Outcomes(Statistic):
     """How often the very same output was seen on each side: for mechanisms with few outcomes, or few seeds."""
 
-    learns = True
-
-    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
-        self.name = "frequency of outcomes"
+    name, learns = "frequency of outcomes", True
 
     def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
@@ -202,10 +205,7 @@ class Outcomes(Statistic):
 class Linear(Statistic):
     """Fisher's linear discriminant of the outputs: finds directions in which there is little or no noise."""
 
-    learns = True
-
-    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
-        self.name = "linear discriminant"
+    name, learns = "linear discriminant", True
 
     def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
@@ -231,10 +231,7 @@ class Linear(Statistic):
 class Classifier(Statistic):
     """A small network that learns to tell the two sides apart, for outputs of which nothing is known."""
 
-    learns = True
-
-    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
-        self.name = "learned classifier"
+    name, learns = "learned classifier", True
 
     def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
         """See `Statistic`."""
@@ -333,14 +330,8 @@ class WithinBatch(Statistic):
         return self._nearness(outputs[:, 0].double() - outputs[:, 1].double())
 
 
-@dataclass(frozen=True)
-class _Bits:
-    integer: torch.dtype
-    mantissa: int
-    bias: int
-
-
-_LAYOUTS = {torch.float32: _Bits(torch.int32, 23, 127), torch.float64: _Bits(torch.int64, 52, 1023)}
+# bits as integers, bits of the mantissa, bias of the exponent
+_LAYOUTS = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023)}
 
 
 class LowOrderBits(Statistic):
@@ -350,19 +341,18 @@ class LowOrderBits(Statistic):
     in *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
     """
 
-    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
-        self.name = "low-order bits"
+    name = "low-order bits"
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`: log2 of that power, (R,)."""
         if outputs.dtype not in _LAYOUTS:
             raise InputError(f"the low-order bits of {outputs.dtype} say nothing.")
-        layout = _LAYOUTS[outputs.dtype]
-        bits = outputs.reshape(len(outputs), -1).contiguous().view(layout.integer).long()
-        exponent = (bits >> layout.mantissa) & (2 * layout.bias + 1)
-        mantissa = (bits & ((1 << layout.mantissa) - 1)) | (1 << layout.mantissa)
+        integer, mantissa_bits, bias = _LAYOUTS[outputs.dtype]
+        bits = outputs.reshape(len(outputs), -1).contiguous().view(integer).long()
+        exponent = (bits >> mantissa_bits) & (2 * bias + 1)
+        mantissa = (bits & ((1 << mantissa_bits) - 1)) | (1 << mantissa_bits)
         lowest = (mantissa & -mantissa).double().log2()
-        return (lowest + exponent.double() - layout.mantissa - layout.bias).amin(1)
+        return (lowest + exponent.double() - mantissa_bits - bias).amin(1)
 
 
 def usual(data: Tensor, output: Tensor) -> list[Maker]:

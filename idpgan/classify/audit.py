@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.gradient_canaries import NO_LIMIT, CanarySteps, Training, canary_case, canary_images
-from idpgan.audit.run_facts import RunFacts
 from idpgan.classify.config import ClassifierPrivacy, ClassifierRun
 from idpgan.classify.training import TrainsClassifier
 from idpgan.data.images import Images

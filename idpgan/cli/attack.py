@@ -7,33 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Device, Quiet, kept, print_json, processes
+from idpgan.cli.options import with_options
+from idpgan.cli.output import AsJson, Quiet, kept, print_json, processes
+from idpgan.jobs.options import AttackOptions
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
     from idpgan.jobs.attack import AttackReport
 
 
+@with_options
 def attack(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run with a holdout.")],
-    attacks: Annotated[
-        list[str] | None, typer.Option("--attack", metavar="NAME", help="Attack by name, several times, or all.")
-    ] = None,
-    reference: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run on other images: its generator calibrates.")
-    ] = None,
-    train_reference: Annotated[
-        bool, typer.Option("--train-reference", help="Train such a generator on test and spare holdout images.")
-    ] = False,
-    samples: Annotated[
-        int | None, typer.Option(help="Images to draw; default: as many as are private, 10,000 .. 60,000.")
-    ] = None,
-    most: Annotated[int, typer.Option(help="Members and non-members judged, at most.")] = 10_000,
-    most_costly: Annotated[int, typer.Option(help="The same where every image is optimized for.")] = 1_000,
-    confidence: Annotated[float, typer.Option(help="Of each interval.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of generated images and attacks.")] = 0,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data set lies now (data.root).")] = None,
-    device: Device = "auto",
+    options: AttackOptions,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,23 +32,10 @@ def attack(
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     """
     from idpgan.files import check_writable
-    from idpgan.jobs.attack import FORMAT, Options, attack_run, follow, write_attack
+    from idpgan.jobs.attack import FORMAT, attack_run, follow, write_attack
     from idpgan.release.outputs import check_output
     from idpgan.run import RunFolder
 
-    options = Options(
-        attacks=tuple(attacks or ["all"]),
-        samples=samples,
-        most=most,
-        most_costly=most_costly,
-        reference=reference,
-        train_reference=train_reference,
-        device=device,
-        seed=seed,
-        confidence=confidence,
-        data_root=data_root,
-    )
-    options.check()
     with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
         if not ranks.first:
             follow(ranks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,36 +19,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from idpgan.attacks import (
-    Attack,
-    Knowledge,
-    Membership,
-    Outcome,
-    choose_members,
-    distances,
-    roc_png,
-    run_attack,
-    select_attacks,
-)
-from idpgan.attacks.knowledge import draw
+from idpgan.attacks import distances
+from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
 from idpgan.attacks.losses import LEAST_REFERENCE
+from idpgan.attacks.registry import select_attacks
 from idpgan.data.load import Split, load
-from idpgan.device import check_device, resolve_device
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.critics import NoCriticError, critic_of_run, saved_state
+from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.reference import other_generator, trained_generator
 from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
 from idpgan.run import RunFolder, describe_environment
-from idpgan.training.config import RunConfig
+from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
+from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -55,50 +50,10 @@ CAUTION = (
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
 )
 _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _UNLABELED = "the generator is unconditional: its images have no labels to train a classifier with"
 _UNCHECKED = "without state/ it is not known that these data are the run's own"
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to attack.
-
-    Attributes:
-        attacks: Names, or "all".
-        samples: Generated images; None is the number of private ones, at least 10,000 and at most 60,000.
-        most: Members (and non-members) judged at most.
-        most_costly: The same for attacks that optimize for each image.
-        reference: A finished run on other images whose generator calibrates; None is none.
-        train_reference: Whether to train one, or take the one that an earlier attack has trained.
-        seed: Of generated images and attacks.
-        data_root: Where the data set lies now; None is where it lay.
-    """
-
-    attacks: tuple[str, ...] = ("all",)
-    samples: int | None = None
-    most: int = 10_000
-    most_costly: int = 1_000
-    reference: Path | None = None
-    train_reference: bool = False
-    device: str = "auto"
-    seed: int = 0
-    confidence: float = 0.95
-    data_root: Path | None = None
-
-    def check(self) -> None:
-        """Refuse what cannot be meant."""
-        check_device(self.device, "--device")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed} must be at least 0.")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        counts = (("--samples", self.samples, 3), ("--most", self.most, 2), ("--most-costly", self.most_costly, 2))
-        for name, number, least in counts:
-            if number is not None and number < least:
-                raise InputError(f"{name} {number} must be at least {least}.")
-        if self.reference is not None and self.train_reference:
-            raise InputError("--reference and --train-reference exclude each other: take one of them.")
 
 
 @dataclass(frozen=True)
@@ -117,7 +72,7 @@ class AttackReport:
 
 
 def attack_run(
-    path: Path, options: Options | None = None, progress: Progress = silent, ranks: Ranks = ALONE
+    path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
 ) -> AttackReport:
     """Attack a finished run; nothing is written but a trained reference generator.
 
@@ -127,8 +82,7 @@ def attack_run(
         InputError: If there is nothing to attack or to attack with; found out before anything is computed.
         LostRankError: If another process ends.
     """
-    options, started = options or Options(), time.monotonic()
-    options.check()
+    options, started = options or AttackOptions(), time.monotonic()
     kind = "classifier" if is_classifier(path) else "generator"
     attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
@@ -162,9 +116,7 @@ def attack_run(
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
-    unchecked = (
-        () if target.state is not None else ("without state/ it is not known that these data are the run's own",)
-    )
+    unchecked = () if target.state is not None else (_UNCHECKED,)
     return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
 
 
@@ -204,7 +156,7 @@ class _Target:
     state: dict[str, Any] | None
 
 
-def _open(path: Path, options: Options, progress: Progress) -> _Target:
+def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
     run, data_root = RunFolder.open(path), options.data_root
     config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
     classifies = is_classifier(run.path)
@@ -230,7 +182,7 @@ def _open(path: Path, options: Options, progress: Progress) -> _Target:
 
 
 def _reference(
-    target: _Target, images: Membership, options: Options, progress: Progress
+    target: _Target, images: Membership, options: AttackOptions, progress: Progress
 ) -> tuple[Generator | None, str | None]:
     """Return the reference generator that was asked for, and which it is."""
     if options.reference is not None:
@@ -250,7 +202,7 @@ def _knowledge(
     attacks: Sequence[Attack],
     images: Membership,
     reference: Generator | None,
-    options: Options,
+    options: AttackOptions,
     device: torch.device,
     progress: Progress,
 ) -> Knowledge:
@@ -284,7 +236,7 @@ def _knowledge(
 
 
 def _knowledge_of_classifier(
-    classifier: PrivateClassifier, images: Membership, options: Options, device: torch.device
+    classifier: PrivateClassifier, images: Membership, options: AttackOptions, device: torch.device
 ) -> Knowledge:
     """Gather what attacks on a classifier may use: its logits, and images that are neither."""
     few = len(images.reference) < LEAST_REFERENCE
@@ -294,3 +246,50 @@ def _knowledge_of_classifier(
         seed=options.seed,
         why_not={"reference": f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"},
     )
+
+
+# The critic of a finished run: what an attacker inside the curator's walls has ------------------------------------
+
+
+def saved_state(run: RunFolder) -> dict[str, Any] | None:
+    """Read a run's state, tensors on the CPU; None for a copy without state/. A damaged one is refused."""
+    if not run.state.is_file():
+        return None
+    try:
+        content = torch.load(run.state, map_location="cpu", weights_only=True)
+        state, fingerprint = dict(content["method"]), content["fingerprint"]
+        if content["prepared"] is not None:
+            from safetensors.torch import load_file
+
+            state["prepared"] = load_file(run.prepared)
+    except _UNREADABLE as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{run.state_dir} cannot be read ({reason}). Restore it from a copy, or remove it.") from error
+    return {"method": state, "fingerprint": fingerprint}
+
+
+def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> CriticScores:
+    """Return the scores of a run's trained critic.
+
+    ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
+
+    Raises:
+        NoCriticError: If there is no such critic.
+    """
+    if state is None:
+        raise NoCriticError("the run's state/ is not there, which holds the critic")
+    method: Method = load_method(config.method.name)(
+        config, split, ledger=Ledger(*config.ledger_terms()), device=device
+    )
+    try:
+        method.load_state(state["method"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise NoCriticError("the run's state/ was written by another version of idpgan") from error
+    return critic_of(method)
+
+
+def critic_of(method: Method) -> CriticScores:
+    """Return how real a method's critic finds images; `NoCriticError` if the critic does not see single images."""
+    if not isinstance(method, HasCritic):
+        raise NoCriticError("this method's critic does not score images")
+    return method.critic_scores

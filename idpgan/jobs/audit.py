@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from idpgan.audit.cases import CASES, AuditCase, Audited, Entry, Request, doubt
-from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.cases import CASES, AuditCase, Audited, doubt
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
+from idpgan.files import PRIVATE_FILE, check_writable, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.jobs import load_config
+from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.jobs.verify import KINDS, verify
 from idpgan.methods import METHODS, load_audit
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
-from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.guarantee import parse_relation, parse_unit
 from idpgan.progress import Progress, silent
 from idpgan.publish.publisher import load_publisher
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
+from idpgan.release.outputs import check_output
 from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
@@ -40,9 +41,15 @@ if TYPE_CHECKING:
 FORMAT = "idpgan audit 2"
 
 
+def run_of(what: str | Path) -> Path | None:
+    """Return the folder of a run; None for the name of a method, or a config."""
+    return Path(what) if (Path(what) / "config.toml").is_file() else None
+
+
 def nothing_to_audit(what: str | Path) -> str | None:
     """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
-    name = load_config(RunFolder.open(what).config).method.name if isinstance(what, Path) else what
+    run = run_of(what)
+    name = load_config(RunFolder.open(run).config).method.name if run else str(what)
     return METHODS[name].nothing_to_audit if name in METHODS else None
 
 
@@ -83,37 +90,45 @@ def run_case(path: Path) -> AuditCase:
     return make(config, _facts(run, config))
 
 
-Source = Path | tuple[str, Request]  # of a case: a run, or a method and what is asked of it
+def case_of(what: str, options: AuditOptions) -> AuditCase:
+    """Return the case of a run with its own settings, or of a method and what is asked of it.
+
+    Raises:
+        InputError: As `run_case` and `method_case`, or if something is asked that does not go with it.
+    """
+    run, asked = run_of(what), given(options, *ASKED)
+    if run is not None:
+        if asked:
+            raise InputError(f"{asked[0]} is for methods; {run} is a run and is audited with its own settings.")
+        return run_case(run)
+    if options.release:
+        raise InputError(f"--release is for runs, and {what} is none.")
+    unit = None if options.unit is None else parse_unit(options.unit)
+    relation = None if options.relation is None else parse_relation(options.relation)
+    if options.epsilon is None:
+        method_case(what, Request(1.0))  # an unknown name is the first thing to say
+        raise InputError(f"--epsilon is missing: say what '{what}' is asked to keep to, for example --epsilon 1.")
+    request = Request(options.epsilon, options.delta, unit, relation, options.pair, options.law, options.noise)
+    return method_case(what, request)
 
 
-def case_of(source: Source) -> AuditCase:
-    """Return the case of a run, or of a method; see `run_case` and `method_case`."""
-    return run_case(source) if isinstance(source, Path) else method_case(*source)
-
-
-@dataclass(frozen=True)
-class Game:
-    """How a case is played; the attributes are those of `AuditCase.run`, ``device`` is the name of one."""
-
-    runs: int | None = None
-    confidence: float = 0.95
-    seed: int | None = None
-    threads: int = 1
-    device: str = "cpu"
-
-
-def play(source: Source, game: Game, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
+def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
     """Play the case of a run or a method.
 
     ``ranks`` are the processes that share the runs, seen by rank 0; the others `follow`.
 
     Raises:
-        InputError: As `case_of` and `AuditCase.run`.
+        InputError: As `case_of` and `AuditCase.run`, or if the result could not be written.
         LostRankError: If another process ends.
     """
-    run, method = (str(source), None) if isinstance(source, Path) else (None, [source[0], asdict(source[1])])
-    with ranks.order({"run": run, "method": method, "game": asdict(game)}):
-        return _play(source, game, progress, ranks)
+    run = run_of(what)
+    if run is not None:
+        if options.release:
+            check_release(run)
+        check_output(RunFolder.open(run).audit, FORMAT, option="the result")
+        check_writable(RunFolder.open(run).audit)
+    with ranks.order({"what": what, "options": asdict(options)}):
+        return _play(what, options, progress, ranks)
 
 
 def follow(ranks: Ranks) -> None:
@@ -125,29 +140,19 @@ def follow(ranks: Ranks) -> None:
         LostRankError: If rank 0 ends without a word; it has said why.
     """
     for asked in ranks.orders():
-        _play(_source(asked["run"], asked["method"]), Game(**asked["game"]), silent, ranks)
+        _play(asked["what"], AuditOptions(**asked["options"]), silent, ranks)
 
 
-def _source(run: str | None, method: list[Any]) -> Source:
-    if run is not None:
-        return Path(run)
-    name, asked = method
-    kinds: dict[str, Callable[[str], Any]] = {"unit": Unit, "relation": Relation}
-    for key, kind in kinds.items():
-        asked[key] = None if asked[key] is None else kind(asked[key])
-    return name, Request(**asked)
-
-
-def _play(source: Source, game: Game, progress: Progress, ranks: Ranks) -> Audited:
+def _play(what: str, options: AuditOptions, progress: Progress, ranks: Ranks) -> Audited:
     with agreed(ranks):
-        case, device = case_of(source), resolve_device(game.device, "--device")
+        case, device = case_of(what, options), resolve_device(options.device, "--device")
         check_own_gpu(device, ranks)
     agree_on("code, or another run,", json.dumps([case.proven.to_json(), case.pair.name]), ranks)
     return case.run(
-        game.runs,
-        confidence=game.confidence,
-        seed=game.seed,
-        threads=game.threads,
+        options.runs,
+        confidence=options.confidence,
+        seed=options.seed,
+        threads=options.threads,
         device=device,
         progress=progress,
         ranks=ranks,
@@ -169,15 +174,10 @@ def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
     return RunFacts((channels, height, width), classes, num_private, delta, claimed, run.prepared)
 
 
-def audit_document(audited: Audited) -> dict[str, Any]:
-    """Return the content of audit.json."""
-    return {"format": FORMAT, "data_free": True, **audited.to_json()}
-
-
 def write_audit(run: Path, audited: Audited) -> Path:
     """Write a run's audit.json; return where."""
-    path = RunFolder.open(run).audit
-    write_text_atomic(path, json.dumps(audit_document(audited), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+    path, document = RunFolder.open(run).audit, {"format": FORMAT, "data_free": True, **audited.to_json()}
+    write_text_atomic(path, json.dumps(document, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
     return path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,16 @@ import torch
 from idpgan import metrics
 from idpgan.config import apply_overrides, build, load_table
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.load import Split, load, place
-from idpgan.device import check_device, resolve_device
+from idpgan.data.load import load
+from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
-from idpgan.metrics import BenchmarkSettings, Cache
-from idpgan.metrics.cache import default_folder
-from idpgan.metrics.dpimagebench import FULL, NUM_IMAGES, PUBLISHED_SIDES, SMALL, benchmark_delta, check_benchmark
-from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, Features, default_metrics
-from idpgan.metrics.features import Part
-from idpgan.metrics.fitting import RECIPES
+from idpgan.jobs.options import EvaluateOptions, given
+from idpgan.metrics.accuracy import measure_accuracy
+from idpgan.metrics.cache import Cache, default_folder
+from idpgan.metrics.dpimagebench import NUM_IMAGES, benchmark_delta, check_benchmark
+from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, default_metrics
+from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, is_classifier
 from idpgan.models.private_classifier import PrivateClassifier
@@ -39,65 +38,11 @@ from idpgan.release.classifier import load_classifier
 from idpgan.release.export import release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.outputs import check_output
-from idpgan.release.received import Stated, read_privacy
+from idpgan.release.received import read_privacy
 from idpgan.run import describe_environment
 
 FORMAT = "idpgan evaluation 1"
-ONLY = ("utility", "inception", "fidelity")
-PROTOCOLS = ("idpgan", "dpimagebench")
 _RUN_CONFIG = "config.toml"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to measure, and against what.
-
-    Attributes:
-        data: Name of the real data set; None is that of the config.
-        data_root: Where it lies now; None is where the config says.
-        config: A run, a release or a TOML file whose [data] says what is public about the real images; None is the
-            source itself, where it is a run or a release.
-        settings: ``data.key=value``, on top of that.
-        part: Which real images judge.
-        only: One of `ONLY`; None is all that can be measured.
-        ceiling: Also measure the real private images.
-        floor: Also measure the utility of the public images alone.
-        num: Images to draw from a generator; None is the number of private ones, and 60,000 by "dpimagebench".
-        seeds: Fits of each classifier; None is 3, and 1 by "dpimagebench".
-        classifiers: Kinds that utility is measured with; None is all of ours.
-        protocol: One of `PROTOCOLS`: ours, or the utility of DPImageBench alone.
-        full: Networks and epochs of "dpimagebench" in their published size, for a GPU.
-        benchmark: Other networks and epochs for "dpimagebench".
-        splits: Of the inception score.
-        features: Network of the fidelity; ``weights`` is the file of Inception-v3.
-        pixel_range: Of float images.
-        cache: Cache folder; None is the user's.
-        classifier_run: A released classifier to stand beside the images: what a user gets who only wants a classifier.
-        out: JSON file to write; None is evaluation.json of a run, and nothing otherwise.
-    """
-
-    data: str | None = None
-    data_root: Path | None = None
-    config: Path | None = None
-    settings: tuple[str, ...] = ()
-    part: Part = "test"
-    only: str | None = None
-    ceiling: bool = False
-    floor: bool = False
-    num: int | None = None
-    seeds: int | None = None
-    classifiers: tuple[str, ...] | None = None
-    protocol: str = PROTOCOLS[0]
-    full: bool = False
-    benchmark: BenchmarkSettings | None = None
-    splits: int = 10
-    features: Features = "auto"
-    weights: Path | None = None
-    pixel_range: str = "auto"
-    device: str = "auto"
-    cache: Path | None = None
-    classifier_run: Path | None = None
-    out: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -115,14 +60,19 @@ class Evaluated:
         return {"format": FORMAT, **facts, **self.evaluation.to_json(), **ending}
 
 
-def evaluate_source(source: Path, options: Options | None = None, progress: Progress = silent) -> Evaluated:
+def evaluate_source(source: Path, options: EvaluateOptions | None = None, progress: Progress = silent) -> Evaluated:
     """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
 
     Raises:
         InputError: If something cannot be measured; found out before the first computation where possible.
     """
-    options = options or Options()
-    _check(options)
+    options = options or EvaluateOptions()
+    alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
+    only = [] if options.only is None else [options.only]
+    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
+        for name in names:
+            if name not in known:
+                raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")
     device = resolve_device(options.device, "--device")
     if is_classifier(source):
         return _evaluate_classifier(source, options, device, progress)
@@ -132,13 +82,11 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
         raise InputError(
             f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
         )
-    started = time.monotonic()
-    split = load(config, progress)
-    about: dict[str, Any] = {}
-    num, measured = split.num_private, _evaluate_ours
+    started, split, about = time.monotonic(), load(config, progress), dict[str, Any]()
+    num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
         check_benchmark(split.image_shape, split.classes, split.num_private)
-        num, measured = NUM_IMAGES, _evaluate_dpimagebench
+        num, wanted = NUM_IMAGES, ["dpimagebench"]
         about["privacy"] = _benchmark_privacy(source, kind, split.num_private)
     images = read_images(
         source,
@@ -149,71 +97,27 @@ def evaluate_source(source: Path, options: Options | None = None, progress: Prog
         pixel_range=options.pixel_range,
         progress=renamed(progress, "images under test"),
     )
-    evaluation = measured(images, split, options, device, progress)
-    if beside is not None:
-        accuracy = metrics.measure_accuracy(beside, getattr(split, options.part))
-        evaluation = dataclasses.replace(evaluation, classifier=accuracy)
-        about["classifier_run"] = {"source": str(options.classifier_run), **_guarantee(beside)}
-    facts = {
-        "source": str(source),
-        "kind": kind,
-        **about,
-        "data": config.model_dump(mode="json"),
-        "num_images": len(images),
-        "images_digest": images.digest(),
-        "seconds": round(time.monotonic() - started, 1),
-        "environment": describe_environment(str(device)),
-    }
-    return Evaluated(evaluation, facts, out)
-
-
-def _evaluate_ours(
-    images: Images, split: Split, options: Options, device: torch.device, progress: Progress
-) -> Evaluation:
-    return metrics.evaluate_images(
+    evaluation = metrics.evaluate_images(
         images,
         split,
-        _metrics(options, split.classes),
-        part=options.part,
-        num_seeds=3 if options.seeds is None else options.seeds,
-        classifiers=tuple(RECIPES) if options.classifiers is None else options.classifiers,
+        wanted,
+        part=options.part,  # type: ignore[arg-type]  # the words are checked by the options
+        num_seeds=options.seeds,
+        classifiers=options.classifier or tuple(RECIPES),
         splits=options.splits,
-        features=options.features,
+        features=options.features,  # type: ignore[arg-type]
         weights=options.weights,
+        full=options.full,
         cache=Cache(options.cache or default_folder()),
         device=device,
         progress=progress,
     )
-
-
-def _evaluate_dpimagebench(
-    images: Images, split: Split, options: Options, device: torch.device, progress: Progress
-) -> Evaluation:
-    judges: Images = getattr(split.existing(), options.part)
-    if len(judges) == 0:
-        raise InputError(f"There are no {options.part} images to judge by. Set data.holdout_share.")
-    result = metrics.measure_dpimagebench(
-        place(images, device),
-        place(judges, device),
-        settings=options.benchmark or (FULL if options.full else SMALL),
-        seeds=range(1 if options.seeds is None else options.seeds),
-        cache=Cache(options.cache or default_folder()),
-        device=device,
-        progress=progress,
-    )
-    notes = [
-        CURATOR_NOTE,
-        "the best of three is chosen by the accuracy itself, as the published rows are: it is too high by that choice",
-        "the epoch of each fit is chosen on held-back generated images; the published rows chose it on 5,000 real "
-        "validation images",
-    ]
-    if not result.full:
-        notes.append("networks and epochs are smaller than the benchmark's; --full takes its own, on a GPU")
-    if result.num_images != NUM_IMAGES:
-        notes.append(f"{result.num_images:,} images were taken; the published rows took {NUM_IMAGES:,}")
-    if not set(split.image_shape[1:]) <= set(PUBLISHED_SIDES):
-        notes.append("the benchmark has images of 28 x 28 and 32 x 32 pixels: no published row is of these")
-    return Evaluation(**dict.fromkeys(METRICS), part=options.part, notes=tuple(notes), dpimagebench=result)
+    if beside is not None:
+        accuracy = measure_accuracy(beside, getattr(split, options.part))
+        evaluation = dataclasses.replace(evaluation, results={**evaluation.results, "classifier": accuracy})
+        about["classifier_run"] = {"source": str(options.classifier_run), **_guarantee(beside)}
+    about |= {"num_images": len(images), "images_digest": images.digest()}
+    return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
 
 
 def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, Any]:
@@ -226,49 +130,41 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
         return {"num_private": num_private, "own": None, "benchmark": {"delta": benchmark_delta(num_private)}}
     stated = read_privacy(document)
     num_private = stated.document["num_private"]
-    return {
-        "num_private": num_private,
-        "own": _proven(stated, stated.document["delta"]),
-        "benchmark": _proven(stated, benchmark_delta(num_private)),
+    adjacency = {"unit": str(stated.unit), "relation": str(stated.relation)}
+    proven = {
+        whose: {"epsilon": number_to_json(compose_epsilon(stated.events, delta)), "delta": delta, **adjacency}
+        for whose, delta in (("own", stated.document["delta"]), ("benchmark", benchmark_delta(num_private)))
     }
+    return {"num_private": num_private, **proven}
 
 
-def _proven(stated: Stated, delta: float) -> dict[str, Any]:
-    epsilon = number_to_json(compose_epsilon(stated.events, delta))
-    return {"epsilon": epsilon, "delta": delta, "unit": str(stated.unit), "relation": str(stated.relation)}
-
-
-def _evaluate_classifier(source: Path, options: Options, device: torch.device, progress: Progress) -> Evaluated:
+def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real images that judge."""
-    unfit = {"--only": options.only, "--num": options.num, "--weights": options.weights}
-    unfit |= {"--ceiling": options.ceiling or None, "--floor": options.floor or None}
-    unfit["--classifier-run"] = options.classifier_run
-    unfit["--protocol"] = None if options.protocol == PROTOCOLS[0] else options.protocol
-    given = [name for name, value in unfit.items() if value is not None]
-    if given:
+    if unfit := given(options, "only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
         raise InputError(
-            f"{source} has released a classifier, which is measured by its accuracy: leave {given[0]} out."
+            f"{source} has released a classifier, which is measured by its accuracy: leave {unfit[0]} out."
         )
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
-    images = getattr(load(config, progress), options.part)
-    accuracy = metrics.measure_accuracy(classifier, images)
-    evaluation = Evaluation(
-        **dict.fromkeys(METRICS),
-        part=options.part,
-        notes=(CURATOR_NOTE,),
-        classifier=accuracy,
-    )
-    facts = {
+    accuracy = measure_accuracy(classifier, getattr(load(config, progress), options.part))
+    part: Any = options.part
+    evaluation = Evaluation({"classifier": accuracy}, part, (CURATOR_NOTE,))
+    about = {"classifier_run": {"source": str(source), **_guarantee(classifier)}, "num_images": accuracy.num_images}
+    return Evaluated(evaluation, _facts(source, "classifier", config, about, device, started), out)
+
+
+def _facts(
+    source: Path, kind: str, config: DataConfig, about: Mapping[str, Any], device: torch.device, started: float
+) -> dict[str, Any]:
+    """Return what evaluation.json says beside the results."""
+    return {
         "source": str(source),
-        "kind": "classifier",
-        "classifier_run": {"source": str(source), **_guarantee(classifier)},
+        "kind": kind,
+        **about,
         "data": config.model_dump(mode="json"),
-        "num_images": accuracy.num_images,
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(str(device)),
     }
-    return Evaluated(evaluation, facts, out)
 
 
 def _guarantee(classifier: PrivateClassifier) -> dict[str, Any]:
@@ -284,12 +180,18 @@ def write_evaluation(evaluated: Evaluated) -> None:
         write_text_atomic(evaluated.out, text, mode=PRIVATE_FILE)
 
 
-def data_config(source: Path, options: Options) -> DataConfig:
+def data_config(source: Path, options: EvaluateOptions) -> DataConfig:
     """Return the [data] section of a run or a release, with what the options say put in."""
     wrong = [setting for setting in options.settings if not setting.startswith("data.")]
     if wrong:
         raise ConfigError(f"the setting '{wrong[0]}' is not for evaluate: write data.key=value.")
-    table = _data_table(source) if options.config is None else _named_table(options.config)
+    if (named := options.config) is None:
+        table = _data_table(source)
+    else:
+        found = load_table(named).get("data") if named.suffix == ".toml" else _data_table(named) or None
+        if not isinstance(found, dict):
+            raise ConfigError(f"--config {named} has no [data] section. Name a run, a release or a TOML config.")
+        table = dict(found)
     if options.data is not None and options.data != table.get("name"):
         table = {"name": options.data}  # the other keys were meant for another data set
     if options.data_root is not None:
@@ -301,17 +203,6 @@ def data_config(source: Path, options: Options) -> DataConfig:
             "release or a config that does with --config."
         )
     return config
-
-
-def _named_table(path: Path) -> dict[str, Any]:
-    """Return [data] of what --config names, which must have one."""
-    if path.suffix == ".toml":
-        table = load_table(path).get("data")
-        if isinstance(table, dict):
-            return dict(table)
-    elif table := _data_table(path):
-        return table
-    raise ConfigError(f"--config {path} has no [data] section. Name a run, a release or a TOML config.")
 
 
 def _data_table(path: Path) -> dict[str, Any]:
@@ -333,7 +224,7 @@ def _data_table(path: Path) -> dict[str, Any]:
     return {} if not isinstance(document, dict) else {k: v for k, v in document.items() if not k.endswith("root")}
 
 
-def _metrics(options: Options, classes: Sequence[str]) -> list[str]:
+def _metrics(options: EvaluateOptions, classes: Sequence[str]) -> list[str]:
     wanted = [options.only] if options.only else list(default_metrics(classes))
     if options.ceiling:
         wanted += ["ceiling"] * (options.only != "fidelity" and bool(classes))
@@ -350,49 +241,3 @@ def _checked_out(source: Path, out: Path | None) -> Path | None:
     check_output(out, FORMAT, [source])
     check_writable(out)
     return out
-
-
-def _check(options: Options) -> None:
-    """Refuse impossible options before anything is read."""
-    check_device(options.device, "--device")
-    for name, value, allowed in (
-        ("--only", options.only or ONLY[0], ONLY),
-        ("--part", options.part, ("test", "holdout")),
-        ("--features", options.features, ("auto", "classifier", "autoencoder", "inception-v3")),
-        ("--protocol", options.protocol, PROTOCOLS),
-        *(("--classifier", classifier, tuple(RECIPES)) for classifier in options.classifiers or ()),
-    ):
-        if value not in allowed:
-            raise InputError(f"{name} {value} is unknown. Known: {', '.join(allowed)}.")
-    _check_counts(options.seeds, options.classifiers)
-    if (options.features == "inception-v3") != (options.weights is not None):
-        raise InputError("--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both.")
-    _check_protocol(options)
-
-
-def _check_counts(seeds: int | None, classifiers: Sequence[str] | None) -> None:
-    if seeds is not None and seeds < 1:
-        raise InputError(f"--seeds {seeds} must be at least 1.")
-    if classifiers is not None and (not classifiers or len(set(classifiers)) < len(classifiers)):
-        raise InputError(f"--classifier {', '.join(classifiers)}: name at least one, none twice.")
-
-
-def _check_protocol(options: Options) -> None:
-    """Refuse options of the other protocol."""
-    ours, defaults = options.protocol == PROTOCOLS[0], Options()
-    names = {"full": "--full", "benchmark": "benchmark"} if ours else {
-        "only": "--only",
-        "ceiling": "--ceiling",
-        "floor": "--floor",
-        "classifiers": "--classifier",
-        "splits": "--splits",
-        "features": "--features",
-    }  # fmt: skip
-    given = [shown for name, shown in names.items() if getattr(options, name) != getattr(defaults, name)]
-    if given and ours:
-        raise InputError(f"{given[0]} is for --protocol dpimagebench: give both, or leave it out.")
-    if given:
-        raise InputError(
-            f"{given[0]} is not for --protocol dpimagebench, which measures the utility of its own three classifiers "
-            "alone. Leave one of the two out."
-        )

@@ -14,7 +14,7 @@ from typing import cast
 
 import torch
 
-from idpgan.attacks import Membership
+from idpgan.attacks.attack import Membership
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError

@@ -1,20 +1,25 @@
-"""How often a given classifier is right about real images."""
+"""How often a given classifier is right about real images, and how fairly decisions treat two groups."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
+from idpgan.metrics.metric import MetricResult, MetricTable
 from idpgan.models.private_classifier import PrivateClassifier
 
 CONFIDENCE = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
-class Accuracy:
+class Accuracy(MetricResult):
     """How often a classifier was right. Curator only: the images are private.
 
     Attributes:
@@ -36,7 +41,7 @@ class Accuracy:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {**dataclasses.asdict(self), "accuracy": self.mean, "confidence": CONFIDENCE}
+        return {**super().to_json(), "accuracy": self.mean, "confidence": CONFIDENCE}
 
 
 @typed
@@ -65,3 +70,86 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     correct = int(classifier.predict(images.images).to(labels.device).eq(labels).sum())
     low, high = binomtest(correct, len(images)).proportion_ci(CONFIDENCE)
     return Accuracy(correct, len(images), (float(low), float(high)), int(labels.bincount().max()) / len(images))
+
+
+def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return the table of a private classifier."""
+    if not found.get("classifier"):
+        return None
+    result, run = found["classifier"], found.get("classifier_run")
+    guarantee = f" ({guarantee_text(run)})" if run else ""
+    right, sure = f"{result['accuracy']:.2%}", f"{result['confidence']:.0%}"
+    low, high = (f"{end:.2%}" for end in result["interval"])
+    return MetricTable(
+        f"Accuracy of the private classifier{guarantee} on {result['num_images']:,} real images",
+        ("", "accuracy", f"{sure} interval"),
+        (
+            ("private classifier", right, f"{low} to {high}"),
+            ("always the majority", f"{result['majority']:.2%}", ""),
+        ),
+        (f"no images, private classifier: accuracy {right} [{low}, {high}], {sure} confidence",),
+    )
+
+
+def guarantee_text(run: Mapping[str, Any]) -> str:
+    """Write what protects a classifier, or a release, at its own delta."""
+    return f"epsilon {epsilon_text(run['epsilon'])}, delta {run['delta']:.3g}, unit {run['unit']}"
+
+
+def epsilon_text(epsilon: float | str) -> str:
+    """Write an epsilon of a JSON file, which may be "inf"."""
+    return epsilon if isinstance(epsilon, str) else f"{epsilon:.4g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fairness(MetricResult):
+    """What decisions are worth, and how much they depend on the group. Curator only where the data are private.
+
+    Attributes:
+        accuracy: Share of decisions that are right, in [0, 1].
+        discrimination: |P(decided 1 | S = 1) - P(decided 1 | S = 0)|, in [0, 1]; 0 is fair (statistical parity).
+    """
+
+    accuracy: float
+    discrimination: float
+
+    @property
+    def delta(self) -> float:
+        """Accuracy less discrimination, in [-1, 1]: what the paper chooses models by."""
+        return self.accuracy - self.discrimination
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {**super().to_json(), "delta": self.delta}
+
+
+@typed
+def measure_fairness(decided: Tensor, truth: Tensor, groups: Tensor) -> Fairness:
+    """Compare decisions about two groups.
+
+    Edwards and Storkey, "Censoring representations with an adversary" (ICLR 2016), arXiv:1511.05897, after Zemel et
+    al., "Learning fair representations" (ICML 2013): fair is ``P(decided 1 | S = 1) = P(decided 1 | S = 0)``.
+
+    Args:
+        decided: int64 (N,), 0 or 1.
+        truth: int64 (N,), 0 or 1: the right decisions.
+        groups: int64 (N,), 0 or 1: the sensitive S; both occur.
+
+    Raises:
+        InputError: If shapes, types or values differ from these, or a group is empty.
+
+    Example:
+        >>> decided, groups = torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 1, 1])
+        >>> measure_fairness(decided, decided, groups).to_json()
+        {'accuracy': 1.0, 'discrimination': 0.5, 'delta': 0.5}
+    """
+    for name, values in (("decided", decided), ("truth", truth), ("groups", groups)):
+        if values.dtype != torch.int64 or values.ndim != 1 or values.shape != groups.shape or len(values) == 0:
+            found = f"{values.dtype} {tuple(values.shape)}"
+            raise InputError(f"decided, truth and groups must be int64 of one shape (N,), N >= 1; {name} is {found}.")
+        if int(values.min()) < 0 or int(values.max()) > 1:
+            raise InputError(f"{name} must hold 0 and 1, found {int(values.min())} to {int(values.max())}.")
+    if int(torch.bincount(groups, minlength=2).min()) == 0:
+        raise InputError("groups holds one group only: there is nobody to be treated differently. Give both.")
+    rates = [float(decided[groups == group].double().mean()) for group in (0, 1)]
+    return Fairness(float((decided == truth).double().mean()), abs(rates[1] - rates[0]))

@@ -1,11 +1,11 @@
-"""All that one set of images is measured by, as one result."""
+"""All that one set of images is measured by: the table of metrics, and one result. A new metric is one more row."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -14,54 +14,68 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics.accuracy import Accuracy
-from idpgan.metrics.autoencoder import fit_feature_autoencoder
+from idpgan.metrics.accuracy import accuracy_table
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.dpimagebench import BenchmarkResult
-from idpgan.metrics.features import FeatureClassifier, FeatureNetwork, Part, fit_feature_classifier, full_training_set
-from idpgan.metrics.fidelity import FidelityResult, measure_fidelity
-from idpgan.metrics.fitting import RECIPES
-from idpgan.metrics.inception import InceptionResult, measure_inception
-from idpgan.metrics.inception_v3 import load_inception
-from idpgan.metrics.utility import UtilityResult, measure_utility
+from idpgan.metrics.dpimagebench import dpimagebench_metric, dpimagebench_table
+from idpgan.metrics.features import RECIPES, Part
+from idpgan.metrics.fidelity import fidelity_metric, fidelity_table
+from idpgan.metrics.inception import check_inception, inception_metric, inception_table
+from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
+from idpgan.metrics.utility import check_floor, utility_metric, utility_table
 from idpgan.progress import Progress, silent
 
-METRICS = ("utility", "ceiling", "floor", "inception", "fidelity", "fidelity_ceiling")
-Features = Literal["auto", "classifier", "autoencoder", "inception-v3"]
+_ROWS = (
+    Metric("utility", utility_metric("utility"), utility_table),
+    Metric("ceiling", utility_metric("ceiling"), utility_table, source="private"),
+    Metric("floor", utility_metric("floor"), utility_table, source="public", check=check_floor),
+    Metric("inception", inception_metric, inception_table, check=check_inception),
+    Metric("fidelity", fidelity_metric, fidelity_table),
+    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private"),
+    Metric("dpimagebench", dpimagebench_metric, dpimagebench_table),
+)
+METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
 CURATOR_NOTE = "measured on private images: for the curator only, covered by no epsilon"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Evaluation:
-    """How images compare with a real data set; what was not measured is None. Curator only.
+    """How images compare with a real data set. Curator only.
 
     Attributes:
-        ceiling: Utility of the real private training images.
-        floor: Utility of the public images alone: what private data must add to.
-        fidelity: Against the real images that judge.
-        fidelity_ceiling: Of the real private training images against the same.
+        results: By name of `METRICS`; "classifier" is that of a released classifier, which is under test itself or
+            stands beside the images.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
-        classifier: Of a released classifier, which is under test itself or stands beside the images.
-        dpimagebench: Utility by that protocol, in place of ours.
     """
 
-    utility: UtilityResult | None
-    ceiling: UtilityResult | None
-    floor: UtilityResult | None
-    inception: InceptionResult | None
-    fidelity: FidelityResult | None
-    fidelity_ceiling: FidelityResult | None
+    results: Mapping[str, MetricResult | None]
     part: Part
     notes: tuple[str, ...]
-    classifier: Accuracy | None = None
-    dpimagebench: BenchmarkResult | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        results = {name: getattr(self, name) for name in (*METRICS, "classifier", "dpimagebench")}
-        measured = {name: result and result.to_json() for name, result in results.items()}
-        return measured | {"part": self.part, "notes": self.notes}
+        """Return JSON values; what was not measured is None."""
+        measured = {name: self.results.get(name) for name in (*METRICS, "classifier")}
+        values = {name: result and result.to_json() for name, result in measured.items()}
+        return values | {"part": self.part, "notes": self.notes}
+
+
+def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
+    """Return the tables of all that was measured.
+
+    Args:
+        found: Content of an evaluation.json.
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: If it is of another version.
+    """
+    functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy_table])
+    return [table for function in functions if (table := function(found)) is not None]
+
+
+def metric_notes(found: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of an evaluation.json has to know, each note once."""
+    results = [found.get(name) or {} for name in METRICS]
+    return list(dict.fromkeys([*found["notes"], *(note for result in results for note in result.get("notes", ()))]))
 
 
 @typed
@@ -71,11 +85,12 @@ def evaluate_images(
     metrics: Collection[str] | None = None,
     *,
     part: Part = "test",
-    num_seeds: int = 3,
+    num_seeds: int | None = None,
     classifiers: Sequence[str] = tuple(RECIPES),
     splits: int = 10,
     features: Features = "auto",
     weights: Path | None = None,
+    full: bool = False,
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
@@ -87,9 +102,10 @@ def evaluate_images(
         split: The real data set; its null records are left out.
         metrics: Some of `METRICS`; None is utility, inception and fidelity, the last alone where the set has no labels.
         part: Which real images judge. Settings are chosen on the holdout; the test images are for the final number.
-        num_seeds: Fits per kind of classifier, >= 1.
+        num_seeds: Fits per kind of classifier, >= 1; None is 3, and 1 of "dpimagebench".
         features: Network of the fidelity; "auto" is the classifier of the data set, or the autoencoder without labels.
         weights: File of "inception-v3".
+        full: Networks and epochs of "dpimagebench" in their published size, for a GPU.
         cache: Ceiling, floor, feature networks and features are the same for many sets of images.
 
     Raises:
@@ -97,54 +113,22 @@ def evaluate_images(
             the first computation where possible.
     """
     split = split.existing()
-    notes = [CURATOR_NOTE]
     if metrics is None:
         metrics = default_metrics(split.classes)
-    if not split.classes:
-        notes.append("the data set has no labels: there is neither utility nor an inception score")
-    _check(images, split, metrics, splits, part, features, weights)
-    images = place(images, device)
-    judges: Images = place(getattr(split, part), device)
-    networks = _Networks(split, part, cache, device, progress)
-    inception = None
-    if "inception" in metrics:
-        inception = measure_inception(images, networks.classifier(), splits=splits, cache=cache, progress=progress)
-
-    trained_on = {"utility": images, "ceiling": split.private, "floor": split.public}
-    utilities: dict[str, UtilityResult] = {}
-    for metric, source in trained_on.items():
-        if metric not in metrics:
-            continue
-        if source.labels is None:
-            notes.append(f"{metric} is not measured: there are no labels to train with")
-            continue
-        utilities[metric] = measure_utility(
-            place(source, device),
-            judges,
-            classifiers=classifiers,
-            seeds=range(num_seeds),
-            cache=cache,
-            device=device,
-            progress=progress,
-            what=metric,
-        )
-    fidelities: dict[str, FidelityResult] = {}
-    for metric, source in (("fidelity", images), ("fidelity_ceiling", split.private)):
-        if metric in metrics:
-            network = networks.of_fidelity(features, weights)
-            fidelities[metric] = measure_fidelity(
-                place(source, device), judges, network, part=part, cache=cache, progress=progress
-            )
-    return Evaluation(
-        utility=utilities.get("utility"),
-        ceiling=utilities.get("ceiling"),
-        floor=utilities.get("floor"),
-        inception=inception,
-        fidelity=fidelities.get("fidelity"),
-        fidelity_ceiling=fidelities.get("fidelity_ceiling"),
-        part=part,
-        notes=tuple(notes),
+    for name in metrics:
+        if name not in METRICS:
+            raise InputError(f"There is no metric '{name}'. {nearest_hint(name, METRICS)}")
+    judging = Judging(
+        images, split, part, num_seeds, classifiers, splits, features, weights, full, cache, device, progress
     )
+    chosen = [row for name, row in METRICS.items() if name in metrics]
+    _check(judging, chosen)
+    judging.notes.append(CURATOR_NOTE)
+    if not split.classes:
+        judging.notes.append("the data set has no labels: there is neither utility nor an inception score")
+    sources = {"images": place(images, device), "private": split.private, "public": split.public}
+    results = {row.name: row.measure(judging, sources[row.source]) for row in chosen}
+    return Evaluation(results, part, tuple(judging.notes))
 
 
 def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
@@ -152,73 +136,22 @@ def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
     return ("utility", "inception", "fidelity") if classes else ("fidelity",)
 
 
-class _Networks:
-    """The feature networks of a data set, each fitted when it is first asked for."""
-
-    def __init__(
-        self, split: Split, part: Part, cache: Cache | None, device: torch.device | str, progress: Progress
-    ) -> None:
-        self._split, self._part, self._device = split, part, device
-        self._cache, self._progress = cache, progress
-        self._classifier: FeatureClassifier | None = None
-        self._other: FeatureNetwork | None = None
-
-    def classifier(self) -> FeatureClassifier:
-        """Return the classifier of the real training images."""
-        if self._classifier is None:
-            self._classifier = fit_feature_classifier(
-                self._real(), cache=self._cache, device=self._device, progress=self._progress
-            )
-        return self._classifier
-
-    def of_fidelity(self, features: Features, weights: Path | None) -> FeatureNetwork:
-        """Return the network whose features fidelity compares."""
-        if features == "classifier" or (features == "auto" and self._split.classes):
-            return self.classifier()
-        if self._other is None and weights is not None:
-            self._other = load_inception(weights, self._split.image_shape, device=self._device)
-        elif self._other is None:
-            self._other = fit_feature_autoencoder(
-                self._real(), cache=self._cache, device=self._device, progress=self._progress
-            )
-        return self._other
-
-    def _real(self) -> Images:
-        return place(full_training_set(self._split, self._part), self._device)
-
-
-def _check(
-    images: Images,
-    split: Split,
-    metrics: Collection[str],
-    splits: int,
-    part: Part,
-    features: Features,
-    weights: Path | None,
-) -> None:
+def _check(judging: Judging, chosen: Sequence[Metric]) -> None:
     """Refuse what would otherwise fail only after minutes."""
-    for metric in metrics:
-        if metric not in METRICS:
-            raise InputError(f"There is no metric '{metric}'. {nearest_hint(metric, METRICS)}")
+    images, split, part = judging.images, judging.split, judging.part
     if images.image_shape != split.image_shape:
         raise InputError(f"The images have the shape (C, H, W) = {images.image_shape}, expected {split.image_shape}.")
-    if "inception" in metrics and not 1 <= splits <= len(images):
-        raise InputError(f"splits = {splits} must be in [1, {len(images)}], the number of images. Set --splits.")
-    if "inception" in metrics and split.private.labels is None:
-        raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
     if len(getattr(split, part)) == 0:
         raise InputError(
             f"There are no {part} images to judge by. Set data.holdout_share, or judge by the test images."
         )
-    if (features == "inception-v3") != (weights is not None):
+    if (judging.features == "inception-v3") != (judging.weights is not None):
         raise InputError(
             "The features of inception-v3 and a weights file go together. Set --features and --weights both."
         )
-    if features == "classifier" and not split.classes:
+    if judging.features == "classifier" and not split.classes:
         raise InputError(
             "The data set has no labels, so that it has no feature classifier. Set --features autoencoder."
         )
-    if "floor" in metrics and len(split.public) == 0:
-        raise InputError(
-            "The floor needs public images, and there are none. Set data.public_share or data.public_root."
-        )
+    for row in chosen:
+        row.check(judging)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
+from idpgan.data.load import place
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork, Part, extract_features
+from idpgan.metrics.metric import Judging, MetricResult, MetricTable, Quantity
 from idpgan.models.initialize import seeded_init
 from idpgan.progress import Progress, silent
 
@@ -36,6 +39,14 @@ FEW_NEAREST = 1_000
 _SUBSETS, _SUBSET = 100, 1_000  # of KID, as in the authors' program
 _MANIFOLD_K, _DENSITY_K = 3, 5  # the authors' choices
 _CHUNK_NUMBERS = 1 << 24  # distances at once: 128 MiB
+QUANTITIES = (
+    Quantity("fid", "FID ↓"),
+    Quantity("kid", "KID ↓", ".4f", "kid_std"),
+    Quantity("precision", "precision ↑"),
+    Quantity("recall", "recall ↑"),
+    Quantity("density", "density ↑"),
+    Quantity("coverage", "coverage ↑"),
+)
 _SEED = 0  # a constant: two sets of images have one score
 
 
@@ -57,7 +68,7 @@ class NearestScores:
 
 
 @dataclasses.dataclass(frozen=True)
-class FidelityResult:
+class FidelityResult(MetricResult):
     """Fidelity of a set of images, and what it depends on. Curator only.
 
     Attributes:
@@ -98,10 +109,6 @@ class FidelityResult:
     real_digest: str
     protocol: str
     notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return dataclasses.asdict(self)
 
 
 @typed
@@ -251,6 +258,46 @@ def _notes(num_images: int, num_real: int, num_nearest: int, num_features: int) 
             "scores of equally many"
         )
     return tuple(notes)
+
+
+def fidelity_metric(judging: Judging, images: Images) -> FidelityResult:
+    """Compare images with the real ones that judge."""
+    return measure_fidelity(
+        place(images, judging.device),
+        judging.judges,
+        judging.network,
+        part=judging.part,
+        cache=judging.cache,
+        progress=judging.progress,
+    )
+
+
+def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return the scores of the images under test beside those of the real private ones."""
+    named = {"fidelity": "these images", "fidelity_ceiling": "real private images (ceiling)"}
+    results = {named[name]: found[name] for name in named if found.get(name)}
+    if not results:
+        return None
+    first = next(iter(results.values()))
+    caption = (
+        f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real {first['part']} images, features of "
+        f"{first['network']}; KID ± its standard deviation over subsets, the others have no interval"
+    )
+    if len(results) > 1:
+        caption += "; the second row shows how far real images are from real ones"
+    counted = [
+        f"{name}: {result['num_images']:,} images, {result['num_nearest']:,} of each kind in KID and neighbors"
+        for name, result in results.items()
+    ]
+    side = first["resize"]
+    resized = "not resized" if side is None else f"resized to {side} x {side}"
+    features = f"features: {first['num_features']} of {first['network']}, images {resized}"
+    return MetricTable(
+        caption,
+        ("", *(quantity.name for quantity in QUANTITIES)),
+        tuple((name, *(quantity.shown(result) for quantity in QUANTITIES)) for name, result in results.items()),
+        (*counted, f"{features}, sha256 {first['features_sha256']}"),
+    )
 
 
 class _Given(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, class_probabilities, extract_features
+from idpgan.metrics.metric import Judging, MetricResult, MetricTable
 from idpgan.progress import Progress, silent
 
 PROTOCOL = "inception-score/1"
@@ -27,7 +29,7 @@ _SHUFFLE_SEED = 0  # a constant: one set of images has one score
 
 
 @dataclasses.dataclass(frozen=True)
-class InceptionResult:
+class InceptionResult(MetricResult):
     """An inception score and what it depends on. Curator only.
 
     Attributes:
@@ -53,10 +55,6 @@ class InceptionResult:
     protocol: str
     notes: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return dataclasses.asdict(self)
-
 
 @typed
 def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, float]:
@@ -81,7 +79,20 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
         >>> inception_score(torch.eye(4).repeat(5, 1), splits=5)  # sure of every image, all classes alike
         (4.0, 0.0)
     """
-    _check(probabilities, splits)
+    if probabilities.ndim != 2 or not probabilities.is_floating_point() or 0 in probabilities.shape:
+        found = f"{probabilities.dtype} {tuple(probabilities.shape)}"
+        raise InputError(f"Probabilities must be floating point (N, K), one row per image, got {found}.")
+    if not 1 <= splits <= len(probabilities):
+        raise InputError(
+            f"splits = {splits} must be in [1, {len(probabilities)}]: every split needs at least one of the "
+            f"{len(probabilities)} images."
+        )
+    off = (probabilities.double().sum(dim=1) - 1).abs()
+    if not bool(((probabilities >= 0).all(dim=1) & (off <= 1e-3)).all()):  # also where it is NaN
+        raise InputError(
+            f"Probabilities must be at least 0 and sum to 1 in every row (off by {float(off.max()):g} at most here). "
+            "Give the softmax of the logits."
+        )
     p = probabilities.detach().double()
     edges = [part * len(p) // splits for part in range(splits + 1)]  # as in the authors' program
     scores = []
@@ -135,18 +146,34 @@ def measure_inception(
     )
 
 
-def _check(probabilities: Tensor, splits: int) -> None:
-    if probabilities.ndim != 2 or not probabilities.is_floating_point() or 0 in probabilities.shape:
-        found = f"{probabilities.dtype} {tuple(probabilities.shape)}"
-        raise InputError(f"Probabilities must be floating point (N, K), one row per image, got {found}.")
-    if not 1 <= splits <= len(probabilities):
-        raise InputError(
-            f"splits = {splits} must be in [1, {len(probabilities)}]: every split needs at least one of the "
-            f"{len(probabilities)} images."
-        )
-    off = (probabilities.double().sum(dim=1) - 1).abs()
-    if not bool(((probabilities >= 0).all(dim=1) & (off <= 1e-3)).all()):  # also where it is NaN
-        raise InputError(
-            f"Probabilities must be at least 0 and sum to 1 in every row (off by {float(off.max()):g} at most here). "
-            "Give the softmax of the logits."
-        )
+def inception_metric(judging: Judging, images: Images) -> InceptionResult:
+    """Score the images under test with the classifier of the data set."""
+    return measure_inception(
+        images, judging.classifier, splits=judging.splits, cache=judging.cache, progress=judging.progress
+    )
+
+
+def check_inception(judging: Judging) -> None:
+    """Refuse more splits than images, and a data set without labels."""
+    num = len(judging.images)
+    if not 1 <= judging.splits <= num:
+        raise InputError(f"splits = {judging.splits} must be in [1, {num}], the number of images. Set --splits.")
+    if judging.split.private.labels is None:
+        raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
+
+
+def inception_table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return the score beside its standard error, and the classifier that gave it."""
+    result = found.get("inception")
+    if not result:
+        return None
+    error = result.get("standard_error")
+    return MetricTable(
+        f"Inception score over {result['splits']} split(s), at most {result['num_classes']}",
+        ("", "mean", "standard error"),
+        (("inception score", f"{result['mean']:.3f}", "unknown" if error is None else f"± {error:.3f}"),),
+        (
+            f"feature classifier sha256 {result['classifier_sha256']}, {result['classifier_accuracy']:.2%} on "
+            "held-back images",
+        ),
+    )

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
+from idpgan.data.load import place
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.fitting import RECIPES, fit_named, recipe
+from idpgan.metrics.features import RECIPES, fit_named, recipe
+from idpgan.metrics.metric import Judging, MetricResult, MetricTable
 from idpgan.progress import Progress, silent
-from idpgan.training.fit import predict
+from idpgan.training.fit import Fitted, predict
 
 PROTOCOL = "train-on-these-test-on-real/1"
+_SEEDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +52,7 @@ class ClassifierScore:
 
 
 @dataclasses.dataclass(frozen=True)
-class UtilityResult:
+class UtilityResult(MetricResult):
     """What a set of images taught classifiers about real ones. Curator only: the test images are private.
 
     Attributes:
@@ -76,7 +80,7 @@ class UtilityResult:
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         scores = [{**dataclasses.asdict(score), "mean": score.mean, "std": score.std} for score in self.scores]
-        return {**dataclasses.asdict(self), "scores": scores, "chosen": self.chosen.name}
+        return {**super().to_json(), "scores": scores, "chosen": self.chosen.name}
 
 
 @typed
@@ -85,7 +89,7 @@ def measure_utility(
     test: Images,
     *,
     classifiers: Sequence[str] = tuple(RECIPES),
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = tuple(range(_SEEDS)),
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
@@ -106,46 +110,23 @@ def measure_utility(
         InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or fewer
             than 3 images.
     """
-    _check_classifiers(classifiers)
-    truth = check_sets(images, test, seeds).to(device)
-    digests = {"images": images.digest(), "test": test.digest()}
-    cache = cache or Cache(None)
+    if not classifiers or len(set(classifiers)) < len(classifiers):
+        raise InputError(f"Classifiers {list(classifiers)}: give at least one, none twice.")
 
-    def run(name: str, seed: int) -> dict[str, Tensor]:
-        title = f"{what}: {name}, seed {seed}"
-        model, fitted = fit_named(name, images, seed=seed, device=device, progress=progress, what=title)
-        correct = predict(model, test.images).argmax(dim=1).eq(truth)  # the only use of the real test images
-        return {
-            "accuracy": correct.double().mean().cpu(),
-            "held_back_accuracy": torch.tensor(fitted.best.held_back_accuracy, dtype=torch.float64),
-            "num_parameters": torch.tensor(sum(parameter.numel() for parameter in model.parameters())),
-        }
-
-    scores = []
     for name in classifiers:
-        runs = []
-        for seed in seeds:
-            config = recipe(name, len(images), seed).model_dump(mode="json")
-            key = {"protocol": PROTOCOL, "classifier": name, "config": config, **digests}
-            runs.append(cache.get("utility", key, lambda name=name, seed=seed: run(name, seed)))  # type: ignore[misc]
-        scores.append(
-            ClassifierScore(
-                name=name,
-                num_parameters=int(runs[0]["num_parameters"]),
-                accuracies=tuple(float(result["accuracy"]) for result in runs),
-                held_back_accuracies=tuple(float(result["held_back_accuracy"]) for result in runs),
-            )
-        )
-    return UtilityResult(
-        scores=tuple(scores),
-        seeds=tuple(seeds),
-        num_images=len(images),
-        num_test=len(test),
-        majority=majority(truth),
-        images_digest=digests["images"],
-        test_digest=digests["test"],
-        protocol=PROTOCOL,
-    )
+        if name not in RECIPES:
+            raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")
+
+    def recipe_of(name: str, seed: int) -> Mapping[str, Any]:
+        return {"classifier": name, "config": recipe(name, len(images), seed).model_dump(mode="json")}
+
+    def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
+        title = f"{what}: {name}, seed {seed}"
+        return fit_named(name, images, seed=seed, device=device, progress=progress, what=title)
+
+    truth = check_sets(images, test, seeds).to(device)
+    scores = judge_fits(("utility", PROTOCOL), classifiers, seeds, recipe_of, fit, images, (test, truth), cache)
+    return UtilityResult(*scores, PROTOCOL)
 
 
 def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
@@ -169,14 +150,97 @@ def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
     return test.labels
 
 
-def majority(labels: Tensor) -> float:
-    """Return the share of the most frequent class."""
-    return int(labels.bincount().max()) / len(labels)
+def judge_fits(
+    protocol: tuple[str, str],
+    names: Iterable[str],
+    seeds: Sequence[int],
+    recipe_of: Callable[[str, int], Mapping[str, Any]],
+    fit: Callable[[str, int], tuple[nn.Module, Fitted]],
+    images: Images,
+    real: tuple[Images, Tensor],
+    cache: Cache | None,
+) -> tuple[tuple[ClassifierScore, ...], tuple[int, ...], int, int, float, str, str]:
+    """Fit every classifier with every seed, and ask each once about the real test images.
+
+    Args:
+        protocol: Kind in the cache, and name with version.
+        recipe_of: Maps a name and a seed to all that the fit depends on, as JSON values.
+        fit: Maps these to a fitted classifier.
+        real: The test images, and their labels where the classifiers compute.
+
+    Returns:
+        The values of a `UtilityResult`, in its order, but for the protocol.
+    """
+    (test, truth), (kind, version) = real, protocol
+    digests = {"images": images.digest(), "test": test.digest()}
+
+    def compute(name: str, seed: int) -> dict[str, Tensor]:
+        model, fitted = fit(name, seed)
+        correct = predict(model, test.images).argmax(dim=1).eq(truth)  # the only use of the real test images
+        return {
+            "accuracy": correct.double().mean().cpu(),
+            "held_back_accuracy": torch.tensor(fitted.best.held_back_accuracy, dtype=torch.float64),
+            "num_parameters": torch.tensor(sum(parameter.numel() for parameter in model.parameters())),
+        }
+
+    cache, scores = cache or Cache(None), []
+    for name in names:
+        keys = [(seed, {"protocol": version, **recipe_of(name, seed), **digests}) for seed in seeds]
+        runs = [cache.get(kind, key, functools.partial(compute, name, seed)) for seed, key in keys]
+        measured = (tuple(float(run[what]) for run in runs) for what in ("accuracy", "held_back_accuracy"))
+        scores.append(ClassifierScore(name, int(runs[0]["num_parameters"]), *measured))
+    majority = int(truth.bincount().max()) / len(truth)
+    return tuple(scores), tuple(seeds), len(images), len(test), majority, digests["images"], digests["test"]
 
 
-def _check_classifiers(classifiers: Sequence[str]) -> None:
-    if not classifiers or len(set(classifiers)) < len(classifiers):
-        raise InputError(f"Classifiers {list(classifiers)}: give at least one, none twice.")
-    for name in classifiers:
-        if name not in RECIPES:
-            raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")
+def utility_metric(what: str) -> Callable[[Judging, Images], UtilityResult | None]:
+    """Return the metric of that name: utility of the images under test, of the private, or of the public ones."""
+
+    def measure(judging: Judging, images: Images) -> UtilityResult | None:
+        if images.labels is None:
+            judging.notes.append(f"{what} is not measured: there are no labels to train with")
+            return None
+        return measure_utility(
+            place(images, judging.device),
+            judging.judges,
+            classifiers=judging.classifiers,
+            seeds=range(judging.num_seeds or _SEEDS),
+            cache=judging.cache,
+            device=judging.device,
+            progress=judging.progress,
+            what=what,
+        )
+
+    return measure
+
+
+def check_floor(judging: Judging) -> None:
+    """Refuse to measure the utility of public images where there are none."""
+    if len(judging.split.public) == 0:
+        raise InputError(
+            "The floor needs public images, and there are none. Set data.public_share or data.public_root."
+        )
+
+
+def utility_table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return accuracies by kind of classifier, and what a constant answer gets."""
+    headings = {"utility": "these images", "ceiling": "real private images (ceiling)", "floor": "public images (floor)"}
+    results = {name: found[name] for name in headings if found.get(name)}
+    if not results:
+        return None
+    first = next(iter(results.values()))
+    by_classifier = zip(*(result["scores"] for result in results.values()), strict=True)
+    rows = [(scores[0]["name"], *map(spread, scores)) for scores in by_classifier]
+    rows.append(("always the majority", *(f"{result['majority']:.2%}" for result in results.values())))
+    return MetricTable(
+        f"Utility: accuracy on {first['num_test']:,} real {found['part']} images of a classifier trained on these, "
+        f"mean ± standard deviation over {len(first['seeds'])} seed(s)",
+        ("classifier, trained on", *(headings[name] for name in results)),
+        tuple(rows),
+    )
+
+
+def spread(score: Mapping[str, Any]) -> str:
+    """Write the mean accuracy over seeds, and its standard deviation where there are several."""
+    std = score.get("std")
+    return f"{score['mean']:.2%}" + (f" ± {std:.2%}" if std is not None else "")

@@ -5,7 +5,7 @@ representation R of an image X, a decoder reconstructs X; an adversary tells the
 label Y; encoder, decoder and predictor minimize ``alpha C(X, R) + beta D(S, R) + gamma E(Y, R)``, where C is the
 squared error of reconstruction, E the predictor's cross-entropy and D how well the adversary does, who maximizes D.
 
-Two uses. *Fair classification*: what is decided from R treats the groups of S alike (`idpgan.metrics.fairness`).
+Two uses. *Fair classification*: what is decided from R treats the groups of S alike (`idpgan.metrics.accuracy`).
 *Anonymization*: S says whether there is something to remove (a text in a picture); two sets of images are enough, with
 and without it, and no image is there in both forms. Every R is to be taken for one of the set without:
 `Config.towards`.

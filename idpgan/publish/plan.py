@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 from torch import Tensor
 
-from idpgan.audit.cases import Entry
+from idpgan.audit.entry import Entry
 from idpgan.config import Section
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Unit

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idpgan.attacks.evaluate import TOO_SMALL
+from idpgan.metrics.evaluation import metric_notes, metric_tables
 from idpgan.report.charts import line_chart, number, roc_chart
 from idpgan.report.epsilons import epsilon_text
 from idpgan.report.page import Chart, Part, Table
@@ -78,95 +79,10 @@ def evaluation_part(found: Mapping[str, Any]) -> Part:
     Raises:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
-    tables = [
-        table
-        for table in (_utility(found), _benchmark(found), _accuracy(found), _inception(found), _fidelity(found))
-        if table is not None
-    ]
     part, num = found["part"], found.get("num_images")
     text = f"Judged by the real {part} images" + (f"; {num:,} images under test." if isinstance(num, int) else ".")
-    notes = list(found["notes"])
-    for metric in ("inception", "fidelity"):
-        notes += list((found.get(metric) or {}).get("notes", ()))
-    return Part("metrics", "Metrics", text=(text,), tables=tuple(tables), notes=tuple(dict.fromkeys(notes)))
-
-
-def _utility(found: Mapping[str, Any]) -> Table | None:
-    headings = {"utility": "these images", "ceiling": "real private images", "floor": "public images"}
-    results = {name: found[name] for name in headings if found.get(name)}
-    if not results:
-        return None
-    first = next(iter(results.values()))
-    rows = [
-        (scores[0]["name"], *(_spread(score) for score in scores))
-        for scores in zip(*(result["scores"] for result in results.values()), strict=True)
-    ]
-    rows.append(("always the majority", *(f"{result['majority']:.2%}" for result in results.values())))
-    caption = (
-        f"Utility: accuracy on {first['num_test']:,} real images of a classifier trained on these, mean ± standard "
-        f"deviation over {len(first['seeds'])} seed(s)"
-    )
-    return Table(caption, ("classifier", *(f"trained on {headings[name]}" for name in results)), tuple(rows))
-
-
-def _spread(score: Mapping[str, Any]) -> str:
-    spread = score.get("std")
-    return f"{score['mean']:.2%}" + (f" ± {spread:.2%}" if spread is not None else "")
-
-
-def _benchmark(found: Mapping[str, Any]) -> Table | None:
-    result = found.get("dpimagebench")
-    if not result:
-        return None
-    rows = tuple((score["name"], _spread(score)) for score in result["scores"])
-    return Table(f"Utility by {result['protocol']}", ("classifier", "accuracy"), rows)
-
-
-def _accuracy(found: Mapping[str, Any]) -> Table | None:
-    result = found.get("classifier")
-    if not result:
-        return None
-    low, high = result["interval"]
-    caption = f"Accuracy of the private classifier on {result['num_images']:,} real images"
-    rows = (
-        ("private classifier", f"{result['accuracy']:.2%}", f"{low:.2%} to {high:.2%}"),
-        ("always the majority", f"{result['majority']:.2%}", ""),
-    )
-    return Table(caption, ("", "accuracy", f"{result['confidence']:.0%} interval"), rows)
-
-
-def _inception(found: Mapping[str, Any]) -> Table | None:
-    result = found.get("inception")
-    if not result:
-        return None
-    error = result.get("standard_error")
-    rows = (("inception score", f"{result['mean']:.3f}", "unknown" if error is None else f"± {error:.3f}"),)
-    caption = f"Inception score over {result['splits']} split(s), at most {result['num_classes']}"
-    return Table(caption, ("", "mean", "standard error"), rows)
-
-
-def _fidelity(found: Mapping[str, Any]) -> Table | None:
-    named = {"fidelity": "these images", "fidelity_ceiling": "real private images"}
-    results = {name: found[name] for name in named if found.get(name)}
-    if not results:
-        return None
-    rows = tuple(
-        (
-            named[name],
-            f"{result['fid']:.2f}",
-            f"{result['kid']:.4f} ± {result['kid_std']:.4f}",
-            *(f"{result[key]:.3f}" for key in ("precision", "recall", "density", "coverage")),
-        )
-        for name, result in results.items()
-    )
-    first = next(iter(results.values()))
-    caption = (
-        f"Fidelity, {first['num_images']:,} against {first['num_real']:,} real images, features of {first['network']}"
-    )
-    caption += "; KID ± its standard deviation over subsets, the others have no interval"
-    if len(results) > 1:
-        caption += "; the second row shows how far real images are from real ones"
-    return Table(caption, ("", "FID ↓", "KID ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑"), rows)
+    tables = tuple(Table(table.caption, table.head, table.rows) for table in metric_tables(found))
+    return Part("metrics", "Metrics", text=(text,), tables=tables, notes=tuple(metric_notes(found)))
 
 
 def attack_part(found: Mapping[str, Any]) -> Part:

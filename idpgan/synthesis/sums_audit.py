@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_case
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
-from idpgan.attacks import evaluate_scores, roc_curve
-from idpgan.attacks.evaluate import _tpr_interval
+from idpgan.attacks.evaluate import _tpr_interval, evaluate_scores, roc_curve
 from idpgan.errors import InputError
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.attacks import person_disjoint, picture_disjoint, train_attacker
+from idpgan.attacks.inference import person_disjoint, picture_disjoint, train_attacker
 from idpgan.errors import InputError
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from idpgan.attacks import evaluate_scores, loss_calibrated, loss_threshold
+from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.losses import loss_calibrated, loss_threshold
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError

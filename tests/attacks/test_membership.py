@@ -6,21 +6,20 @@ from functools import partial
 import pytest
 import torch
 
-from idpgan.attacks import (
-    ATTACKS,
-    Knowledge,
+from idpgan.attacks import distances as distances_module
+from idpgan.attacks.attack import Knowledge
+from idpgan.attacks.distances import bandwidth, blocks, components, log_density, nearest_neighbors, projected
+from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.membership import (
     calibrate,
     classifier_confidence,
     critic_score,
     density_ratio,
-    evaluate_scores,
     latent_reconstruction,
     nearest_sample,
     neighborhood_count,
-    select_attacks,
 )
-from idpgan.attacks import distances as distances_module
-from idpgan.attacks.distances import bandwidth, blocks, components, log_density, nearest_neighbors, projected
+from idpgan.attacks.registry import ATTACKS, select_attacks
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig

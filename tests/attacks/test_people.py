@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.attacks import Attack, Knowledge, Membership, run_attack
+from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
 from idpgan.data.images import Images
 
 

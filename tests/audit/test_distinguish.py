@@ -6,7 +6,9 @@ import tracemalloc
 import pytest
 import torch
 
-from idpgan.audit import CASES, Request, audit
+from idpgan.audit import audit
+from idpgan.audit.cases import CASES
+from idpgan.audit.entry import Request
 from idpgan.audit.statistics import LowOrderBits, SubspaceDistance, likelihood_ratio
 from idpgan.errors import InputError
 from idpgan.privacy import DiscreteLaplace, Laplace, Noise, Relation, Unit

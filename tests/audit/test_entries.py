@@ -14,8 +14,10 @@ import torch
 
 import idpgan
 from idpgan import classify, publish, synthesis
-from idpgan.audit import CASES, Pair, Request, neighbors, statistics
-from idpgan.audit.cases import AuditCase, Entry, guarantees
+from idpgan.audit import neighbors, statistics
+from idpgan.audit.cases import CASES, AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
+from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
 from idpgan.config import dump_toml
 from idpgan.data.load import known_shape

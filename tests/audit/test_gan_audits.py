@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from idpgan.audit import Request
+from idpgan.audit.bounds import gaussian_mu
+from idpgan.audit.entry import Request
 from idpgan.audit.statistics import Nearness
-from idpgan.audit.tradeoff import gaussian_mu
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.jobs.audit import method_case

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from idpgan import publish
-from idpgan.audit import CASES
+from idpgan.audit.cases import CASES
 from idpgan.jobs.audit import nothing_to_audit
 from idpgan.methods import methods_of
 

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from idpgan import jobs
-from idpgan.audit import audit_guesses, audit_one_run, insert_canaries, make_canaries
-from idpgan.audit.one_run import epsilon_from_guesses, p_value
+from idpgan.audit.one_run import (
+    audit_guesses,
+    audit_one_run,
+    epsilon_from_guesses,
+    insert_canaries,
+    make_canaries,
+    p_value,
+)
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load

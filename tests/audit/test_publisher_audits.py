@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.audit import Request
+from idpgan.audit.entry import Request
 from idpgan.audit.neighbors import brighter, full_rank
 from idpgan.audit.statistics import NoiseScale, OutputRank
 from idpgan.errors import InputError

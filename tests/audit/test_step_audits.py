@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from idpgan.audit import Request
+from idpgan.audit.entry import Request
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from idpgan.audit.tradeoff import (
+from idpgan.audit.bounds import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,

@@ -9,7 +9,7 @@ from scipy.stats import kstest
 import idpgan
 from idpgan import jobs
 from idpgan.attacks.adversarial import accuracy
-from idpgan.audit import Request
+from idpgan.audit.entry import Request
 from idpgan.classify.dssgd.sharing import Sharing
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError

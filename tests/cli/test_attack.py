@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from idpgan import jobs
-from idpgan.attacks import choose_members, select_attacks
+from idpgan.attacks.attack import choose_members
+from idpgan.attacks.registry import select_attacks
 from idpgan.data.load import load
 
 ATTACKS = {attack.name: attack for attack in select_attacks(["all"])}
@@ -27,7 +28,7 @@ def quick_fit(monkeypatch):
     """A classifier of one epoch or so."""
     from functools import partial
 
-    from idpgan.attacks import classifier_confidence
+    from idpgan.attacks.membership import classifier_confidence
 
     monkeypatch.setattr("idpgan.attacks.registry.classifier_confidence", partial(classifier_confidence, steps=1))
 

@@ -79,7 +79,7 @@ def test_disk_full_while_training_leaves_a_run_that_goes_on(run, tiny, tmp_path,
 
 
 def test_disk_full_after_computing_loses_no_evaluation(run, npz, tmp_path, disk_full_at, monkeypatch):
-    computed = Evaluation(**dict.fromkeys(METRICS), part="test", notes=("took minutes",))
+    computed = Evaluation(dict.fromkeys(METRICS), part="test", notes=("took minutes",))
     monkeypatch.setattr("idpgan.metrics.evaluate_images", lambda *_, **__: computed)
     disk_full_at(0)
     out = tmp_path / "scores.json"

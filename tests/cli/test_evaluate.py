@@ -15,7 +15,8 @@ from idpgan.cli.evaluate import evaluate
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.metrics import BenchmarkSettings, fitting
+from idpgan.metrics import features as fitting
+from idpgan.metrics.dpimagebench import BenchmarkSettings
 from idpgan.models.residual import ResNet, ResNeXt, WideResNet
 
 app = typer.Typer()
@@ -29,8 +30,8 @@ def one_epoch():
         patch.setattr(fitting, "MIN_STEPS_PER_EPOCH", 1)
         for name, config in fitting.RECIPES.items():
             patch.setitem(fitting.RECIPES, name, config.model_copy(update={"epochs": 1}))
-        patch.setattr("idpgan.metrics.autoencoder.FEWEST_STEPS", 2)
-        patch.setattr("idpgan.metrics.autoencoder.MOST_STEPS", 2)
+        patch.setattr("idpgan.metrics.feature_networks.FEWEST_STEPS", 2)
+        patch.setattr("idpgan.metrics.feature_networks.MOST_STEPS", 2)
         yield
 
 
@@ -175,7 +176,7 @@ BENCHMARK = BenchmarkSettings(ResNet(8, 4, 4), WideResNet(10, 1, grid_px=4), Res
 
 @pytest.fixture
 def quick_benchmark(monkeypatch):
-    monkeypatch.setattr("idpgan.jobs.evaluate.SMALL", BENCHMARK)
+    monkeypatch.setattr("idpgan.metrics.dpimagebench.SMALL", BENCHMARK)
 
 
 def test_the_other_protocol_states_epsilon_at_its_own_delta(run, quick_benchmark):
@@ -236,7 +237,7 @@ def test_a_release_says_what_is_public_about_its_data(run, finished_run, npz, tm
 def test_the_second_time_everything_is_known(run, npz, monkeypatch):
     options = (npz, "--data", "digits", "--seeds", 1, "--json")
     first = json.loads(run(*options))
-    monkeypatch.setattr("idpgan.metrics.fitting.fit_classifier", None)  # calling it again would fail
+    monkeypatch.setattr("idpgan.metrics.features.fit_classifier", None)  # calling it again would fail
     again = json.loads(run(*options))
     assert {**again, "seconds": 0} == {**first, "seconds": 0}
 
@@ -289,7 +290,7 @@ def test_bad_options_are_refused_in_one_line(run, npz, options, message):
 
 
 def test_bad_images_are_refused_before_anything_is_fitted(run, npz, images, monkeypatch, tmp_path):
-    monkeypatch.setattr("idpgan.metrics.fitting.fit_classifier", None)
+    monkeypatch.setattr("idpgan.metrics.features.fit_classifier", None)
     np.savez(tmp_path / "bad.npz", images=images["images"], labels=images["labels"][1:])
     with pytest.raises(InputError, match="labels are int64 of the shape"):
         run(tmp_path / "bad.npz", "--data", "digits")

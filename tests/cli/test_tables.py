@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan.attacks import select_attacks
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.registry import select_attacks
 from idpgan.cli.attack import _print as print_attacks
 from idpgan.cli.evaluate import _print as print_evaluation
 from idpgan.jobs.attack import AttackReport
@@ -53,9 +53,9 @@ def test_the_tables_of_an_evaluation(capsys):
     fidelity = FidelityResult(**others | rates | {"fid": 1234.567, "kid": 12.3456, "notes": (), "network": "x"})
     results = dict.fromkeys(METRICS) | dict.fromkeys(("utility", "ceiling", "floor"), utility)
     results |= {"fidelity": fidelity, "fidelity_ceiling": fidelity}
-    accuracy = Accuracy(9_000, 10_000, (0.89, 0.91), 0.1)
-    evaluation = Evaluation(**results, part="test", notes=(), classifier=accuracy)
-    print_evaluation(evaluation, "synthetic (60,000 images) against mnist", "epsilon 1, delta 1e-05, unit image")
+    results["classifier"] = Accuracy(9_000, 10_000, (0.89, 0.91), 0.1)
+    run = {"epsilon": 1, "delta": 1e-5, "unit": "image"}
+    print_evaluation({**Evaluation(results, part="test", notes=()).to_json(), "classifier_run": run})
     out = capsys.readouterr().out
     assert max(map(len, boxed(out))) <= 80
     assert "…" not in out
@@ -64,7 +64,7 @@ def test_the_tables_of_an_evaluation(capsys):
 
 
 def test_the_table_of_an_audit(capsys):
-    from idpgan.audit import Request
+    from idpgan.audit.entry import Request
     from idpgan.cli.audit import _print
     from idpgan.jobs.audit import method_case
 

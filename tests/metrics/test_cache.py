@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.metrics import Cache
-from idpgan.metrics.cache import default_folder
+from idpgan.metrics.cache import Cache, default_folder
 
 
 def compute(value, calls):

@@ -6,8 +6,15 @@ import torch
 
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import Cache, measure_dpimagebench
-from idpgan.metrics.dpimagebench import FULL, SMALL, BenchmarkSettings, benchmark_delta, check_benchmark
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.dpimagebench import (
+    FULL,
+    SMALL,
+    BenchmarkSettings,
+    benchmark_delta,
+    check_benchmark,
+    measure_dpimagebench,
+)
 from idpgan.models.residual import ResNet, ResNeXt, WideResNet
 
 # The first convolution leaves 4 x 4.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.metrics import measure_fairness
+from idpgan.metrics.accuracy import measure_fairness
 
 
 def test_discrimination_is_the_difference_of_the_groups_rates():

@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage
 
 from idpgan.errors import InputError
-from idpgan.metrics import absolute_error, mean_filter, median_filter, relative_error
+from idpgan.metrics.images import absolute_error, mean_filter, median_filter, relative_error
 
 
 def noise(*shape):
@@ -30,7 +30,7 @@ def test_filters_equal_scipys_with_the_border_repeated(side, shape):
 def test_bytes_stay_bytes_and_chunks_do_not_show(monkeypatch):
     images = (noise(5, 8, 9) * 255).round().byte()
     whole = [filter_(images) for filter_ in (mean_filter, median_filter)]
-    monkeypatch.setattr("idpgan.metrics.filters._CHUNK_NUMBERS", 8 * 9 * 9 * 2)
+    monkeypatch.setattr("idpgan.metrics.images._CHUNK_NUMBERS", 8 * 9 * 9 * 2)
     for filter_, before in zip((mean_filter, median_filter), whole, strict=True):
         after = filter_(images)
         assert after.dtype == torch.uint8

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
 from idpgan.errors import InputError
-from idpgan.metrics import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
+from idpgan.metrics.images import entropy, grey_histograms, histogram_distance, mse, psnr, ssim
 
 
 def noise(shape, seed=0):

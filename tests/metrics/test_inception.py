@@ -11,15 +11,9 @@ from torchmetrics.image.inception import InceptionScore
 
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import (
-    Cache,
-    class_probabilities,
-    extract_features,
-    fit_feature_classifier,
-    full_training_set,
-    inception_score,
-    measure_inception,
-)
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.features import class_probabilities, extract_features, fit_feature_classifier, full_training_set
+from idpgan.metrics.inception import inception_score, measure_inception
 from idpgan.training.fit import predict
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idpgan.errors import InputError
-from idpgan.metrics import read_images
+from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 
 GREY, RGB = (1, 8, 10), (3, 8, 10)

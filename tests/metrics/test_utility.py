@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.metrics import Cache, fitting, measure_utility
+from idpgan.metrics import features as fitting
 from idpgan.metrics import utility as utility_module
-from idpgan.metrics.fitting import RECIPES
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.features import RECIPES
+from idpgan.metrics.utility import measure_utility
 
 LOGISTIC = {"classifiers": ["logistic"], "seeds": [0]}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.metrics import measure_fairness
+from idpgan.metrics.accuracy import measure_fairness
 from idpgan.models.classifier import build_classifier
 from idpgan.obfuscate import make_obfuscator
 from idpgan.training.fit import FitConfig, fit_classifier, predict

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import binomtest, spearmanr
 
-from idpgan.audit import Request
+from idpgan.audit.entry import Request
 from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise, Unit, compose_epsilon

@@ -22,7 +22,7 @@ from torchvision.io import ImageReadMode, decode_image
 from idpgan.data import folder, mnist
 from idpgan.data.config import DataConfig
 from idpgan.errors import InputError
-from idpgan.metrics import read_images
+from idpgan.metrics.source import read_images
 
 IMAGES, NPZ, IDX = 200, 60, 40
 SECONDS = 10

@@ -5,6 +5,7 @@ import pytest
 from idpgan.data.faces import draw
 from idpgan.data.picture import png_bytes
 from idpgan.jobs import attack, audit, evaluate, start
+from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.publish import Order, publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
@@ -46,7 +47,7 @@ def evaluation(run):
     )  # fmt: skip
     found = {**dict.fromkeys(METRICS), "utility": utility, "inception": inception, "fidelity": fidelity}
     facts = {"source": "run", "kind": "generator", "num_images": 20, "seconds": 1.0, "environment": {}}
-    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(**found, part="test", notes=()), facts, run.evaluation))
+    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation))
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +56,7 @@ def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     data = declared(folder(place / "faces"), holdout_share=0.3).model_dump(mode="json", exclude_none=True)
     run = start(build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
-    attack.write_attack(attack.attack_run(run.path, attack.Options(("nearest-sample", "critic-score"), samples=40)))
+    attack.write_attack(attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)))
     audit.write_audit(run.path, audit.run_case(run.path).run(1000, seed=1))
     evaluation(run)
     return run

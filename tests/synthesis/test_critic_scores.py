@@ -8,7 +8,7 @@ import torch
 
 from idpgan import jobs
 from idpgan.data.load import load
-from idpgan.jobs.critics import NoCriticError, critic_of
+from idpgan.jobs.attack import NoCriticError, critic_of
 from idpgan.privacy.ledger import Ledger
 from idpgan.training.config import load_method
 

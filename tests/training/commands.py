@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
-from idpgan.attacks import Knowledge, Membership, distances, run_attack, select_attacks
-from idpgan.audit import Request
+from idpgan.attacks import distances
+from idpgan.attacks.attack import Knowledge, Membership, run_attack
+from idpgan.attacks.registry import select_attacks
 from idpgan.audit.distinguish import audit
 from idpgan.data.images import Images
 from idpgan.jobs import audit as audit_job
 from idpgan.jobs import publish as publish_job
+from idpgan.jobs.options import AuditOptions
 from idpgan.privacy import Noise
 from idpgan.publish import publisher, release
 from idpgan.publish.publisher import publish_shares
@@ -137,8 +139,8 @@ def _laplace(ranks: Ranks) -> dict[str, Any]:
     """Audit a mechanism by its name, and keep the first outputs of this rank."""
     made, outputs = audit_job.case_of, []
 
-    def kept(source: Any) -> Any:
-        case = made(source)
+    def kept(*source: Any) -> Any:
+        case = made(*source)
 
         def noisy(rows: torch.Tensor, noise: Noise) -> torch.Tensor:
             outputs.append(case.release(rows, noise))
@@ -147,7 +149,7 @@ def _laplace(ranks: Ranks) -> dict[str, Any]:
         return dataclasses.replace(case, release=noisy)
 
     audit_job.case_of = kept
-    game = audit_job.Game(runs=RUNS, seed=5)
-    audited = _led(ranks, lambda: audit_job.play(("laplace", Request(1.0)), game, ranks=ranks), audit_job.follow)
+    options = AuditOptions(epsilon=1.0, runs=RUNS, seed=5)
+    audited = _led(ranks, lambda: audit_job.play("laplace", options, ranks=ranks), audit_job.follow)
     audit_job.case_of = made
     return {"first": outputs[0].flatten()[:8].clone(), "result": {} if audited is None else audited.result.to_json()}

@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, Pair
-from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import Maker, WithLabel, likelihood_ratio
 from idpgan.classify.arden.config import ArdenConfig, ArdenRun
 from idpgan.privacy import Guarantee, Noise, RandomizedResponse, Relation, Unit

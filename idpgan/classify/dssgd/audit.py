@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import SILENT, Pair
-from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import UPLOADED, Column
 from idpgan.classify.dssgd.config import DssgdRun
 from idpgan.classify.dssgd.sharing import Sharing

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS
 from idpgan.audit.statistics import Maker, Statistic, SubspaceDistance
 from idpgan.privacy import Guarantee, Noise, Relation, Unit

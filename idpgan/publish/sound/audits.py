@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, Entry, Request, guarantees
+from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS
 from idpgan.audit.statistics import EXACT, Linear, Maker, Nearness, Outcomes, Statistic
 from idpgan.privacy import DiscreteLaplace, Relation, Unit

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import Linear, Nearness, Statistic
 from idpgan.errors import InputError

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase, Entry, Request, guarantees
+from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import Pair
-from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.grid import Grid

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.gradient_canaries import (
     NO_LIMIT,
     SLOPE,
@@ -22,7 +23,6 @@ from idpgan.audit.gradient_canaries import (
     canary_case,
     canary_images,
 )
-from idpgan.audit.run_facts import RunFacts
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Guarantee, Ledger, Noise, Relation, Unit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from idpgan.audit.cases import AuditCase, Entry, Request
-from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.load import DataShape
 from idpgan.data.split import Sizes
 from idpgan.privacy import Relation, Unit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, Entry, Request
-from idpgan.audit.run_facts import RunFacts
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.load import known_shape
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase, Entry, Request
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import Pair
-from idpgan.audit.run_facts import RunFacts
 from idpgan.audit.statistics import EXACT, Nearness, Statistic, WithinBatch
 from idpgan.models.config import ModelConfig
 from idpgan.models.perturbed import PIXEL_RANGE, Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity

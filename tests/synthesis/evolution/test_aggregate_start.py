@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from idpgan import jobs
-from idpgan.audit.cases import Request
+from idpgan.audit.entry import Request
 from idpgan.data.images import to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from idpgan.audit.cases import Request
+from idpgan.audit.entry import Request
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon

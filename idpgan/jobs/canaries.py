@@ -1,8 +1,13 @@
-"""``idpgan audit CONFIG --exposure``: one training with secrets in it, and how well the model knows them.
+"""``idpgan audit --one-run`` and ``--exposure``: one training with canaries in it, and what the model knows of them.
 
-The secrets, *canaries*, are random members of a declared space: pictures of black and white blocks with random labels.
-They stand among the private images of the config's own data, so what was trained is no product: it lies in a folder
-that is thrown away, its network is dropped, and the result is for the curator. Scores are the critic's (of a
+*One run*: each canary is in or out by a coin. Gradient canaries go through the steps of a method's audit case, without
+any data: the attacker sees every noisy gradient. Image canaries are mislabeled holdout images among the private ones of
+a config's own data, for any method: the attacker sees the trained critic, or samples only.
+
+*Exposure*: all canaries are in. They are random members of a declared space: pictures of black and white blocks with
+random labels. What was trained is no product: it lies in a folder that is thrown away, and its network is dropped.
+
+But for gradient canaries private images are read, and the result is for the curator. Scores are the critic's (of a
 classifier: the log-odds of the label, which order as minus the loss) and, of a generator, the distance of the nearest
 sample.
 """
@@ -20,20 +25,157 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.exposure import FLOOR, LEAST_REFERENCES, Exposure, exposure
+from idpgan.attacks.membership import nearest_sample
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.one_run import CanaryKind, OneRunResult, audit_one_run, make_canaries
 from idpgan.checks import whole
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
-from idpgan.jobs.critics import by_critic, by_nearest_sample
-from idpgan.jobs.train import load_config, train_on
-from idpgan.privacy.guarantee import Guarantee
+from idpgan.jobs import load_config, plan, train_on
+from idpgan.jobs.attack import critic_of
+from idpgan.jobs.audit import nothing_to_audit
+from idpgan.models.generator import Generator
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
+from idpgan.training.method import Method, NoCriticError
 
 FORMAT = "idpgan exposure 1"
+_USUAL = {"gradients": 5000, "images": 500}
 _BLOCKS = 8  # per side of a canary
+_SAMPLES = 5000  # that the nearest one is looked for among
 _NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is no product, was never released, and is dropped"
 
 Score = Callable[[Any, Images], Tensor]  # what was trained, images -> (n,), higher = known better
+
+
+def by_critic(method: Method, images: Images) -> Tensor:
+    """Score images by the trained critic, (n,); a critic that sees no single image knows nothing of any: all 0."""
+    try:
+        critic = critic_of(method)
+    except NoCriticError:
+        return torch.zeros(len(images))
+    device = next(method.product.parameters()).device
+    labels = None if images.labels is None else images.labels.to(device)
+    with torch.no_grad():
+        return critic(to_float(images.images).to(device), labels).cpu()
+
+
+def by_nearest_sample(method: Method, images: Images) -> Tensor:
+    """Score images by how near the nearest generated image comes, (n,); a classifier draws nothing: all 0."""
+    generator: Any = method.product
+    if not isinstance(generator, Generator):
+        return torch.zeros(len(images))
+    samples = generator.sample(_SAMPLES, seed=0)
+    samples = samples[0] if isinstance(samples, tuple) else samples
+    return nearest_sample(to_float(images.images), samples.cpu())
+
+
+SCORES: dict[str, Score] = {"critic": by_critic, "nearest sample": by_nearest_sample}
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What one run with canaries showed.
+
+    Attributes:
+        proven: What the accountant proves.
+        results: The bound of each attack, by name.
+        data_free: Whether no private image was read.
+        notes: What a reader has to know.
+    """
+
+    method: str
+    proven: Guarantee
+    results: Mapping[str, OneRunResult]
+    data_free: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a coin is one step between the neighbors of the proof: an image, in or a null record."""
+        return (self.proven.unit, self.proven.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
+
+    @property
+    def violation(self) -> bool:
+        """Whether a bound refutes the proof, or the code."""
+        return self.comparable and any(result.epsilon_lower > self.proven.epsilon for result in self.results.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "method": self.method,
+            "unit": str(self.proven.unit),
+            "relation": str(self.proven.relation),
+            "delta": self.proven.delta,
+            "proven": number_to_json(self.proven.epsilon),
+            "audited": {name: result.to_json() for name, result in self.results.items()},
+            "data_free": self.data_free,
+            "violation": self.violation,
+            "notes": list(self.notes),
+        }
+
+
+def gradients_once(
+    case: AuditCase, canaries: int | None = None, *, confidence: float = 0.95, seed: int | None = None
+) -> OneRun:
+    """Play a case that is a training in one training, with gradient canaries.
+
+    The method takes noisy gradients of the private images. ``canaries`` is m, None = 5,000; ``seed`` fixes coins and
+    noise.
+
+    Raises:
+        InputError: If the case is no training, or a number is out of range.
+    """
+    if case.rows is None:
+        raise InputError(
+            f"'{case.method}' has no steps to put gradient canaries in. Give a config file: it is trained once, with "
+            "canary images."
+        )
+    canaries = _USUAL["gradients"] if canaries is None else canaries
+    result = case.run_once(canaries, confidence=confidence, seed=seed)
+    return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
+
+
+def images_once(
+    path: Path,
+    canaries: int | None = None,
+    *,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    progress: Progress = silent,
+) -> OneRun:
+    """Train a config once on its own data, with canary images among the private ones. Curator only.
+
+    ``canaries`` is m, None = 500, or as many as there are holdout images. The confidence is that of each bound by
+    itself; ``seed`` fixes the coins.
+
+    Raises:
+        InputError: If the config cannot be run, or has no guarantee.
+    """
+    config = load_config(path)
+    nothing = nothing_to_audit(config.method.name)
+    if nothing:
+        raise InputError(nothing)
+    split = load(config.data)
+    canaries = min(_USUAL["images"], len(split.holdout)) if canaries is None else canaries
+    kind: CanaryKind = "noise" if split.private.labels is None else "mislabeled"
+    trained: list[Method] = []
+
+    def train(split: Any) -> Method:
+        trained.append(train_on(config, split, progress))
+        return trained[0]
+
+    delta = plan(config).delta
+    results = audit_one_run(
+        split, make_canaries(split, canaries, kind), train, SCORES, delta=delta, confidence=confidence, seed=seed
+    )
+    proven = trained[0].privacy().proven
+    found = OneRun(config.method.name, proven, results, False)
+    notes = [f"{canaries} {kind} holdout images, in or out by coins, among {split.num_private:,} private ones"]
+    if not found.comparable:
+        notes.append(f"a coin makes a null record, the proof is for {proven.unit}, {proven.relation}: no verdict")
+    return dataclasses.replace(found, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -180,7 +322,7 @@ def exposure_of(
     trained, results = expose(
         load(config.data, progress),
         lambda split: train_on(config, split, progress),
-        {"critic": by_critic, "nearest sample": by_nearest_sample},
+        SCORES,
         canaries=canaries,
         references=references,
         repeats=repeats,

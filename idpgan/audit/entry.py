@@ -1,0 +1,150 @@
+"""What is asked of an audit, and how a method makes its case: an entry. Imports nothing heavy.
+
+A *request* is what somebody wants audited: an epsilon, and what may be chosen besides. An *entry* turns it into a
+*case* (`idpgan.audit.cases`), one game to play; of a run it needs the config and public facts besides, and no image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idpgan.errors import InputError
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idpgan.audit.cases import AuditCase
+    from idpgan.models.perturbed import ImageShape
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody wants audited; None = the method's default.
+
+    Attributes:
+        epsilon: What the method is asked to keep to, > 0.
+        unit: What one neighbor changes.
+        pair: A name of `neighbors.PAIRS`.
+        law: Of the noise.
+        draw: When noise is drawn.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    unit: Unit | None = None
+    relation: Relation | None = None
+    pair: str | None = None
+    law: str | None = None
+    draw: str | None = None
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is public about a run, and the file of what its `prepare` released.
+
+    Attributes:
+        image_shape: (C, H, W).
+        num_private: N.
+        delta: Where the run states its epsilon.
+        claimed: What its release claims; None if it claims nothing, or is not written yet.
+        prepared: state/prepared.safetensors. It holds noisy values only, which were charged as they were written.
+    """
+
+    image_shape: ImageShape
+    num_classes: int
+    num_private: int
+    delta: float
+    claimed: Guarantee | None
+    prepared: Path
+
+    def prepared_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor that `prepare` released.
+
+        Raises:
+            InputError: If nothing is released yet, or the file is damaged.
+        """
+        with self._opened() as tensors:
+            return tuple(tensors.get_slice(name).get_shape())
+
+    def prepared_tensor(self, name: str) -> Tensor:
+        """Return a tensor that `prepare` released; raise as `prepared_shape`."""
+        with self._opened() as tensors:
+            found: Tensor = tensors.get_tensor(name)
+            return found
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        from safetensors import SafetensorError, safe_open
+
+        if not self.prepared.is_file():
+            raise InputError(f"{self.prepared} is missing: the run has released nothing yet. Let it start training.")
+        try:
+            with safe_open(self.prepared, framework="pt") as tensors:
+                yield tensors
+        except SafetensorError as error:
+            raise InputError(f"{self.prepared} is damaged ({error}). Restore it from a copy.") from error
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make a case by name.
+
+    Attributes:
+        build: Makes the case from a request whose None are filled in.
+        units: Possible units, the default first; empty = any.
+        relations: Possible relations, the default first; empty = any.
+        delta: Default.
+        options: Further fields of `Request` that it knows, with their possible values, the default first.
+        pure: Values of ``law`` for which delta is 0 unless told.
+        of_run: Makes the case of what a run has released, from its config and the public facts of its data; None for
+            what is no run.
+    """
+
+    build: Callable[[Request], AuditCase]
+    units: tuple[Unit, ...] = ()
+    relations: tuple[Relation, ...] = ()
+    delta: float = 0.0
+    options: Mapping[str, tuple[str, ...]] | None = None
+    pure: tuple[str, ...] = ()
+    of_run: Callable[[Any, RunFacts], AuditCase] | None = None
+
+    def case(self, name: str, request: Request) -> AuditCase:
+        """Fill in defaults and make the case.
+
+        Raises:
+            InputError: If the request holds what the method does not know.
+        """
+        for what, value in (("epsilon", request.epsilon), ("delta", request.delta)):
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                raise InputError(f"{what} = {value!r} must be a number.")
+        check_budget(request.epsilon, request.delta or 0.0)
+        if math.isinf(request.epsilon):
+            raise InputError("--epsilon inf asks for no protection; there is nothing to audit.")
+        chosen: dict[str, Any] = {
+            "epsilon": request.epsilon,
+            "unit": _pick(name, "unit", request.unit, self.units or tuple(Unit)),
+            "relation": _pick(name, "relation", request.relation, self.relations or tuple(Relation)),
+        }
+        options = self.options or {}
+        for field in ("pair", "law", "draw"):
+            given = getattr(request, field)
+            if field in options:
+                chosen[field] = _pick(name, field, given, options[field])
+            elif given is not None:
+                raise InputError(f"'{name}' has no choice of {field}; leave {given} out.")
+        default = 0.0 if chosen.get("law") in self.pure else self.delta
+        return self.build(Request(**chosen, delta=default if request.delta is None else request.delta))
+
+
+def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:
+    if given is None:
+        return known[0]
+    if given not in known:
+        raise InputError(f"'{name}' has no {what} {given}; known: {', '.join(known)}.")
+    return given
