@@ -14,7 +14,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
@@ -118,23 +118,18 @@ class ClassifierRun(ClassifierConfig):
         """See `RunConfig.planned_events`."""
         return (self.plan(shape.num_private).event.repeated(self.training.steps),)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the budget is what is claimed."""
-        terms, batch = self.privacy, min(self.training.batch_size, shape.num_private)
-        claimed = Guarantee(terms.epsilon, terms.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config")
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        batch = min(self.training.batch_size, shape.num_private)
         drawn = "all images in every step" if batch == shape.num_private else "Poisson sampling"
-        return PrivacyReport(
-            claimed=claimed,
-            proven=proven,
-            audited=None,
-            reason=f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {noise[0].name}",
-            private=noise[0].private and proven.finite,
-            public_assumptions=(
-                f"the expected number {batch:,} of images in a step, which divides their noisy sum",
-                "the settings: epsilon covers no choice of settings by looking at private images",
-            ),
+        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        batch = min(self.training.batch_size, shape.num_private)
+        return (
+            f"the expected number {batch:,} of images in a step, which divides their noisy sum",
+            "the settings: epsilon covers no choice of settings by looking at private images",
         )
 
     def check(self, shape: DataShape) -> None:

@@ -107,6 +107,23 @@ class RunConfig(Section):
         """Return the very events that the run charges if it does all its steps, known without reading an image."""
         raise NotImplementedError
 
+    def claimed(self, shape: DataShape) -> Guarantee | None:
+        """Return what the paper states; of a method that calibrates its noise, the budget that was asked for."""
+        from idpgan.privacy.guarantee import Guarantee
+
+        unit, relation, target = self.ledger_terms()
+        if target is None:
+            return None
+        return Guarantee(target.epsilon, target.delta, unit, relation, "privacy.epsilon of the config")
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Return in one sentence what the proven number rests on."""
+        raise NotImplementedError
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Return what the guarantee takes as public, one phrase each."""
+        raise NotImplementedError
+
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
@@ -117,7 +134,16 @@ class RunConfig(Section):
             proven: The guarantee that they prove.
             noise: Sources of the noise, in the order of the method's parts.
         """
-        raise NotImplementedError
+        from idpgan.privacy.guarantee import PrivacyReport
+
+        return PrivacyReport(
+            claimed=self.claimed(shape),
+            proven=proven,
+            audited=None,
+            reason=self.reason(shape, events, noise),
+            private=proven.finite and all(source.private for source in noise),
+            public_assumptions=self.public_assumptions(shape, noise),
+        )
 
     def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
         """Return what of a release's description of its product does not follow from the settings, one sentence each.

@@ -13,7 +13,7 @@ from idpgan.data.load import DataShape, describe
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn
-from idpgan.privacy import Event, Guarantee, PrivacyReport, RandomizedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.split_network import FeatureNoise
@@ -115,25 +115,24 @@ class ArdenRun(ClassifierConfig):
         classes = len(shape.classes)
         return (self.channel(classes).mechanism.event, self.response(classes).event)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: what the paper states for an image is what is claimed."""
+    def claimed(self, shape: DataShape) -> Guarantee:
+        """See `RunConfig.claimed`: what the paper states for an image."""
         paper = self.channel(len(shape.classes)).claimed(self.method.nullification) + self.privacy.label_epsilon
+        return Guarantee(paper, 0.0, *ADJACENCY, _CLAIM)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        return METHODS["arden"].reason
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
         assumptions = [
             f"noise source: {noise[0].name}",
             "an image that the classifier is asked about is protected only if its phone perturbs it (`perturb`)",
         ]
         if shape.sizes.public:
             assumptions.append("the phone's part was trained on public images, if they are labeled")
-        return PrivacyReport(
-            claimed=Guarantee(paper, 0.0, *ADJACENCY, _CLAIM),
-            proven=proven,
-            audited=None,
-            reason=METHODS["arden"].reason,
-            private=proven.finite and noise[0].private,
-            public_assumptions=tuple(assumptions),
-        )
+        return tuple(assumptions)
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> SplitCnn:
         """See `ClassifierConfig.classifier`."""

@@ -15,7 +15,7 @@ from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
@@ -102,23 +102,22 @@ class DssgdRun(ClassifierConfig):
         """See `RunConfig.planned_events`."""
         return (self.round_event(shape).repeated(self.training.steps),)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: what the paper states for one parameter of one round is what is claimed."""
-        sharing, claimed, reason = self.sharing(shape.image_shape, shape.classes), None, METHODS["dssgd"].reason
-        if self.privacy.epsilon is not None:
-            reason = f"{reason}; noise: {noise[0].name}"
-            basis = "Shokri and Shmatikov 2015, section 8: per uploaded parameter"
-            claimed = Guarantee(self.privacy.epsilon / sharing.uploads, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, basis)
-        return PrivacyReport(
-            claimed=claimed,
-            proven=proven,
-            audited=None,
-            reason=reason,
-            private=proven.finite and noise[0].private,
-            public_assumptions=("which positions lie with which participant", "the settings"),
-        )
+    def claimed(self, shape: DataShape) -> Guarantee | None:
+        """See `RunConfig.claimed`: what the paper states for one parameter of one round."""
+        epsilon, basis = self.privacy.epsilon, "Shokri and Shmatikov 2015, section 8: per uploaded parameter"
+        if epsilon is None:
+            return None
+        uploads = self.sharing(shape.image_shape, shape.classes).uploads
+        return Guarantee(epsilon / uploads, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, basis)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        reason = METHODS["dssgd"].reason
+        return reason if self.privacy.epsilon is None else f"{reason}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        return "which positions lie with which participant", "the settings"
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """See `ClassifierConfig.classifier`."""

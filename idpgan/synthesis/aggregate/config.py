@@ -12,7 +12,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.models.generator import MOST_CANDIDATES
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -149,32 +149,23 @@ class AggregateRun(RunConfig):
         taught = teacher_events(method.teacher_share, sums, method.evolution_share)
         return (sums.event, *taught, *vote_events(voting_of(method, self.privacy), sums, method.teacher_share))
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy, method = self.privacy, self.method
-        claimed = Guarantee(
-            privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
-        )
-        assumptions = [f"the feature map ({method.features} features), fixed before any private image was read"]
-        taught = teacher_reason(method.teacher_share)
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        method = self.method
         chosen = f", and votes for images on {method.evolution_share:g} of it" if method.evolution_share else ""
-        part = self.evolution_part()
+        return f"one release of noisy sums{teacher_reason(method.teacher_share)}{chosen}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        features, part = self.method.features, self.evolution_part()
+        assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
         if part is not None:
             assumptions += part.public_assumptions()
-        elif privacy.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
-        return PrivacyReport(
-            claimed=claimed,
-            proven=proven,
-            audited=None,
-            reason=f"one release of noisy sums{taught}{chosen}; noise: {noise[0].name}",
-            private=noise[0].private and proven.finite,
-            public_assumptions=tuple(assumptions),
-        )
+        elif self.privacy.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {self.privacy.most_per_person} images of one person")
+        return tuple(assumptions)
 
     def check(self, shape: DataShape) -> None:
         """See `RunConfig.check`."""

@@ -14,7 +14,7 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.footprint import critic_bytes
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy import Event, Relation, Unit, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
@@ -113,24 +113,15 @@ class DpGanRun(RunConfig):
         """See `RunConfig.planned_events`."""
         return (self.step_event().repeated(self.training.steps),)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the budget is what is claimed."""
-        privacy = self.privacy
-        claimed = Guarantee(
-            privacy.epsilon, privacy.delta, Unit.IMAGE, Relation.ZERO_OUT, "privacy.epsilon of the config"
-        )
-        return PrivacyReport(
-            claimed=claimed,
-            proven=proven,
-            audited=None,
-            reason=f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}",
-            private=noise[0].private and proven.finite,
-            public_assumptions=(
-                f"the sampling rate {privacy.sample_rate:g} and the divisor {self.training.batch_size}",
-                "the settings: epsilon covers no choice of settings by looking at private images",
-            ),
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        return (
+            f"the sampling rate {self.privacy.sample_rate:g} and the divisor {self.training.batch_size}",
+            "the settings: epsilon covers no choice of settings by looking at private images",
         )
 
     def check(self, shape: DataShape) -> None:

@@ -15,7 +15,7 @@ from idpgan.models.config import ModelConfig, Origin, classes_of
 from idpgan.models.footprint import generator_bytes
 from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import looks_known
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.evolution.embedding import DRAWN as DRAWN_FOR_EMBEDDING
@@ -144,24 +144,12 @@ class EvolutionRun(RunConfig):
         """See `RunConfig.planned_events`."""
         return (self.votes(len(shape.classes)).event.repeated(self.training.steps),)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy = self.privacy
-        return PrivacyReport(
-            claimed=Guarantee(
-                privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
-            ),
-            proven=proven,
-            audited=None,
-            reason=f"a noisy histogram of votes at each iteration; noise: {noise[0].name}",
-            private=noise[0].private and proven.finite,
-            public_assumptions=self.public_assumptions(),
-        )
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        return f"a noisy histogram of votes at each iteration; noise: {noise[0].name}"
 
-    def public_assumptions(self) -> tuple[str, ...]:
-        """Return what is taken as public, one phrase each."""
+    def public_assumptions(self, shape: DataShape | None = None, noise: Sequence[Source] = ()) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
         privacy, simulator, origin = self.privacy, self.model.simulator, self.model.origin
         what = "public images" if simulator == "public" else f"the program that draws {simulator}"
         if origin is not None:

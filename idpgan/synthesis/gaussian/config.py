@@ -13,7 +13,7 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.footprint import generator_bytes
 from idpgan.models.generator import MOST_CANDIDATES
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -108,26 +108,20 @@ class GaussianRun(RunConfig):
         sums = self.moment_sums(shape)
         return (sums.event, *teacher_events(self.method.teacher_share, sums))
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the requested epsilon is what is claimed."""
-        privacy, taught = self.privacy, teacher_reason(self.method.teacher_share)
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        return (
+            f"one release of noisy sums of moments{teacher_reason(self.method.teacher_share)}; noise: {noise[0].name}"
+        )
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
         assumptions = ["the vector of an image: its functions, center, scale and clip, fixed before any private image"]
         if shape.sizes.public:
             assumptions.append("center and scale, learned from public images")
-        if privacy.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
-        return PrivacyReport(
-            claimed=Guarantee(
-                privacy.epsilon, privacy.delta, privacy.unit, privacy.relation, "privacy.epsilon of the config"
-            ),
-            proven=proven,
-            audited=None,
-            reason=f"one release of noisy sums of moments{taught}; noise: {noise[0].name}",
-            private=noise[0].private and proven.finite,
-            public_assumptions=tuple(assumptions),
-        )
+        if self.privacy.unit is Unit.PERSON:
+            assumptions.append(f"the cap of {self.privacy.most_per_person} images of one person")
+        return tuple(assumptions)
 
     def check(self, shape: DataShape) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do. See `RunConfig`."""

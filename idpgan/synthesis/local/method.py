@@ -29,7 +29,7 @@ from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.local.channel import (
@@ -114,24 +114,18 @@ class LocalRun(RunConfig):
         """See `RunConfig.planned_events`."""
         return self.events(shape.image_shape, len(shape.classes), shape.num_private)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: no paper claims anything of this method."""
-        method = self.method
+    def claimed(self, shape: DataShape) -> None:
+        """Return None: no paper claims anything of this method."""
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
+        return next((event.reason for event in events if event.reason), METHODS["idp-gan-local"].reason)
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        method, learned = self.method, "basis and bounds of the coefficients were computed from public images"
         plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
-        broken = [event.reason for event in events if event.reason]
-        assumptions = [f"noise source: {noise[0].name}"]
-        if shape.sizes.public and not plain:
-            assumptions.append("basis and bounds of the coefficients were computed from public images")
-        return PrivacyReport(
-            claimed=None,
-            proven=proven,
-            audited=None,
-            reason=broken[0] if broken else METHODS["idp-gan-local"].reason,
-            private=proven.finite and noise[0].private,
-            public_assumptions=tuple(assumptions),
-        )
+        return f"noise source: {noise[0].name}", *((learned,) if shape.sizes.public and not plain else ())
 
     def check(self, shape: DataShape) -> None:
         """See `RunConfig.check`."""

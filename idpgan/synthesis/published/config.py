@@ -16,7 +16,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.config import classes_of
 from idpgan.models.losses import taylor_sensitivity
 from idpgan.models.perturbed import Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity
-from idpgan.privacy import Event, Guarantee, PrivacyReport, RandomizedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
@@ -111,23 +111,17 @@ class PublishedRun(RunConfig):
         """
         return planned(self, shape.image_shape, len(shape.classes), shape.num_private)
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`: the paper claims eps1 + eps2."""
-        settings = self.privacy
+    def claimed(self, shape: DataShape) -> Guarantee:
+        """See `RunConfig.claimed`: the paper claims eps1 + eps2."""
         basis = "Yang, Zhou and Ning, section 2.2.3, Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
-        return PrivacyReport(
-            claimed=Guarantee(settings.epsilon1 + settings.epsilon2, 0.0, *ADJACENCY, basis),
-            proven=proven,
-            audited=None,
-            reason=self._reason(shape, events),
-            private=proven.finite and noise[0].private,
-            public_assumptions=(f"noise source: {noise[0].name}", f"|L| = {self.training.batch_size}"),
-        )
+        return Guarantee(self.privacy.epsilon1 + self.privacy.epsilon2, 0.0, *ADJACENCY, basis)
 
-    def _reason(self, shape: DataShape, events: Sequence[Event]) -> str:
-        """Say in one sentence what the proven number rests on."""
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """See `RunConfig.public_assumptions`."""
+        return f"noise source: {noise[0].name}", f"|L| = {self.training.batch_size}"
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """See `RunConfig.reason`."""
         broken = [event.reason for event in events if event.reason]
         if broken:
             return "; ".join(dict.fromkeys(broken))
