@@ -110,14 +110,14 @@ class FolderLedger:
     publications: tuple[Publication, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, folder: str) -> Self:
-        """Read a ledger; an empty one where there is none yet.
+    def read(cls, path: Path, folder: str | None) -> Self:
+        """Read a ledger, of whichever folder where None is named; an empty one where there is none yet.
 
         Raises:
             InputError: If the file is damaged, changed or foreign, or of another folder.
         """
         if not path.exists() and not path.is_symlink():
-            return cls(path, folder)
+            return cls(path, folder or "")
         content = read_plain(path, _MOST_BYTES)
         try:
             data = parse_json(content)
@@ -127,17 +127,19 @@ class FolderLedger:
             if stated != checksum(data):
                 raise ValueError("it was changed: its checksum does not fit")
             owner, publications = data["folder"], tuple(map(Publication.from_json, data["publications"]))
+            if not isinstance(owner, str):
+                raise TypeError("it belongs to no folder")
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InputError(
                 f"the ledger {path} cannot be used: {str(error)[:200].removesuffix('.')}. What was spent is unknown: "
                 "restore it from a copy."
             ) from error
-        if owner != folder:
+        if folder not in (None, owner):
             raise InputError(
                 f"the ledger {path} belongs to a folder named {owner!a}, not {folder!a}. Name this folder's own ledger "
                 "with --ledger, or give the folder its name back."
             )
-        return cls(path, folder, publications)
+        return cls(path, owner, publications)
 
     @classmethod
     @contextmanager
@@ -183,7 +185,8 @@ def chains(
     """Return the ledgers that charge the images of a folder: one chain for all places inside that share it.
 
     They belong to the folders that it lies in, up to the root of the file system, to itself, and to those that it
-    holds. Where a link inside leads elsewhere, the folders around its target are on the path too.
+    holds. Where a link inside leads elsewhere, the folders around its target are on the path too. A ledger inside that
+    is not called after its folder counts for all places, since that folder may lie anywhere.
 
     Args:
         folder: Of images, at any depth.
@@ -194,18 +197,21 @@ def chains(
         InputError: If a ledger cannot be used: what was spent is unknown.
         DataError: If the folder cannot be listed.
     """
-    real, runs, read = functools.cache(Path.resolve), runs or {}, dict[Path, FolderLedger]()
+    real, runs = functools.cache(Path.resolve), runs or {}
     root, mine = folder.resolve(), own.path.parent.resolve() / own.path.name
-    charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in walk(root, ledgers=True)]
+    inside = walk(root, ledgers=True)
+    read = {real(path.parent) / path.name: FolderLedger.read(path, None) for path in inside}
+    loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
+    charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
     places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
     for path in walk(root):  # as it is named, and as it lies
         places.add((path.parent, real(path).parent if path.is_symlink() else real(path.parent)))
     found: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
     for place in places:
         above = {each for way in place for each in (way, *way.parents)}
-        paths = {real(each.parent) / (each.name + LEDGER) for each in above if each.name} - {mine}
-        read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - set(read)}
-        nested = sorted(path for path in paths if read[path].publications)
+        paths = {real(each.parent) / (each.name + LEDGER) for each in above if each.name}
+        read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
+        nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications)
         found.add((tuple(nested), tuple(sorted({real(each) for each in above} & set(runs)))))
     return tuple(
         (own, *(read[path] for path in nested), *(ledger for at in further for ledger in runs[at]))

@@ -172,6 +172,14 @@ def test_a_second_ledger_of_the_folder_counts(tmp_path):
     assert total(chains(tmp_path / "faces", own), Unit.IMAGE).guarantee.epsilon == pytest.approx(3)
 
 
+def test_a_ledger_inside_under_another_name_counts_for_every_place(tmp_path):
+    faces = tmp_path / "faces"
+    for place, epsilon in (("", 1.0), ("s1", 2.0), ("s2", 3.0)):
+        charge(faces / place, publication("image", epsilon))
+    FolderLedger(faces / "old.ledger.json", "s1", (publication("image", 0.5),)).write()
+    assert spent(faces).guarantee.epsilon == pytest.approx(4.5)
+
+
 def test_a_folder_that_is_gone_has_spent_what_it_spent(tmp_path):
     faces = tmp_path / "faces"
     charge(faces, publication("image", 1.0))
