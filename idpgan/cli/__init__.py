@@ -26,6 +26,7 @@ from idpgan.cli.faults import (
     sigterm_raises,
 )
 from idpgan.cli.init import init
+from idpgan.cli.ledger import ledger
 from idpgan.cli.methods import methods
 from idpgan.cli.obfuscate import obfuscate
 from idpgan.cli.prepare import prepare
@@ -63,7 +64,8 @@ def _options(
 
 
 _COMMANDS = (
-    prepare, init, train, sample, evaluate, attack, audit, report, publish, obfuscate, stream, methods, verify, doctor,
+    prepare, init, train, sample, evaluate, attack, audit, report,
+    publish, obfuscate, stream, ledger, methods, verify, doctor,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(guarded(command))

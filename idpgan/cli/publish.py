@@ -110,14 +110,16 @@ def _person(quoted: Quote) -> str:
 
 
 def _total(quoted: Quote) -> str:
-    """Say what all publications of the folder cost together."""
+    """Say what all publications of the folder, and of those around and inside it, cost together."""
     total, before = quoted.total, quoted.before
-    text = f"{len(before) + 1} publication{'s' if before else ''}, in total {total.guarantee}"
-    unsound = [item.method for item in before if not item.sound]
+    text = f"{len(before) + 1} publication{'s' if before else ''}"
+    if total.elsewhere:
+        text += f", and {total.elsewhere} of folders around or inside it at the dearest place"
+    text += f", in total {total}"
+    others = (item for ledger in quoted.nested for item in ledger.publications)
+    unsound = [item.method for item in (*before, *others) if not item.sound]
     if unsound:
         text += f"; unsound before: {', '.join(unsound)}"
-    if total.finer and total.guarantee.finite:
-        text += f"; {total.finer} of a finer unit not counted, which bound no {total.guarantee.unit}"
     return text
 
 

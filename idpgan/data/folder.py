@@ -7,8 +7,9 @@
                                `idpgan sample` write it)
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel, converted as `data.channels` says. Only hidden files
-and folders are left out: every name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, and what `idpgan sample`
-writes beside its images (`EXPORTED`). Any other file without an image's name is an error naming it.
+and folders are left out: every name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, what `idpgan sample`
+writes beside its images (`EXPORTED`), and ledgers of folders (`LEDGER`). Any other file without an image's name is an
+error naming it.
 
 A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
 the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a class that is not in
@@ -49,6 +50,7 @@ from idpgan.progress import Progress, silent
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 HIDDEN = ("thumbs.db", "desktop.ini")
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
+LEDGER = ".ledger.json"  # behind a folder's name: the file beside it that lists its publications
 CHANNELS = {"L": 1, "RGB": 3}
 MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
@@ -402,8 +404,8 @@ def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = Fals
     return tuple(paths)
 
 
-def walk(folder: Path) -> list[Path]:
-    """List all files below a folder, by folder and name."""
+def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
+    """List all files below a folder, by folder and name; or instead of them the ledgers of its folders."""
     files: list[str] = []
     seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True, onerror=_unreadable):
@@ -412,7 +414,8 @@ def walk(folder: Path) -> list[Path]:
             raise DataError(f"{place} leads to a folder that is read already: remove the link.")
         seen.add((found.st_dev, found.st_ino))
         folders[:] = filter(_is_visible, folders)
-        files += [os.path.join(place, name) for name in filter(_is_visible, names)]
+        wanted = [name for name in filter(_is_visible, names) if name.endswith(LEDGER) == ledgers]
+        files += [os.path.join(place, name) for name in wanted]
     return [Path(file) for file in sorted(files, key=os.path.split)]
 
 
@@ -422,8 +425,9 @@ def _unreadable(error: OSError) -> None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """List a folder, sorted by name, without what is hidden."""
-    return [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
+    """List a folder, sorted by name, without what is hidden and the ledgers of its folders."""
+    found = [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
+    return [path for path in found if not path.name.endswith(LEDGER) or path.is_dir()]
 
 
 def _is_visible(name: str) -> bool:

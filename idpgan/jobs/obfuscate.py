@@ -46,7 +46,7 @@ from idpgan.memory import check_memory
 from idpgan.methods import METHODS
 from idpgan.obfuscate.base import SECRET, Obfuscator, load_method, load_obfuscator, make_obfuscator
 from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
-from idpgan.privacy.folder_ledger import FolderLedger, Publication
+from idpgan.privacy.folder_ledger import FolderLedger, Publication, ledger_of, total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import write_release
@@ -96,8 +96,7 @@ class Order:
     @property
     def ledger_path(self) -> Path:
         """Where the folder's ledger lies."""
-        real = self.folder.resolve()
-        return self.ledger if self.ledger is not None else real.with_name(f"{real.name}.ledger.json")
+        return self.ledger if self.ledger is not None else ledger_of(self.folder)
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,8 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
             _fit(method, (pixels, landmarks), labels, device, progress)
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
-        total = ledger.total(Unit.IMAGE).guarantee
-        report = settings.report(events, total, ())
+        proven = total([(ledger,)], Unit.IMAGE).guarantee
+        report = settings.report(events, proven, ())
         write_release(part / "release", ObfuscatedArtifact.of(released), settings, report, events)
         difference = float((changed - pixels).abs().mean())
         _write_curator(part / "curator", order, method, (files, originals, released), difference)
@@ -178,7 +177,7 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
         len(files),
         shape,
         report,
-        total,
+        proven,
         order.out / "release",
         order.out / "curator",
         difference,

@@ -43,7 +43,7 @@ from idpgan.files import (
 )
 from idpgan.memory import check_memory
 from idpgan.metrics import images as errors
-from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total
+from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total, chains, ledger_of, total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.publish.best import best_method
@@ -102,8 +102,7 @@ class Order:
     @property
     def ledger_path(self) -> Path:
         """Where the folder's ledger lies."""
-        real = self.folder.resolve()
-        return self.ledger if self.ledger is not None else real.with_name(f"{real.name}.ledger.json")
+        return self.ledger if self.ledger is not None else ledger_of(self.folder)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,8 @@ class Quote:
         names: Of the released files, in the same order.
         shape: (C, H, W).
         before: Publications that stand on the folder's ledger.
-        total: What they and this one cost together.
+        nested: Ledgers of the folders that it lies in or holds.
+        total: What all of them and this one cost an image together.
     """
 
     order: Order
@@ -126,6 +126,7 @@ class Quote:
     names: tuple[str, ...]
     shape: tuple[int, int, int]
     before: tuple[Publication, ...]
+    nested: tuple[FolderLedger, ...]
     total: Total
 
     @property
@@ -156,6 +157,7 @@ class Quote:
                 {"method": p.method, "unit": str(p.unit), "epsilon": p.epsilon, "delta": p.delta, "sound": p.sound}
                 for p in self.before
             ],
+            "nested_ledgers": {str(ledger.path): len(ledger.publications) for ledger in self.nested},
             "total": self.total.to_json(),
         }
 
@@ -191,8 +193,15 @@ def quote(order: Order) -> Quote:
     pixels = len(files) * math.prod(shape)
     check_memory(_BYTES_PER_PIXEL * pixels, f"publishing {len(files):,} images", "Publish a part of the folder.")
     ledger = FolderLedger.read(order.ledger_path, order.name)
-    total = ledger.charged(_publication(order, made, len(files))).total(Unit(order.unit))
-    return Quote(order, made, files, names, shape, ledger.publications, total)
+    after = ledger.charged(_publication(order, made, len(files)))
+    return Quote(order, made, files, names, shape, ledger.publications, *_together(order, after))
+
+
+def _together(order: Order, ledger: FolderLedger) -> tuple[tuple[FolderLedger, ...], Total]:
+    """Return the nested ledgers as they stand now, and the total of the charged ledger with them."""
+    found = chains(order.folder, ledger)
+    nested = {other.path: other for chain in found for other in chain[1:]}
+    return tuple(nested.values()), total(found, Unit(order.unit))
 
 
 @dataclass(frozen=True)
@@ -235,8 +244,10 @@ def publish(order: Order, progress: Progress = silent, ranks: Ranks = ALONE) -> 
     with FolderLedger.locked(order.ledger_path, order.name) as ledger, new_folder(order.out) as part:
         ledger = ledger.charged(_publication(order, quoted.offer, len(quoted.files)))
         ledger.write()  # the charge: from here on it stands, whatever happens
-        originals = _read(quoted, progress)
-        done = dataclasses.replace(quoted, before=ledger.publications[:-1], total=ledger.total(Unit(order.unit)))
+        # Nested ledgers are read after the charge: of two publications at once the later one's total has both.
+        nested, together = _together(order, ledger)
+        done = dataclasses.replace(quoted, before=ledger.publications[:-1], nested=nested, total=together)
+        originals = _read(done, progress)
         released = _release(done, originals, ranks, device)
         released.write(part / "release", data=order.name if order.keep_names else "images", names=done.names)
         means = _write_curator(part / "curator", done, originals, released, ledger)

@@ -116,8 +116,10 @@ def _books(found: Mapping[str, Any], stated: Stated) -> Part:
     try:
         if books is not None:
             total = books["total"]
+            folders = "folder, and of those around and inside it," if total.get("on_other_ledgers") else "folder"
+            epsilon = epsilon_text(number_from_json(total["epsilon"]))
             text = (
-                f"All publications of the folder together: epsilon {epsilon_text(number_from_json(total['epsilon']))}"
+                f"All publications of the {folders} together: epsilon {epsilon}"
                 + (f" at δ = {delta_text(total['delta'])}" if total["delta"] else "")
                 + f", unit {total['unit']}, {total['relation']}. Later ones are not on this page but on the ledger, "
                 f"{books['path']}.",

@@ -30,9 +30,11 @@ from idpgan.files import (
     read_plain,
     write_text_atomic,
 )
+from idpgan.privacy.event import Event
 from idpgan.release.outputs import refuse_closed
 
 FORMAT = "idpgan stream state 1"
+ANSWERS = ".answers"  # behind the name of the state
 _LONGEST_LINE = 400  # characters; a number has far fewer
 _MOST_STATE_BYTES = 1 << 30
 Emit = Callable[[list[float]], None]
@@ -234,7 +236,20 @@ class _File(_Memory):
 
 def answers_of(state: Path) -> Path:
     """Return where the released answers of a stream lie."""
-    return state.with_name(f"{state.name}.answers")
+    return state.with_name(f"{state.name}{ANSWERS}")
+
+
+def price_of(state: Path) -> Event:
+    """Return what a stream that is kept in a file costs one event.
+
+    Raises:
+        InputError: If the file is none of a stream, or damaged.
+    """
+    content = _content(state)
+    try:
+        return ContinualCounter(*(content["stream"][name] for name in ("epsilon", "horizon", "integer"))).event
+    except (KeyError, TypeError, InputError) as error:
+        raise InputError(f"{state} is damaged ({error!r}). Restore it from a copy.") from error
 
 
 @contextlib.contextmanager
@@ -250,14 +265,20 @@ def _book(path: Path | None, terms: Terms) -> Iterator[_Memory]:
         yield _File(path, terms)
 
 
-def _load(path: Path, terms: Terms) -> tuple[ContinualCounter, list[float]]:
-    """Read a state file: the stream, and the answers of its last block."""
+def _content(path: Path) -> dict[str, Any]:
+    """Read a state file, whatever its stream is."""
     try:
         content = parse_json(read_plain(path, _MOST_STATE_BYTES))
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}). Restore it from a copy, or start a new stream.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path} is no state of `idpgan stream`. Name another file.")
+    return content
+
+
+def _load(path: Path, terms: Terms) -> tuple[ContinualCounter, list[float]]:
+    """Read a state file: the stream, and the answers of its last block."""
+    content = _content(path)
     try:
         counter = ContinualCounter.from_state(content["stream"], terms.epsilon, terms.horizon, terms.integer)
         return counter, [*content["last"]]

@@ -7,29 +7,36 @@ and are composed as any ledger's. A publication is on the disk before its images
 A guarantee for an image holds for a column and a pixel of it: publications of a coarser unit (in the order pixel,
 column, image) count in the total of a finer one. Those of a finer unit do not bound a coarser one but by their number
 in it, so that they are named beside the total (`Total.finer`).
+
+Folders lie in each other. An image is read by the publications of every folder on its path, and by those of no other.
+Given all other images, what the rest publish says nothing of it, and the releases along its path compose, whatever
+order they came in. So the cost of an image is the composition of a chain of ledgers, from the outermost folder to the
+innermost, and the cost of a folder is that of its dearest image: the largest over its chains (`chains`), not their sum.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from idpgan.data.folder import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, file_lock, parse_json, read_plain, write_text_atomic
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import checksum
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, Unit
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
 FORMAT = "idpgan folder ledger 1"
 _MOST_BYTES = 1 << 26
-_NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each lies in the next
+NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each lies in the next
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,11 @@ class Publication:
         return self.events[0].unit
 
     @property
+    def relation(self) -> Relation:
+        """Of all its charges."""
+        return self.events[0].relation
+
+    @property
     def sound(self) -> bool:
         """Whether anything is proven of it."""
         return all(event.is_private for event in self.events)
@@ -84,25 +96,6 @@ class Publication:
 
 
 @dataclass(frozen=True)
-class Total:
-    """What all publications of a folder cost one unit of it.
-
-    Attributes:
-        guarantee: Of all together; infinite after one publication without a proof.
-        counted: Publications in it.
-        finer: Publications of a finer unit, which it leaves out.
-    """
-
-    guarantee: Guarantee
-    counted: int
-    finer: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        return {**self.guarantee.to_json(), "publications": self.counted, "of_finer_units": self.finer}
-
-
-@dataclass(frozen=True)
 class FolderLedger:
     """All publications of a folder, oldest first.
 
@@ -117,14 +110,14 @@ class FolderLedger:
     publications: tuple[Publication, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, folder: str) -> Self:
-        """Read a ledger; an empty one where there is none yet.
+    def read(cls, path: Path, folder: str | None) -> Self:
+        """Read a ledger, of whichever folder where None is named; an empty one where there is none yet.
 
         Raises:
             InputError: If the file is damaged, changed or foreign, or of another folder.
         """
         if not path.exists() and not path.is_symlink():
-            return cls(path, folder)
+            return cls(path, folder or "")
         content = read_plain(path, _MOST_BYTES)
         try:
             data = parse_json(content)
@@ -134,17 +127,19 @@ class FolderLedger:
             if stated != checksum(data):
                 raise ValueError("it was changed: its checksum does not fit")
             owner, publications = data["folder"], tuple(map(Publication.from_json, data["publications"]))
+            if not isinstance(owner, str):
+                raise TypeError("it belongs to no folder")
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise InputError(
                 f"the ledger {path} cannot be used: {str(error)[:200].removesuffix('.')}. What was spent is unknown: "
                 "restore it from a copy."
             ) from error
-        if owner != folder:
+        if folder not in (None, owner):
             raise InputError(
                 f"the ledger {path} belongs to a folder named {owner!a}, not {folder!a}. Name this folder's own ledger "
                 "with --ledger, or give the folder its name back."
             )
-        return cls(path, folder, publications)
+        return cls(path, owner, publications)
 
     @classmethod
     @contextmanager
@@ -174,22 +169,124 @@ class FolderLedger:
         text = json.dumps({**content, "checksum": checksum(content)}, indent=1, allow_nan=False) + "\n"
         write_text_atomic(self.path, text, mode=PRIVATE_FILE)
 
-    def total(self, unit: Unit) -> Total:
-        """Return what all publications cost a unit, at the largest delta that one of them states."""
-        counted = [publication for publication in self.publications if unit in _covered(publication.unit)]
-        events = [dataclasses.replace(event, unit=unit) for publication in counted for event in publication.events]
-        finer = sum(
-            publication.unit in _covered(unit) and publication.unit != unit for publication in self.publications
-        )
-        delta = max((publication.delta for publication in counted), default=0.0)
-        sound = all(publication.sound for publication in self.publications)
-        epsilon = compose_epsilon(events, delta) if sound else math.inf
-        relation = self.publications[-1].events[0].relation
-        basis = f"{len(counted)} publications together" if len(counted) > 1 else "one publication"
-        guarantee = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, unit, relation, basis)
-        return Total(guarantee, len(counted), finer)
+
+Chain = tuple[FolderLedger, ...]  # the ledgers that charge the images of one place, the named folder's own first
+
+
+def ledger_of(folder: Path) -> Path:
+    """Return where the ledger of a folder lies: beside it, whatever link leads there."""
+    real = folder.resolve()
+    return real.with_name(real.name + LEDGER)
+
+
+def chains(
+    folder: Path, own: FolderLedger, runs: Mapping[Path, Sequence[FolderLedger]] | None = None
+) -> tuple[Chain, ...]:
+    """Return the ledgers that charge the images of a folder: one chain for all places inside that share it.
+
+    They belong to the folders that it lies in, up to the root of the file system, to itself, and to those that it
+    holds. Where a link inside leads elsewhere, the folders around its target are on the path too. A ledger inside that
+    is not called after its folder counts for all places, since that folder may lie anywhere.
+
+    Args:
+        folder: Of images, at any depth.
+        own: Its ledger, wherever that lies: the first of each chain.
+        runs: Further charges, such as those of runs, by the real folder whose images they read.
+
+    Raises:
+        InputError: If a ledger cannot be used: what was spent is unknown.
+        DataError: If the folder cannot be listed.
+    """
+    real, runs = functools.cache(Path.resolve), runs or {}
+    root, mine = folder.resolve(), own.path.parent.resolve() / own.path.name
+    inside = walk(root, ledgers=True)
+    read = {real(path.parent) / path.name: FolderLedger.read(path, None) for path in inside}
+    loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
+    charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
+    places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
+    for path in walk(root):  # as it is named, and as it lies
+        places.add((path.parent, real(path).parent if path.is_symlink() else real(path.parent)))
+    found: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
+    for place in places:
+        above = {each for way in place for each in (way, *way.parents)}
+        paths = {real(each.parent) / (each.name + LEDGER) for each in above if each.name}
+        read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
+        nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications)
+        found.add((tuple(nested), tuple(sorted({real(each) for each in above} & set(runs)))))
+    return tuple(
+        (own, *(read[path] for path in nested), *(ledger for at in further for ledger in runs[at]))
+        for nested, further in sorted(found)
+    )
+
+
+@dataclass(frozen=True)
+class Total:
+    """What all publications of a folder cost one unit of it.
+
+    Attributes:
+        guarantee: Of the dearest chain; infinite after one publication without a proof.
+        counted: Publications in it.
+        elsewhere: Those among them that stand on other ledgers than the folder's own.
+        finer: Publications of a finer unit, which it leaves out.
+    """
+
+    guarantee: Guarantee
+    counted: int
+    elsewhere: int
+    finer: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        counts = {"publications": self.counted, "on_other_ledgers": self.elsewhere, "of_finer_units": self.finer}
+        return {**self.guarantee.to_json(), **counts}
+
+    def __str__(self) -> str:
+        if not (self.finer and self.guarantee.finite):
+            return str(self.guarantee)
+        return f"{self.guarantee}; {self.finer} of a finer unit not counted, which bound no {self.guarantee.unit}"
+
+
+def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None) -> Total:
+    """Return what the dearest of some chains costs a unit, at the largest delta that a publication in them states.
+
+    Args:
+        chains: As `chains` returns them; something in them counts for the unit.
+        unit: That the total speaks of.
+        relation: Only publications of this one are counted; None = of the only one that there is.
+
+    Raises:
+        InputError: If they are of several relations, and none is named: their events do not compose.
+    """
+
+    def of(ledgers: Iterable[FolderLedger], wanted: Callable[[Unit], bool]) -> list[Publication]:
+        every = (item for ledger in ledgers for item in ledger.publications)
+        return [item for item in every if relation in (None, item.relation) and wanted(item.unit)]
+
+    def counts(other: Unit) -> bool:
+        return unit in _covered(other)
+
+    every = {ledger.path: ledger for chain in chains for ledger in chain}.values()
+    delta = max((item.delta for item in of(every, counts)), default=0.0)
+    if len({item.relation for item in of(every, counts)}) > 1:
+        raise InputError("publications of different relations do not compose: `idpgan ledger` has a total of each.")
+
+    @functools.cache  # a folder a person: hundreds of chains with the same events
+    def price(events: tuple[Event, ...]) -> float:
+        return compose_epsilon([dataclasses.replace(event, unit=unit) for event in events], delta)
+
+    dearest = (0.0, 0, 0)
+    for chain in chains:
+        counted = of(chain, counts)
+        sound = all(item.sound for ledger in chain for item in ledger.publications)
+        epsilon = price(tuple(event for item in counted for event in item.events)) if sound else math.inf
+        dearest = max(dearest, (epsilon, len(counted), len(of(chain[1:], counts))))
+    epsilon, num, elsewhere = dearest
+    basis = f"{num} publications together" if num > 1 else "one publication"
+    relation = relation or of(every, counts)[0].relation
+    guarantee = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, unit, relation, basis)
+    return Total(guarantee, num, elsewhere, len(of(every, lambda other: other in _covered(unit) and other != unit)))
 
 
 def _covered(unit: Unit) -> tuple[Unit, ...]:
     """Return the units that a guarantee for this one holds for too."""
-    return _NESTED[: _NESTED.index(unit) + 1] if unit in _NESTED else (unit,)
+    return NESTED[: NESTED.index(unit) + 1] if unit in NESTED else (unit,)

@@ -27,7 +27,9 @@ def refused(result, *words):
     return True
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "evaluate", "audit", "report", "methods", "verify", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["train", "sample", "evaluate", "audit", "report", "ledger", "methods", "verify", "doctor"]
+)
 def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0

@@ -1,0 +1,239 @@
+"""``idpgan ledger``: what was spent on the images of a folder, as far as it can be found, and what that is together.
+
+Publications and obfuscations stand on the ledgers of the folder, of those around it and of those inside it; a run has a
+ledger of its own and names its images in its config; a stream names none, so that every one beside the folder counts.
+Nothing private is read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idpgan.data.config import DataConfig
+from idpgan.errors import InputError
+from idpgan.files import read_plain
+from idpgan.jobs.stream import ANSWERS, price_of
+from idpgan.jobs.train import load_config
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.books import Books
+from idpgan.privacy.event import Event
+from idpgan.privacy.folder_ledger import NESTED, Chain, FolderLedger, Publication, Total, chains, ledger_of, total
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
+from idpgan.release.folder import PRIVACY
+from idpgan.release.received import read_privacy
+from idpgan.run import RunFolder
+from idpgan.training.config import RunConfig
+
+UNKNOWN = (
+    "Not known here: copies of the folder, and links to it; other machines; runs and streams that lie elsewhere "
+    "(--runs DIR), were moved or deleted; ledgers under other names (--ledger FILE); fits and releases in memory, from "
+    "Python, which leave no trace; and who is on images of other folders too."
+)
+_MOST_BYTES = 1 << 27
+_MADE_HERE = ("digits", "faces", "fonts")  # sources that read no folder
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One publication, run or stream.
+
+    Attributes:
+        kind: "publication", "run" or "stream".
+        path: Of its ledger, its run folder or its state.
+        item: What it is, with its charges.
+    """
+
+    kind: str
+    path: Path
+    item: Publication
+
+    @property
+    def epsilon(self) -> float:
+        """What is proven of it by itself, at its delta."""
+        return compose_epsilon(self.item.events, self.item.delta)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        item = self.item
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "method": item.method,
+            "unit": str(item.unit),
+            "relation": str(item.relation),
+            "epsilon": number_to_json(self.epsilon),
+            "delta": item.delta,
+            "date": item.date,
+            "out": item.out,
+        }
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What was found of a folder.
+
+    Attributes:
+        folder: Itself, whatever link leads there.
+        spending: Oldest first.
+        totals: Of the dearest image, one for each unit and relation that occur.
+        added: For each unit of images with charges of both relations a bound on all of them: epsilons and deltas are
+            added, since such charges do not compose here.
+        remarks: What was found and could not be counted.
+    """
+
+    folder: Path
+    spending: tuple[Spending, ...]
+    totals: tuple[Total, ...]
+    added: tuple[Guarantee, ...]
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "folder": str(self.folder),
+            "spending": [each.to_json() for each in self.spending],
+            "totals": [each.to_json() for each in self.totals],
+            "added": [each.to_json() for each in self.added],
+            "remarks": list(self.remarks),
+            "unknown": UNKNOWN,
+        }
+
+
+def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ()) -> Spent:
+    """Find what was spent on the images of a folder.
+
+    Args:
+        folder: Of images.
+        ledger: Its ledger; None = beside it.
+        places: Folders in which runs are looked for at any depth, and streams. Besides they are looked for beside the
+            folder and in the current directory, and runs in the ``runs/`` of both and beside the folders around it too.
+
+    Raises:
+        InputError: If a folder is missing, or a ledger cannot be used.
+        DataError: If the folder cannot be listed.
+    """
+    for path in (folder, *places):
+        if not path.is_dir():
+            raise InputError(f"There is no folder {path}. Name {'the folder of images' if path == folder else 'it'}.")
+    root, remarks = folder.resolve(), list[str]()
+    found: dict[Path, list[FolderLedger]] = defaultdict(list)
+    for run in _runs(root, places):
+        _add_run(found, remarks, run, root)
+    streams = _streams((root.parent, Path.cwd(), *places), remarks)
+    kinds = {ledger.path: "run" for ledgers in found.values() for ledger in ledgers}
+    kinds |= {ledger.path: "stream" for ledger in streams}
+    found[root] += streams
+    own = FolderLedger.read(ledger or ledger_of(folder), root.name)
+    reached = chains(folder, own, found)
+    ledgers = {each.path: each for chain in reached for each in chain}.values()
+    rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
+    pairs = sorted({(row.item.unit, row.item.relation) for row in rows})
+    added = (_added(reached, unit) for unit in NESTED if unit in {unit for unit, _ in pairs})
+    return Spent(
+        folder=root,
+        spending=tuple(sorted(rows, key=lambda row: row.item.date)),
+        totals=tuple(total(reached, unit, relation) for unit, relation in pairs),
+        added=tuple(bound for bound in added if bound is not None),
+        remarks=tuple(remarks),
+    )
+
+
+def _added(reached: Sequence[Chain], unit: Unit) -> Guarantee | None:
+    """Add the totals of both relations, if both occur: the null record is one of the replacements of an image."""
+    totals = [total(reached, unit, relation) for relation in Relation]
+    if not all(each.counted for each in totals):
+        return None
+    epsilon, delta = sum(each.guarantee.epsilon for each in totals), sum(each.guarantee.delta for each in totals)
+    bound = (epsilon, delta) if delta < 1 and math.isfinite(epsilon) else (math.inf, 0.0)
+    return Guarantee(*bound, unit, Relation.ZERO_OUT, "the totals of both relations, added")
+
+
+# Runs ----------------------------------------------------------------------------------------------------------
+
+
+def _runs(root: Path, places: Sequence[Path]) -> Iterator[RunFolder]:
+    """Yield the run folders that are found, whatever they were trained on."""
+    bases, name = {*root.parents, Path.cwd()}, RunFolder(Path()).config.name
+    configs = [path for base in bases for path in (*base.glob(f"*/{name}"), *(base / "runs").rglob(name))]
+    configs += [path for place in places for path in place.rglob(name)]
+    for path in sorted({config.parent.resolve() for config in configs}):
+        run = RunFolder(path)
+        if run.state_dir.is_dir() or (run.release / PRIVACY).is_file():
+            yield run
+
+
+def _add_run(found: dict[Path, list[FolderLedger]], remarks: list[str], run: RunFolder, root: Path) -> None:
+    """Count a run that read these images."""
+    try:
+        config = load_config(run.config)
+        place = _read_by(run, config.data, config.data.data_root, root)
+        public = config.data.public_root
+        if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), root)):
+            remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
+        charges = _charges(run, config) if place else None
+        if place and charges:
+            found[place].append(FolderLedger(run.path, place.name, (charges,)))
+    except (InputError, OSError) as error:
+        remarks.append(f"NOT COUNTED: the run {run.path}, of whichever images it is: {error}")
+
+
+def _read_by(run: RunFolder, data: DataConfig, place: Path, root: Path) -> Path | None:
+    """Return the folder that a run read, if it is this one, or around it, or inside it.
+
+    Where it was named relative to a directory that nobody knows any more, that may be the current one, or any that the
+    run lies in. A built-in set reads the folder of its name, not what else lies beside that.
+    """
+    for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
+        read = (base / place).resolve()
+        beside = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
+        if read.is_relative_to(root) or (beside and (data.name.endswith("folder") or beside[0].lower() == data.name)):
+            return read
+    return None
+
+
+def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
+    """Return the charges of a run, from its ledger, or else from its release; None before the first."""
+    stated = read_privacy(run.release / PRIVACY) if (run.release / PRIVACY).is_file() else None
+    books = Books.parse(read_plain(run.ledger, _MOST_BYTES), run.ledger) if run.ledger.is_file() else None
+    if books is None and stated is None:
+        raise InputError("its ledger is gone, so that what it spent is unknown.")
+    events = tuple(books.entries) if books is not None else stated.events if stated is not None else ()
+    if not events:
+        return None
+    target = None if books is None else books.terms.target
+    delta = config.privacy.delta or (target.delta if target else 0.0)
+    if stated is not None:
+        delta = float(stated.document["delta"])
+        if not stated.report.private:  # such as under a fixed noise seed
+            events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
+    epsilon = None if target is None else target.epsilon
+    num = config.data.num_images or 0
+    return Publication(config.method.name, epsilon, delta, num, run.path.name, _date(run.config), events)
+
+
+# Streams -------------------------------------------------------------------------------------------------------
+
+
+def _streams(places: Sequence[Path], remarks: list[str]) -> list[FolderLedger]:
+    """Return the streams that lie in some folders, whomever they count."""
+    found = []
+    for answers in sorted({path.resolve() for place in places for path in place.glob(f"*{ANSWERS}")}):
+        state = answers.with_name(answers.name.removesuffix(ANSWERS))
+        try:
+            event = price_of(state)
+        except (InputError, OSError) as error:
+            remarks.append(f"NOT COUNTED: {error}")
+            continue
+        item = Publication("stream", event.pure, 0.0, 0, answers.name, _date(answers), (event,))
+        found.append(FolderLedger(state, state.name, (item,)))
+    return found
+
+
+def _date(path: Path) -> str:
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).isoformat(timespec="seconds")

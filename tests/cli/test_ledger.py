@@ -1,0 +1,307 @@
+"""``idpgan ledger``, and folders in each other: what is spent on an image adds up along its path, wherever that is."""
+
+import dataclasses
+import json
+import os
+import shutil
+
+import pytest
+
+from idpgan.config import dump_toml
+from idpgan.data.faces import draw
+from idpgan.data.picture import png_bytes
+from idpgan.jobs.methods import REGISTRY
+from idpgan.jobs.publish import Order, publish, quote
+from idpgan.jobs.stream import Terms, stream
+from idpgan.privacy import Event, Ledger, Relation, Unit
+from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+from idpgan.run import RunFolder
+
+SIDE = 28
+
+
+@pytest.fixture
+def faces(tmp_path, monkeypatch):
+    """Twelve drawn faces of three people, a folder each, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    for number, image in enumerate(draw(12, SIDE, 1, seed=3).images):
+        path = tmp_path / "faces" / f"s{number % 3 + 1}" / f"{number // 3 + 1}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png_bytes(image))
+    return tmp_path / "faces"
+
+
+def order(folder, out, **changes):
+    return Order(folder=folder, out=out, **{"method": "lap", "epsilon": 1.0, "unit": "image"} | changes)
+
+
+@pytest.fixture
+def published(run, faces, tmp_path):
+    """Publish a folder by the command; returns what it says."""
+
+    def publishing(folder, out, **changes):
+        options = {"method": "lap", "epsilon": 1, "unit": "image", "out": tmp_path / out} | changes
+        code, said, error = run("publish", folder, *[part for key in options for part in (f"--{key}", options[key])])
+        assert (code, error.count("idpgan: ")) == (0, 0), error
+        return said
+
+    return publishing
+
+
+# Folders in each other -----------------------------------------------------------------------------------------
+
+
+def test_an_image_of_a_nested_folder_has_cost_both_publications(published, faces):
+    published(faces, "a")
+    said = published(faces / "s1", "b")
+    assert "1 publication, and 1 of folders around or inside it" in said
+    assert "in total epsilon = 2 (unit image" in said
+    said = published(faces, "c", epsilon=3)  # the ledger inside is no image
+    assert "2 publications, and 1 of folders around or inside it" in said
+    assert "in total epsilon = 5 (unit image" in said
+    assert "in total epsilon = 4 (unit image" in published(faces / "s2", "d", epsilon="1e-9")  # never s1's
+
+
+def test_the_curators_report_has_the_same_total(published, run, faces, tmp_path):
+    published(faces, "a")
+    published(faces / "s1", "b")
+    stated = json.loads((tmp_path / "b" / "curator" / "report.json").read_text())["ledger"]
+    assert (stated["total"]["epsilon"], stated["total"]["on_other_ledgers"]) == (2.0, 1)
+    assert run("report", tmp_path / "b")[0] == 0
+    page = (tmp_path / "b" / "curator" / "report.html").read_text()
+    assert "All publications of the folder, and of those around and inside it, together: epsilon 2" in page
+    assert run("verify", tmp_path / "b" / "release")[0] == 0
+
+
+def test_an_unsound_publication_of_a_folder_around_is_named(run, faces, tmp_path):
+    blurred = ("--method", "blur", "--out", tmp_path / "a", "--accept-unsound")
+    assert run("obfuscate", faces, *blurred)[0] == 0
+    code, said, _ = run("publish", faces / "s1", "--method", "lap", "--epsilon", 1, "--unit", "image", "--out", "b")
+    assert code == 0
+    assert "in total epsilon = infinite" in said
+    assert "unsound before: blur" in said
+
+
+def test_a_nested_ledger_that_cannot_be_read_ends_it_before_a_charge(run, faces):
+    (faces / "s1.ledger.json").write_text("{}")
+    asked = ("--method", "lap", "--epsilon", 1, "--unit", "image", "--out", "a")
+    code, said, error = run("publish", faces, *asked)
+    assert (code, said, error.count("\n")) == (2, "", 1)
+    assert "s1.ledger.json cannot be used" in error
+    assert sorted(os.listdir()) == ["faces"]
+
+
+def test_of_two_publications_at_once_the_later_one_counts_both(faces, tmp_path, monkeypatch):
+    """The one inside is charged while the one around it runs, after that one was priced."""
+    inner, outer, write = order(faces / "s1", tmp_path / "a"), order(faces, tmp_path / "b"), FolderLedger.write
+
+    def both(ledger):
+        monkeypatch.setattr(FolderLedger, "write", write)
+        publish(inner)
+        write(ledger)
+
+    assert quote(outer).total.guarantee.epsilon == 1
+    monkeypatch.setattr(FolderLedger, "write", both)
+    assert publish(outer).quote.total.guarantee.epsilon == 2
+    for asked in (inner, outer):
+        assert len(FolderLedger.read(asked.ledger_path, asked.name).publications) == 1
+        assert quote(dataclasses.replace(asked, out=tmp_path / "c")).total.guarantee.epsilon == 3  # with a further one
+
+
+FOLDER = ("data.name=folder", "data.root=faces", "data.num_images=12", 'data.classes=["s1", "s2", "s3"]')
+PEOPLE = ("data.name=face-folder", "data.root=faces", "data.num_images=12", "data.num_people=3")
+TRAIN = ("train", "digits-wgan-gp", "--dry-run", f"data.image_size={SIDE}", "data.channels=1")
+ASKED = ("--out", "out", "--epsilon", 1, "--unit", "image", "--method", "lap")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("prepare", "faces", "out", "--size", 28, "--folders", "person", "--json"),
+        (*TRAIN, *FOLDER),
+        (*TRAIN, *PEOPLE, "model.conditional=false"),
+        ("publish", "faces", *ASKED),
+        ("obfuscate", "faces", "--method", "blur", "--out", "out", "--accept-unsound"),
+    ],
+    ids=["prepare", "train folder", "train face-folder", "publish", "obfuscate"],
+)
+def test_ledgers_inside_a_folder_are_no_images(run, faces, command):
+    publish(order(faces / "s1", faces.parent / "first"))
+    FolderLedger(ledger_of(faces / "s2" / "a"), "a").write()
+    (faces / ".s1.ledger.json.0123456789abcdef.part").write_text("{")  # of a writer that was killed
+    assert {"s1.ledger.json", ".s1.ledger.json.lock"} < set(os.listdir(faces))
+    code, said, error = run(*command)
+    assert code == 0, error
+    assert "ledger.json" not in said or command[0] in ("publish", "obfuscate")  # which name their own
+
+
+# The command ---------------------------------------------------------------------------------------------------
+
+
+def make_run(path, root, *events, **data):
+    """Write a run folder with charges."""
+    table = {
+        "data": {"name": "face-folder", "root": str(root), "num_images": 12, "num_people": 3, "image_size": SIDE}
+        | {"channels": 1}
+        | data,
+        "model": {"generator": "gaussian", "conditional": False},
+        "method": {"name": "gaussian"},
+        "privacy": {"epsilon": 2.0, "delta": 1e-9},
+    }
+    config = REGISTRY.build_config({name: dict(section) for name, section in table.items()}, "test")
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, owner=config.identity())
+    made = RunFolder.create(path, dump_toml(config), {}, ledger=json.dumps(ledger.to_json()))
+    ledger.path = made.ledger
+    for event in events:
+        ledger.charge(event)
+    return made
+
+
+def laplace(epsilon):
+    return Event("laplace", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier=1 / epsilon)
+
+
+@pytest.fixture
+def spent(run):
+    def asking(*arguments):
+        code, said, error = run("ledger", *arguments, "--json")
+        assert (code, error) == (0, "")
+        return json.loads(said)
+
+    return asking
+
+
+def totals(found):
+    return {(each["unit"], each["relation"]): each["epsilon"] for each in found["totals"]}
+
+
+def test_all_that_is_found_is_listed_and_added_up(published, spent, faces, tmp_path):
+    published(faces, "a")
+    published(faces / "s1", "b", epsilon=2)
+    published(faces / "s2", "c", epsilon=1.5)
+    make_run(tmp_path / "runs" / "first", "faces", laplace(0.25), laplace(0.25))
+    make_run(tmp_path / "second", faces / "s1", laplace(4.0))
+    stream(["3\n", "0\n"], Terms(0.5, 20), lambda _: None, state=tmp_path / "faces.state")
+    found = spent(faces)
+    assert sorted((each["kind"], each["unit"], each["epsilon"]) for each in found["spending"]) == [
+        ("publication", "image", 1.0),
+        ("publication", "image", pytest.approx(1.5, rel=1e-3)),
+        ("publication", "image", 2.0),
+        ("run", "image", pytest.approx(0.5)),
+        ("run", "image", pytest.approx(4.0)),
+        ("stream", "event", 0.5),
+    ]
+    assert totals(found) == pytest.approx(
+        {("image", "replace-one"): 3.0, ("image", "zero-out-one"): 4.5, ("event", "zero-out-one"): 0.5}, rel=1e-3
+    )
+    (added,) = found["added"]
+    assert (added["epsilon"], added["unit"], added["relation"]) == (
+        pytest.approx(7.5, rel=1e-3),
+        "image",
+        "zero-out-one",
+    )
+    assert added["delta"] == 1e-9
+    assert totals(spent(faces / "s2")) == pytest.approx(
+        {("image", "replace-one"): 2.5, ("image", "zero-out-one"): 0.5, ("event", "zero-out-one"): 0.5}, rel=1e-3
+    )
+
+
+def test_it_says_what_it_cannot_know_and_writes_nothing(published, run, faces, tmp_path):
+    published(faces, "a")
+    before = sorted(tmp_path.rglob("*"))
+    code, said, _ = run("ledger", faces)
+    assert code == 0
+    for words in (
+        "publication",
+        "rows: epsilon = 1 (unit image, replace-one)",
+        "Not known here: copies of the folder",
+        "other machines",
+        "moved or deleted",
+        "in memory",
+    ):
+        assert words in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_without_anything_has_spent_nothing(run, spent, faces):
+    found = spent(faces)
+    assert (found["spending"], found["totals"], found["added"]) == ([], [], [])
+    assert "Nothing was found that was spent on" in run("ledger", faces)[1]
+
+
+def test_a_run_is_found_through_links_and_from_another_directory(spent, faces, tmp_path, monkeypatch):
+    make_run(tmp_path / "runs" / "relative", "faces", laplace(1.0))
+    make_run(tmp_path / "elsewhere" / "deep" / "down", tmp_path / "link", laplace(2.0))
+    (tmp_path / "link").symlink_to(faces)
+    assert totals(spent("link")) == pytest.approx({("image", "zero-out-one"): 1.0})
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 1.0})
+    found = spent(faces, "--runs", tmp_path / "elsewhere", "--runs", tmp_path / "runs")
+    assert totals(found) == pytest.approx({("image", "zero-out-one"): 3.0})
+
+
+def test_runs_on_other_images_are_not_counted(spent, faces, tmp_path):
+    shutil.copytree(faces, tmp_path / "faces2")
+    make_run(tmp_path / "runs" / "other", tmp_path / "faces2", laplace(1.0))
+    none = {"num_people": None, "channels": None, "image_size": None, "num_images": None}
+    make_run(tmp_path / "runs" / "digits", tmp_path / "faces", laplace(1.0), name="digits", **none)
+    make_run(tmp_path / "runs" / "mnist", tmp_path, laplace(1.0), name="mnist", **none)  # lies beside, is another set
+    assert spent(faces)["spending"] == []
+    assert totals(spent(tmp_path)) == pytest.approx({("image", "zero-out-one"): 2.0})
+
+
+def test_a_run_that_cannot_be_read_is_named(spent, run, faces, tmp_path):
+    broken = make_run(tmp_path / "runs" / "broken", faces, laplace(1.0))
+    broken.ledger.write_text("{}")
+    gone = make_run(tmp_path / "runs" / "gone", faces, laplace(1.0))
+    gone.ledger.unlink()
+    old = make_run(tmp_path / "runs" / "old", faces, laplace(1.0))
+    old.config.write_text(old.config.read_text() + "\n[future]\nkey = 1\n")
+    found = spent(faces)
+    assert found["spending"] == []
+    assert [each.startswith("NOT COUNTED: the run ") for each in found["remarks"]] == [True] * 3
+    for words in ("runs/broken", "runs/gone", "its ledger is gone", "runs/old", "Unknown key"):
+        assert words in " ".join(found["remarks"])
+    assert run("ledger", faces)[1].count("NOT COUNTED") == 3
+
+
+def test_images_that_a_run_took_as_public_are_named(spent, faces, tmp_path):
+    make_run(tmp_path / "runs" / "x", faces, laplace(1.0), public_share=0.2, confirm_public=True)
+    (remark,) = spent(faces)["remarks"]
+    assert "took images of it as public" in remark
+
+
+def test_a_run_without_its_state_is_known_by_its_release(run, spent, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = ("data.holdout_share=0", "training.steps=1", "training.tick_steps=1", "model.width=4")
+    assert run("train", *settings, "method.moments=4", "method.fourier=8", "model.codes=4", "--out", "runs/a")[0] == 0
+    config = tmp_path / "runs" / "a" / "config.toml"
+    config.write_text(config.read_text().replace('name = "digits"', 'name = "mnist"\nroot = "data"', 1))
+    (tmp_path / "data").mkdir()
+    shutil.rmtree(tmp_path / "runs" / "a" / "state")
+    proven = json.loads((tmp_path / "runs" / "a" / "release" / "privacy.json").read_text())["report"]["proven"]
+    (row,) = spent("data")["spending"]
+    assert (row["epsilon"], row["delta"]) == (pytest.approx(proven["epsilon"]), proven["delta"])
+
+
+def test_an_unsound_charge_leaves_no_total(spent, faces, tmp_path):
+    make_run(tmp_path / "runs" / "a", faces, Event.non_private("no proof", relation=Relation.ZERO_OUT))
+    FolderLedger(ledger_of(faces), "faces").write()
+    publish(order(faces, tmp_path / "a"))
+    assert set(totals(spent(faces)).values()) == {"inf"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "There is no folder nowhere"),
+        (["faces", "--runs", "nowhere"], "There is no folder nowhere"),
+        (["faces", "--ledger", "faces/s1/1.png"], "cannot be used"),
+        (["faces/s1/1.png"], "There is no folder"),
+    ],
+)
+def test_bad_input_is_one_line(run, faces, arguments, words):
+    code, said, error = run("ledger", *arguments)
+    assert (code, said, error.count("\n")) == (2, "", 1)
+    assert words in error
