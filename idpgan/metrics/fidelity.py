@@ -68,14 +68,13 @@ class NearestScores:
 
 
 @dataclasses.dataclass(frozen=True)
-class FidelityResult(MetricResult):
+class FidelityResult(NearestScores, MetricResult):
     """Fidelity of a set of images, and what it depends on. Curator only.
 
     Attributes:
         fid: Frechet distance of Gaussians, >= 0.
         kid: Squared maximum mean discrepancy, polynomial kernel of degree 3, mean over random subsets.
         kid_std: Standard deviation over these subsets.
-        precision: See `NearestScores`, as for recall, density and coverage.
         num_images: Images scored.
         num_real: Real images that they were compared with.
         num_nearest: Images of each set in KID and the four scores of nearest neighbors, drawn at random.
@@ -92,10 +91,6 @@ class FidelityResult(MetricResult):
     fid: float
     kid: float
     kid_std: float
-    precision: float
-    recall: float
-    density: float
-    coverage: float
     num_images: int
     num_real: int
     num_nearest: int
