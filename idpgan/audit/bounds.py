@@ -178,25 +178,22 @@ class AuditResult:
 
     @classmethod
     def of_counts(
-        cls,
-        true_positives: int,
-        false_positives: int,
-        *,
-        runs: int,
-        delta: float,
-        confidence: float,
-        statistic: str,
-        threshold: float,
-        direction: int,
-        separation: Separation,
+        cls, true_positives: int, false_positives: int, *, runs: int, delta: float, confidence: float, **chosen: Any
     ) -> Self:
-        """Compute bound and cap from the counts of the held-out half."""
+        """Compute bound and cap from the counts of the held-out half; ``chosen`` are the other attributes."""
         held_out = runs // 2
         bound = epsilon_bound(np.array(true_positives), np.array(false_positives), held_out, delta, confidence)
         return cls(
-            max(float(bound), 0.0), cap(held_out, confidence, delta), statistic, threshold, direction, true_positives,
-            false_positives, held_out, runs, delta, confidence, separation,
-        )  # fmt: skip
+            epsilon_lower=max(float(bound), 0.0),
+            cap=cap(held_out, confidence, delta),
+            true_positives=true_positives,
+            false_positives=false_positives,
+            held_out=held_out,
+            runs=runs,
+            delta=delta,
+            confidence=confidence,
+            **chosen,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

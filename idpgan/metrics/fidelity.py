@@ -212,8 +212,13 @@ def measure_fidelity(
         )
     fake = extract_features(network, images, cache=cache, progress=progress)
     true = extract_features(network, real, cache=cache, progress=progress)
-    if network.standardize:
-        fake, true = _standardized(fake, true)
+    if network.standardize:  # distances keep their order; KID's kernel has a scale of its own, on which raw features
+        center, spread = true.mean(0), true.var(0).mean().sqrt()  # of size 30 leave nothing but third powers of a few
+        if not float(spread) > 0:
+            raise InputError(
+                "All real images have the same features: this feature network tells nothing. Take another."
+            )
+        fake, true = (fake - center) / spread, (true - center) / spread
     num = min(len(fake), len(true), MOST_NEAREST)
     some_fake, some_true = _subset(fake, num), _subset(true, num)
     kid, kid_std = kernel_distance(some_fake, some_true)
@@ -302,18 +307,6 @@ class _Given(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features
-
-
-def _standardized(fake: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
-    """Move and scale both sets such that the second has mean 0 and a mean variance of 1; distances keep their order.
-
-    FID only changes its unit. KID's kernel has a scale of its own, on which raw features of size 30 leave nothing but
-    the third powers of a few.
-    """
-    center, spread = true.mean(0), true.var(0).mean().sqrt()
-    if not float(spread) > 0:
-        raise InputError("All real images have the same features: this feature network tells nothing. Take another.")
-    return (fake - center) / spread, (true - center) / spread
 
 
 def _subset(rows: Tensor, num: int) -> Tensor:

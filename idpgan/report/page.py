@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import importlib.metadata
 import io
 from collections.abc import Sequence
@@ -136,12 +135,6 @@ class Page:
 
 def render(page: Page) -> str:
     """Return the HTML of a page; every text of it is escaped."""
-    version = importlib.metadata.version("idpgan")
-    return _template().render(page=page, format=FORMAT, version=version)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=True,
@@ -149,7 +142,8 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html")
+    version = importlib.metadata.version("idpgan")
+    return environment.get_template("report.html").render(page=page, format=FORMAT, version=version)
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------
