@@ -212,8 +212,10 @@ def measure_fidelity(
         )
     fake = extract_features(network, images, cache=cache, progress=progress)
     true = extract_features(network, real, cache=cache, progress=progress)
-    if network.standardize:  # distances keep their order; KID's kernel has a scale of its own, on which raw features
-        center, spread = true.mean(0), true.var(0).mean().sqrt()  # of size 30 leave nothing but third powers of a few
+    if network.standardize:
+        # Distances keep their order and FID only changes its unit. KID's kernel has a scale of its own, on which raw
+        # features of size 30 leave nothing but the third powers of a few.
+        center, spread = true.mean(0), true.var(0).mean().sqrt()
         if not float(spread) > 0:
             raise InputError(
                 "All real images have the same features: this feature network tells nothing. Take another."
@@ -284,7 +286,7 @@ def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
         f"{first['network']}; KID ± its standard deviation over subsets, the others have no interval"
     )
     if len(results) > 1:
-        caption += "; the second row shows how far real images are from real ones"
+        caption += "; the ceiling shows how far real images are from real ones"
     counted = [
         f"{name}: {result['num_images']:,} images, {result['num_nearest']:,} of each kind in KID and neighbors"
         for name, result in results.items()
