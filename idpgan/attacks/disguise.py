@@ -103,10 +103,13 @@ def jigsaw(disguised: Tensor, block: int, *, typical: Tensor | None = None, star
     below = _differences(cut[..., -1, :], cut[..., 0, :])
     tried = torch.linspace(0, height * width - 1, min(starts, height * width)).round().long().unique()
     grown = [_grow(across, below, (height, width), int(first)) for first in tried]
-    grid = min(grown, key=lambda placed: _edges(across, below, placed))
+    edges = [
+        float(across[placed[:, :-1], placed[:, 1:]].sum() + below[placed[:-1], placed[1:]].sum()) for placed in grown
+    ]
+    grid = grown[edges.index(min(edges))]
     if typical is not None:
-        means = _blocks(disguised.mean(0, keepdim=True).cpu(), block)
-        wanted = _blocks(typical[None].to(means), block)
+        means = _rows(disguised.mean(0, keepdim=True).cpu(), block).flatten(1)  # (K, numbers)
+        wanted = _rows(typical[None].to(means), block).flatten(1)
         turns = [grid.roll((y, x), (0, 1)) for y in range(height) for x in range(width)]
         grid = min(turns, key=lambda turned: float((means[turned.flatten()] - wanted).square().sum()))
     order = torch.empty(height * width, dtype=torch.int64)
@@ -148,11 +151,6 @@ def _grow(across: Tensor, below: Tensor, frame: tuple[int, int], first: int) -> 
     return canvas[box[0] : box[1] + 1, box[2] : box[3] + 1]
 
 
-def _edges(across: Tensor, below: Tensor, placed: Tensor) -> float:
-    """Return the sum of the differences along all edges of a picture (h, w) of blocks."""
-    return float(across[placed[:, :-1], placed[:, 1:]].sum() + below[placed[:-1], placed[1:]].sum())
-
-
 def _open_places(canvas: Tensor, box: list[int], frame: tuple[int, int]) -> list[tuple[int, int]]:
     """List the empty places beside a block that keep the picture within its frame."""
     filled = canvas >= 0
@@ -186,11 +184,6 @@ def _images(rows: Tensor, shape: tuple[int, ...], block: int) -> Tensor:
     num, channels, height, width = shape
     cut = rows.reshape(height // block, width // block, num, channels, block, block)
     return cut.permute(2, 3, 0, 4, 1, 5).reshape(num, channels, height, width)
-
-
-def _blocks(images: Tensor, block: int) -> Tensor:
-    """Return all blocks, (K, numbers)."""
-    return _rows(images, block).flatten(1)
 
 
 def _with_one(rows: Tensor) -> Tensor:

@@ -79,7 +79,9 @@ def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progr
 
 def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yield (positions of images, their squared distances to a part of the cloud); all images for part after part."""
-    side = _block_rows(images.device)
+    side = math.isqrt(_CPU_NUMBERS)  # of a square block of distances that fits the memory
+    if images.device.type == "cuda":
+        side = max(256, math.isqrt(int(_GPU_SHARE * torch.cuda.mem_get_info(images.device)[0] / 4)))
     for part in cloud.split(side):
         points = flat(part.to(images.device))
         norms = points.square().sum(1)
@@ -136,14 +138,6 @@ def log_density(points: Tensor, cloud: Tensor, width: float) -> Tensor:
 def flat(images: Tensor) -> Tensor:
     """Return images as float rows (n, D)."""
     return (to_float(images) if images.dtype == torch.uint8 else images.float()).flatten(1)
-
-
-def _block_rows(device: torch.device) -> int:
-    """Return the side of a square block of distances that fits the memory."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return max(256, math.isqrt(int(_GPU_SHARE * free / 4)))
-    return math.isqrt(_CPU_NUMBERS)
 
 
 def bandwidth(cloud: Tensor) -> float:

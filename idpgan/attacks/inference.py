@@ -10,6 +10,7 @@ pictures of theirs (`picture_disjoint`); attribute inference asks about people n
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,9 +122,6 @@ def train_attacker(
     config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=learning_rate, seed=seed)
     judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of his own
 
-    def moved(batch: Tensor, rng: torch.Generator) -> Tensor:
-        return _moved(batch, rng, mirror)
-
     with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):
         torch.manual_seed(torch_seed(seed, 3))
         fit_classifier(
@@ -132,7 +130,7 @@ def train_attacker(
             numbers.to(device),
             config=config,
             held_back=(pixels[judged], numbers.to(device)[judged]),
-            augment=moved,
+            augment=functools.partial(_moved, mirror=mirror),
         )
     return Attacker(model, values)
 

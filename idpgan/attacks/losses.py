@@ -5,20 +5,19 @@ Pure functions like those of `membership`: scores (n,), higher = more like a mem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from idpgan.attacks.distances import check_attacked
+from idpgan.attacks.membership import fitted_classifier
 from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.models.classifier import build_classifier
 from idpgan.models.private_classifier import log_odds
 from idpgan.progress import Progress, silent
-from idpgan.training.fit import FitConfig, fit_classifier, predict
+from idpgan.training.fit import FitConfig, predict
 
 Logits = Callable[[Tensor], Tensor]  # images (n, C, H, W) -> (n, K)
 
@@ -83,7 +82,8 @@ def loss_calibrated(
         )
     check_attacked(images, labels, len(reference.classes))
     half = len(reference) // 2
-    second = _second_classifier(reference.select(torch.arange(half)), seed, images.device, progress)
+    known, config = reference.select(torch.arange(half)), FitConfig(batch_size=min(256, max(8, half // 20)), seed=seed)
+    second = fitted_classifier(known, config, _STEPS, images.device, progress, "second classifier")
     rest = reference.select(torch.arange(half, len(reference))).to(images.device)
     if rest.labels is None:
         raise TypeError("selected images keep their labels.")
@@ -94,23 +94,6 @@ def loss_calibrated(
         (log_odds(predict(second, images), asked), log_odds(found, asked), asked),
         len(reference.classes),
     )
-
-
-def _second_classifier(images: Images, seed: int, device: torch.device, progress: Progress) -> torch.nn.Module:
-    """Fit a network to reference images."""
-    if images.labels is None:
-        raise TypeError("reference images have labels.")
-    model = build_classifier("cnn", images.image_shape, len(images.classes), seed=seed).to(device)
-    batch_size = min(256, max(8, len(images) // 20))
-    epochs = max(6, math.ceil(_STEPS * batch_size / len(images)))
-    fit_classifier(
-        model,
-        images.images,
-        images.labels,
-        config=FitConfig(epochs=epochs, batch_size=batch_size, seed=seed),
-        on_epoch=lambda epoch: progress("second classifier", epoch.number, epochs),
-    )
-    return model
 
 
 def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor, Tensor], num_classes: int) -> Tensor:

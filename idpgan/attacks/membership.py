@@ -35,7 +35,7 @@ from idpgan.attacks.distances import (
 from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
-from idpgan.models.classifier import build_classifier
+from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import log_odds
@@ -206,19 +206,29 @@ def classifier_confidence(
     checks.whole(steps, "steps", 1, 10_000_000)
     if list(images.shape[1:]) != list(samples.image_shape):
         raise InputError(f"Images are {tuple(images.shape[1:])}, the generated ones {samples.image_shape}.")
-    model = build_classifier("cnn", samples.image_shape, len(samples.classes), seed=seed).to(images.device)
     batch_size = min(256, max(32, len(samples) // 40))
-    epochs = max(6, math.ceil(steps * batch_size / len(samples)))
-    config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=5e-3, seed=seed)
-    fit_classifier(
-        model,
-        samples.images,
-        samples.labels,
-        config=config,
-        on_epoch=lambda epoch: progress("classifier epochs", epoch.number, epochs),
-    )
+    config = FitConfig(batch_size=batch_size, learning_rate=5e-3, seed=seed)
+    model = fitted_classifier(samples, config, steps, images.device, progress, "classifier epochs")
     logits = predict(model, images)
     return log_odds(logits, logits.argmax(1) if labels is None else labels)
+
+
+def fitted_classifier(
+    images: Images, config: FitConfig, steps: int, device: torch.device, progress: Progress, what: str
+) -> Classifier:
+    """Fit a network to labeled images for so many steps at least; where the images are many it is six epochs."""
+    if images.labels is None:
+        raise TypeError("checked to have labels.")
+    model = build_classifier("cnn", images.image_shape, len(images.classes), seed=config.seed).to(device)
+    epochs = max(6, math.ceil(steps * config.batch_size / len(images)))
+    fit_classifier(
+        model,
+        images.images,
+        images.labels,
+        config=config.model_copy(update={"epochs": epochs}),
+        on_epoch=lambda epoch: progress(what, epoch.number, epochs),
+    )
+    return model
 
 
 @typed

@@ -178,25 +178,22 @@ class AuditResult:
 
     @classmethod
     def of_counts(
-        cls,
-        true_positives: int,
-        false_positives: int,
-        *,
-        runs: int,
-        delta: float,
-        confidence: float,
-        statistic: str,
-        threshold: float,
-        direction: int,
-        separation: Separation,
+        cls, true_positives: int, false_positives: int, *, runs: int, delta: float, confidence: float, **chosen: Any
     ) -> Self:
-        """Compute bound and cap from the counts of the held-out half."""
+        """Compute bound and cap from the counts of the held-out half; ``chosen`` are the other attributes."""
         held_out = runs // 2
         bound = epsilon_bound(np.array(true_positives), np.array(false_positives), held_out, delta, confidence)
         return cls(
-            max(float(bound), 0.0), cap(held_out, confidence, delta), statistic, threshold, direction, true_positives,
-            false_positives, held_out, runs, delta, confidence, separation,
-        )  # fmt: skip
+            epsilon_lower=max(float(bound), 0.0),
+            cap=cap(held_out, confidence, delta),
+            true_positives=true_positives,
+            false_positives=false_positives,
+            held_out=held_out,
+            runs=runs,
+            delta=delta,
+            confidence=confidence,
+            **chosen,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -270,7 +267,14 @@ def choose(
         The choice for epsilon, and that for the separation.
     """
     data, neighbor = np.sort(data_scores).astype(np.float64), np.sort(neighbor_scores).astype(np.float64)
-    runs, thresholds = len(data), _candidates(data, neighbor)
+    runs = len(data)
+    # Thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbors.
+    tail = np.geomspace(1, runs, _TAIL).astype(int) - 1
+    ranks = np.unique(np.concatenate([np.linspace(0, runs - 1, _MIDDLE).astype(int), tail, runs - 1 - tail]))
+    values = np.unique(np.concatenate([scores[ranks] for scores in (data, neighbor)]))
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
+    ends = [np.nextafter(values[-1], np.inf)]  # for scores of plus infinity
+    thresholds = np.unique(np.concatenate([values, (values[1:] + values[:-1]) / 2, ends]))
     confidence = 1 - (1 - confidence) / _CAUTION
     true, false = (runs - np.searchsorted(side, thresholds, side="left") for side in (neighbor, data))
     ways = ((true, false), (runs - true, runs - false))  # upward and downward
@@ -284,17 +288,6 @@ def _best(thresholds: np.ndarray, upward: np.ndarray, downward: np.ndarray) -> C
     best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
     (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
     return Choice(direction, float(thresholds[ties[len(ties) // 2]]), best)  # the middle: farthest from being missed
-
-
-def _candidates(*sorted_scores: np.ndarray) -> np.ndarray:
-    """Return thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbors."""
-    runs = len(sorted_scores[0])
-    tail = np.geomspace(1, runs, _TAIL).astype(int) - 1
-    ranks = np.unique(np.concatenate([np.linspace(0, runs - 1, _MIDDLE).astype(int), tail, runs - 1 - tail]))
-    values = np.unique(np.concatenate([scores[ranks] for scores in sorted_scores]))
-    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
-    ends = [np.nextafter(values[-1], np.inf)]  # for scores of plus infinity
-    return np.unique(np.concatenate([values, (values[1:] + values[:-1]) / 2, ends]))
 
 
 # Between (epsilon, delta) and trade-off curves ----------------------------------------------------------------------

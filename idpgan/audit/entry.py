@@ -19,7 +19,6 @@ from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from idpgan.audit.cases import AuditCase
     from idpgan.models.perturbed import ImageShape
 
 
@@ -96,7 +95,7 @@ class Entry:
     """How to make a case by name.
 
     Attributes:
-        build: Makes the case from a request whose None are filled in.
+        build: Makes the case, an `idpgan.audit.cases.AuditCase`, from a request whose None are filled in.
         units: Possible units, the default first; empty = any.
         relations: Possible relations, the default first; empty = any.
         delta: Default.
@@ -106,15 +105,15 @@ class Entry:
             what is no run.
     """
 
-    build: Callable[[Request], AuditCase]
+    build: Callable[[Request], Any]
     units: tuple[Unit, ...] = ()
     relations: tuple[Relation, ...] = ()
     delta: float = 0.0
     options: Mapping[str, tuple[str, ...]] | None = None
     pure: tuple[str, ...] = ()
-    of_run: Callable[[Any, RunFacts], AuditCase] | None = None
+    of_run: Callable[[Any, RunFacts], Any] | None = None
 
-    def case(self, name: str, request: Request) -> AuditCase:
+    def case(self, name: str, request: Request) -> Any:
         """Fill in defaults and make the case.
 
         Raises:

@@ -151,18 +151,14 @@ class CanarySteps:
         step = self.training(present, noise)
         score = torch.zeros(len(present), dtype=torch.float64, device=noise.device)
         least, most = score + math.inf, score - math.inf
+        rest = torch.full_like(score, math.log1p(-self.sample_rate) if self.sample_rate < 1 else -math.inf)
         for number in range(1, self.simulated + 1):
-            seen = step(number).double()
-            score += self._log_ratio(seen)
+            seen = step(number).double()  # in units of C
+            shifted = (seen - 0.5) / self.noise_multiplier**2 + math.log(self.sample_rate)
+            score += torch.logaddexp(shifted, rest)  # the log-likelihood ratio of one step's numbers
             torch.minimum(least, seen, out=least)
             torch.maximum(most, seen, out=most)
         return torch.stack([score, most - least], 1).cpu()
-
-    def _log_ratio(self, seen: Tensor) -> Tensor:
-        """Return the log-likelihood ratio of one step's numbers, in units of C."""
-        shifted = (seen - 0.5) / self.noise_multiplier**2 + math.log(self.sample_rate)
-        rest = math.log1p(-self.sample_rate) if self.sample_rate < 1 else -math.inf
-        return torch.logaddexp(shifted, torch.full_like(shifted, rest))
 
     def positions(self, present: Tensor) -> tuple[int, Tensor]:
         """Return how many records a training has, and which are null: they fill it up to where a batch holds one."""

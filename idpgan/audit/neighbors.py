@@ -56,6 +56,20 @@ def _changed(image: Tensor, unit: Unit, value: float) -> Tensor:
     return changed
 
 
+def _negative(image: Tensor, unit: Unit, low: float, high: float) -> Tensor:
+    """Return a copy of an image with one unit negative; a pixel is black in all channels."""
+    changed = image.clone()
+    if unit is Unit.PIXEL:
+        changed[..., 0, 0] = low
+    elif unit is Unit.COLUMN:
+        changed[..., 0] = low + high - image[..., 0]
+    elif unit is Unit.IMAGE:
+        changed = low + high - image
+    else:
+        raise InputError(f"no neighboring images are known for unit {unit}; known: pixel, column, image.")
+    return changed
+
+
 def extremes(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
     """Return a black image, and the same with one unit white: the largest move in every norm."""
     black = torch.full(tuple(shape), low, dtype=torch.float64)
@@ -77,16 +91,7 @@ def low_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
         raise InputError(f"a low-rank pair needs at least two rows, got shape {tuple(shape)}.")
     striped = torch.full(tuple(shape), low, dtype=torch.float64)
     striped[..., : shape[-2] // 2, :] = high
-    negative = low + high - striped
-    neighbor = striped.clone()
-    if unit is Unit.PIXEL:
-        neighbor[..., 0, 0] = low
-    elif unit is Unit.COLUMN:
-        neighbor[..., 0] = negative[..., 0]
-    elif unit is Unit.IMAGE:
-        neighbor = negative
-    else:
-        raise InputError(f"no neighboring images are known for unit {unit}; known: pixel, column, image.")
+    neighbor = _negative(striped, unit, low, high)
     return Pair(f"striped image of rank one against its negative in one {unit}", striped, neighbor)
 
 
@@ -108,15 +113,7 @@ def full_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 
     row, column = torch.arange(rows, dtype=torch.float64)[:, None], torch.arange(columns, dtype=torch.float64)
     waves = torch.cos(torch.pi * (2 * row + 1) * (column + 1) / (2 * rows))  # of the DCT, without its constant
     image = (low + (high - low) * (0.5 + 0.5 * waves)).expand(tuple(shape)).clone()
-    neighbor = image.clone()
-    if unit is Unit.PIXEL:
-        neighbor[..., 0, 0] = low
-    elif unit is Unit.COLUMN:
-        neighbor[..., 0] = low + high - image[..., 0]
-    elif unit is Unit.IMAGE:
-        neighbor = low + high - image
-    else:
-        raise InputError(f"no neighboring images are known for unit {unit}; known: pixel, column, image.")
+    neighbor = _negative(image, unit, low, high)
     return Pair(f"image of full rank against its negative in one {unit}", image, neighbor)
 
 

@@ -134,16 +134,22 @@ def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) 
     if len(canaries) == 0:
         raise InputError("There are no canaries. Give at least one.")
     included = toss(len(canaries), seed)
+    everybody = appended(private, canaries)
+    out = len(private) + torch.nonzero(~included)[:, 0]
+    return Trial(dataclasses.replace(split, private=everybody.zeroed_out(out)), canaries, included)
+
+
+def appended(private: Images, canaries: Images) -> Images:
+    """Return one set of images, with the labels, identities and attributes that the private ones have."""
     names = [name for name in ("labels", "identities", "attributes") if getattr(private, name) is not None]
     joined: dict[str, Any] = {
         name: torch.cat([getattr(private, name), getattr(canaries, name)]) for name in ("images", *names)
     }
-    empty = [
+    parts = [
         torch.zeros(len(part), dtype=torch.bool) if part.null is None else part.null for part in (private, canaries)
     ]
-    everybody = dataclasses.replace(private, **joined, null=torch.cat(empty))
-    out = len(private) + torch.nonzero(~included)[:, 0]
-    return Trial(dataclasses.replace(split, private=everybody.zeroed_out(out)), canaries, included)
+    null = None if private.null is None and canaries.null is None else torch.cat(parts)
+    return dataclasses.replace(private, **joined, null=null)
 
 
 def toss(num: int, seed: int | None = None) -> Tensor:

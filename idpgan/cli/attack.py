@@ -31,8 +31,9 @@ def attack(
 
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     """
+    from idpgan.attacks.distances import follow
     from idpgan.files import check_writable
-    from idpgan.jobs.attack import FORMAT, attack_run, follow, write_attack
+    from idpgan.jobs.attack import FORMAT, attack_run, write_attack
     from idpgan.release.outputs import check_output
     from idpgan.run import RunFolder
 

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from idpgan.attacks import distances
 from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
@@ -118,11 +117,6 @@ def attack_run(
     }
     unchecked = () if target.state is not None else (_UNCHECKED,)
     return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
-
-
-def follow(ranks: Ranks) -> None:
-    """Compute the shares of distances that rank 0 asks for, as another rank: nothing is read, written or shown here."""
-    distances.follow(ranks)
 
 
 def _about_people(images: Membership) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from idpgan.attacks.exposure import FLOOR, LEAST_REFERENCES, Exposure, exposure
 from idpgan.attacks.membership import nearest_sample
 from idpgan.audit.cases import AuditCase
-from idpgan.audit.one_run import CanaryKind, OneRunResult, audit_one_run, make_canaries
+from idpgan.audit.one_run import CanaryKind, OneRunResult, appended, audit_one_run, make_canaries
 from idpgan.checks import whole
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
@@ -219,15 +219,10 @@ def with_canaries(split: Split, canaries: Images, repeats: int) -> Split:
     if private.attributes is not None:
         raise InputError("exposure needs images without attributes: a canary has none. Take other data.")
     copies = canaries.select(torch.arange(len(canaries)).repeat(repeats))
-    joined: dict[str, Any] = {"images": torch.cat([private.images, copies.images])}
-    if private.labels is not None and copies.labels is not None:
-        joined["labels"] = torch.cat([private.labels, copies.labels])
     if private.identities is not None:
         first = int(private.identities.max()) + 1
-        joined["identities"] = torch.cat([private.identities, first + torch.arange(len(copies))])
-    if private.null is not None:
-        joined["null"] = torch.cat([private.null, torch.zeros(len(copies), dtype=torch.bool)])
-    return dataclasses.replace(split, private=dataclasses.replace(private, **joined))
+        copies = dataclasses.replace(copies, identities=first + torch.arange(len(copies)))
+    return dataclasses.replace(split, private=appended(private, copies))
 
 
 @dataclass(frozen=True)

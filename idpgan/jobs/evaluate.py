@@ -67,12 +67,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         InputError: If something cannot be measured; found out before the first computation where possible.
     """
     options = options or EvaluateOptions()
-    alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
-    only = [] if options.only is None else [options.only]
-    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
-        for name in names:
-            if name not in known:
-                raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")
+    _check_names(options)
     device = resolve_device(options.device, "--device")
     if is_classifier(source):
         return _evaluate_classifier(source, options, device, progress)
@@ -113,11 +108,21 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         progress=progress,
     )
     if beside is not None:
-        accuracy = measure_accuracy(beside, getattr(split, options.part))
-        evaluation = dataclasses.replace(evaluation, results={**evaluation.results, "classifier": accuracy})
+        beside_it = {"classifier": measure_accuracy(beside, getattr(split, options.part))}
+        evaluation = dataclasses.replace(evaluation, results={**evaluation.results, **beside_it})
         about["classifier_run"] = {"source": str(options.classifier_run), **_guarantee(beside)}
     about |= {"num_images": len(images), "images_digest": images.digest()}
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
+
+
+def _check_names(options: EvaluateOptions) -> None:
+    """Refuse metrics and classifiers that there are none of, before anything is read."""
+    alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
+    only = [] if options.only is None else [options.only]
+    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
+        for name in names:
+            if name not in known:
+                raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")
 
 
 def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, Any]:

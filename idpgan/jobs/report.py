@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shlex
 from collections.abc import Callable, Mapping
@@ -37,8 +38,7 @@ from idpgan.release.outputs import refuse_closed
 from idpgan.release.received import Stated, describe_release, read_privacy
 from idpgan.report.epsilons import Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
-from idpgan.report.page import FORMAT, Gallery, Page, Part, render
-from idpgan.report.pictures import by_class
+from idpgan.report.page import FORMAT, Gallery, Page, Part, by_class, render
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 from idpgan.training.stats import read_stats
@@ -72,19 +72,14 @@ def report(source: Path, data_root: Path | None = None, progress: Progress = sil
             f"{source} is neither a run nor the output of `idpgan publish`: it holds neither config.toml nor "
             "curator/report.json. What was given away alone has no report: see its README.md, and `idpgan verify`."
         )
-    _refuse_foreign(path)
-    check_writable(path)
-    write_text_atomic(path, render(make()), mode=PRIVATE_FILE)
-    return path
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Refuse to write over anything but an earlier report."""
-    refuse_closed(path, f"the report {path}")
+    refuse_closed(path, f"the report {path}")  # nothing but an earlier report is written over
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"{path} is no plain file. Move it away.")
     if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
         raise InputError(f"{path} exists and is no report of this version of idpgan. Move it away.")
+    check_writable(path)
+    write_text_atomic(path, render(make()), mode=PRIVATE_FILE)
+    return path
 
 
 @dataclass(frozen=True)
@@ -203,15 +198,11 @@ def _unreleased(known: _Known) -> tuple[str, ...]:
     terms, entries = known.books.terms, known.books.entries
     if not entries:
         return (f"This run has released nothing yet, and nothing was charged. {go_on}",)
-    spent = _epsilon(known, delta)
     return (
-        f"This run has released nothing yet. Charged so far: epsilon {spent} at δ = {delta_text(delta)}, unit "
+        "This run has released nothing yet. Charged so far: epsilon "
+        f"{epsilon_text(compose_epsilon(entries, delta))} at δ = {delta_text(delta)}, unit "
         f"{terms.unit}, {terms.relation}. {go_on}",
     )
-
-
-def _epsilon(known: _Known, delta: float) -> str:
-    return "0" if known.books is None else epsilon_text(compose_epsilon(known.books.entries, delta))
 
 
 def _delta(known: _Known) -> float:
@@ -246,7 +237,8 @@ def _about(known: _Known) -> Part:
     if known.image_shape is not None:
         channels, height, width = known.image_shape
         facts.append(("Size", f"{height} x {width} pixels, {'grey' if channels == 1 else 'color'}"))
-    facts.append(("Classes", _named(known.classes)))
+    shown, more = ", ".join(known.classes[:_SHOWN_CLASSES]), ", ..." * (len(known.classes) > _SHOWN_CLASSES)
+    facts.append(("Classes", f"{len(known.classes)}: {shown}{more}" if known.classes else "none: unlabeled"))
     if config.data.num_people is not None:
         facts.append(("People", f"{config.data.num_people:,} declared"))
     facts.append(("Holdout", f"{config.data.holdout_share:g} of the images, split by {config.data.split_by}"))
@@ -254,8 +246,8 @@ def _about(known: _Known) -> Part:
     kind = "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"
     facts.append(("Released", kind))
     facts.append(("Steps", f"{config.training.steps:,} asked for"))
-    nulls = _null_records(known.run)
-    if nulls:
+    log = known.run.log.read_text("utf-8", "replace") if known.run.log.is_file() else ""
+    if nulls := sum(line.startswith("null record: ") for line in log.splitlines()):
         facts.append(("Null records", f"{nulls:,} files could not be used and count in N (log.txt has the reasons)"))
     public = () if stated is None else stated.report.public_assumptions
     return Part(
@@ -264,19 +256,6 @@ def _about(known: _Known) -> Part:
         facts=tuple(facts),
         notes=tuple(f"Taken as public: {each}." for each in public),
     )
-
-
-def _named(classes: tuple[str, ...]) -> str:
-    if not classes:
-        return "none: unlabeled"
-    shown = ", ".join(classes[:_SHOWN_CLASSES])
-    return f"{len(classes)}: {shown}" + (", ..." if len(classes) > _SHOWN_CLASSES else "")
-
-
-def _null_records(run: RunFolder) -> int:
-    if not run.log.is_file():
-        return 0
-    return sum(line.startswith("null record: ") for line in run.log.read_text("utf-8", "replace").splitlines())
 
 
 def _ledger(known: _Known) -> Part:
@@ -398,11 +377,7 @@ def _audit(known: _Known) -> Part:
     if nothing is not None and not known.run.audit.is_file():
         return Part(*titles, text=(f"{nothing[:1].upper()}{nothing[1:]}",))
     released = known.stated is not None and known.stated.report.audited is not None
-    command = f"idpgan audit {known.name} --release"
-
-    def make(found: Mapping[str, Any]) -> Part:
-        return audit_part(found, released=released, command=command)
-
+    make = functools.partial(audit_part, released=released, command=f"idpgan audit {known.name} --release")
     return _result(known, "audit", audit.FORMAT, make, titles, "audit")
 
 

@@ -27,8 +27,7 @@ from idpgan.release.received import Stated, describe_release, read_privacy, read
 from idpgan.release.settings import Settings
 from idpgan.report.charts import number
 from idpgan.report.epsilons import Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
-from idpgan.report.page import Gallery, Page, Part, Table
-from idpgan.report.pictures import cells, lay_out
+from idpgan.report.page import Gallery, Page, Part, Table, cells, lay_out
 
 _MOST_BYTES = 1 << 27
 _NAMES = {

@@ -87,7 +87,7 @@ def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
             ("private classifier", right, f"{low} to {high}"),
             ("always the majority", f"{result['majority']:.2%}", ""),
         ),
-        (f"no images, private classifier: accuracy {right} [{low}, {high}], {sure} confidence",),
+        (f"private classifier: accuracy {right} [{low}, {high}], {sure} confidence",),
     )
 
 

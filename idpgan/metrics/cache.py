@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,15 @@ class Cache:
             return compute()
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{kind}-{name[:32]}.safetensors"
-        with self._naming_folder():  # before computing: a folder that cannot be used is found out at once
+        try:  # before computing: a folder that cannot be used is found out at once
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_writable(path)
             content = path.read_bytes() if path.is_file() else b""
+        except OSError as error:
+            raise InputError(
+                f"Cannot use the cache folder {self.folder} ({error.strerror}). "
+                "Name another one with --cache, or set IDPGAN_CACHE."
+            ) from error
         with contextlib.suppress(SafetensorError):
             return load(content)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
@@ -64,14 +69,3 @@ class Cache:
         except OSError as error:  # what took minutes is used, though not kept
             _LOG.warning("%s is not kept for the next time (%s).", path, error.strerror)
         return tensors
-
-    @contextlib.contextmanager
-    def _naming_folder(self) -> Iterator[None]:
-        """Turn what the system says of the folder into one error that names it."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"Cannot use the cache folder {self.folder} ({error.strerror}). "
-                "Name another one with --cache, or set IDPGAN_CACHE."
-            ) from error

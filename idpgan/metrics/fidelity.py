@@ -68,14 +68,13 @@ class NearestScores:
 
 
 @dataclasses.dataclass(frozen=True)
-class FidelityResult(MetricResult):
+class FidelityResult(NearestScores, MetricResult):
     """Fidelity of a set of images, and what it depends on. Curator only.
 
     Attributes:
         fid: Frechet distance of Gaussians, >= 0.
         kid: Squared maximum mean discrepancy, polynomial kernel of degree 3, mean over random subsets.
         kid_std: Standard deviation over these subsets.
-        precision: See `NearestScores`, as for recall, density and coverage.
         num_images: Images scored.
         num_real: Real images that they were compared with.
         num_nearest: Images of each set in KID and the four scores of nearest neighbors, drawn at random.
@@ -92,10 +91,6 @@ class FidelityResult(MetricResult):
     fid: float
     kid: float
     kid_std: float
-    precision: float
-    recall: float
-    density: float
-    coverage: float
     num_images: int
     num_real: int
     num_nearest: int
@@ -218,7 +213,14 @@ def measure_fidelity(
     fake = extract_features(network, images, cache=cache, progress=progress)
     true = extract_features(network, real, cache=cache, progress=progress)
     if network.standardize:
-        fake, true = _standardized(fake, true)
+        # Distances keep their order and FID only changes its unit. KID's kernel has a scale of its own, on which raw
+        # features of size 30 leave nothing but the third powers of a few.
+        center, spread = true.mean(0), true.var(0).mean().sqrt()
+        if not float(spread) > 0:
+            raise InputError(
+                "All real images have the same features: this feature network tells nothing. Take another."
+            )
+        fake, true = (fake - center) / spread, (true - center) / spread
     num = min(len(fake), len(true), MOST_NEAREST)
     some_fake, some_true = _subset(fake, num), _subset(true, num)
     kid, kid_std = kernel_distance(some_fake, some_true)
@@ -284,7 +286,7 @@ def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
         f"{first['network']}; KID ± its standard deviation over subsets, the others have no interval"
     )
     if len(results) > 1:
-        caption += "; the second row shows how far real images are from real ones"
+        caption += "; the ceiling shows how far real images are from real ones"
     counted = [
         f"{name}: {result['num_images']:,} images, {result['num_nearest']:,} of each kind in KID and neighbors"
         for name, result in results.items()
@@ -307,18 +309,6 @@ class _Given(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features
-
-
-def _standardized(fake: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
-    """Move and scale both sets such that the second has mean 0 and a mean variance of 1; distances keep their order.
-
-    FID only changes its unit. KID's kernel has a scale of its own, on which raw features of size 30 leave nothing but
-    the third powers of a few.
-    """
-    center, spread = true.mean(0), true.var(0).mean().sqrt()
-    if not float(spread) > 0:
-        raise InputError("All real images have the same features: this feature network tells nothing. Take another.")
-    return (fake - center) / spread, (true - center) / spread
 
 
 def _subset(rows: Tensor, num: int) -> Tensor:

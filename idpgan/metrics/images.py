@@ -32,7 +32,10 @@ def grey_histograms(images: Tensor) -> Tensor:
     Raises:
         InputError: If the images are not (N, ...), or floating point beyond [0, 1] or NaN.
     """
-    levels = _levels(images).flatten(1)
+    if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
+        raise InputError(f"Images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")
+    grey = images.dtype == torch.uint8
+    levels = (images if grey else _unit(images).mul(GREY_LEVELS - 1).add_(0.5).floor_().to(torch.uint8)).flatten(1)
     histograms = torch.zeros(len(levels), GREY_LEVELS, dtype=torch.int64, device=images.device)
     step = max(1, _CHUNK_NUMBERS // max(1, levels.shape[1]))
     for start in range(0, len(levels), step):  # by memory, not per image: one byte becomes eight
@@ -160,14 +163,6 @@ def _window_matrix(side: int, device: torch.device) -> Tensor:
     matrix = torch.zeros(inner, side, dtype=torch.float64, device=device)
     index = torch.arange(inner, device=device)[:, None] + torch.arange(_SSIM_WINDOW, device=device)
     return matrix.scatter_(1, index, weights.expand(inner, -1))
-
-
-def _levels(images: Tensor) -> Tensor:
-    if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
-        raise InputError(f"Images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")
-    if images.dtype == torch.uint8:
-        return images
-    return _unit(images).mul(GREY_LEVELS - 1).add_(0.5).floor_().to(torch.uint8)
 
 
 def _unit(images: Tensor) -> Tensor:

@@ -99,11 +99,6 @@ def read_images(
             f"{path}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
             "Nothing is resized or converted here."
         )
-    return _relabeled(images, classes, path)
-
-
-def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
-    """Number the labels as the data set does, by the names of the classes."""
     if images.labels is None or not classes:
         return Images(images.images)
     unknown = sorted(set(images.classes) - set(classes))
@@ -112,7 +107,7 @@ def _relabeled(images: Images, classes: tuple[str, ...], path: Path) -> Images:
             f"{path} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
             "Name the classes alike."
         )
-    return numbered_by(images, classes)
+    return numbered_by(images, classes)  # as the data set does, by the names of the classes
 
 
 def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
@@ -202,30 +197,25 @@ def _pixels(images: Tensor, pixel_range: str, path: Path) -> Tensor:
     if not bool(images.isfinite().all()):
         raise DataError(f"{path}: images hold NaN or infinity. Remove such images, or mend what made them.")
     low, high = images.min().item(), images.max().item()
-    chosen = _range_of(low, high, path) if pixel_range == "auto" else pixel_range
+    chosen = pixel_range
+    if pixel_range == "auto":  # by the darkest and the brightest pixel; what could be either is refused
+        if low < -1 or high > 1:
+            raise DataError(
+                f"{path}: images are in [{low:g}, {high:g}], but floating point images must be in [0, 1] or [-1, 1]. "
+                "Clip them, or save uint8 [0, 255]."
+            )
+        if not (0 <= low <= 0.05 and high > 0.5) and low > -0.5:
+            raise DataError(
+                f"{path}: images are in [{low:g}, {high:g}], which could be meant as [0, 1] or as [-1, 1]. "
+                "Say which with --range unit or --range symmetric."
+            )
+        chosen = "unit" if low >= 0 else "symmetric"
     limit = 0.0 if chosen == "unit" else -1.0
     if low < limit or high > 1:
         raise DataError(
             f"{path}: images are in [{low:g}, {high:g}], outside of [{limit:g}, 1]. Clip them, or save uint8 [0, 255]."
         )
     return to_uint8(images * 2 - 1 if chosen == "unit" else images)
-
-
-def _range_of(low: float, high: float, path: Path) -> str:
-    """Tell [0, 1] from [-1, 1] by the darkest and the brightest pixel; what could be either is refused."""
-    if 0 <= low <= 0.05 and 0.5 < high <= 1:
-        return "unit"
-    if -1 <= low <= -0.5 and high <= 1:
-        return "symmetric"
-    if low < -1 or high > 1:
-        raise DataError(
-            f"{path}: images are in [{low:g}, {high:g}], but floating point images must be in [0, 1] or [-1, 1]. "
-            "Clip them, or save uint8 [0, 255]."
-        )
-    raise DataError(
-        f"{path}: images are in [{low:g}, {high:g}], which could be meant as [0, 1] or as [-1, 1]. "
-        "Say which with --range unit or --range symmetric."
-    )
 
 
 def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path) -> Tensor:

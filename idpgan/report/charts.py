@@ -28,8 +28,9 @@ def line_chart(
     """
     steps, values = [x for x, _ in points], [y for _, y in points]
     shown = [*values, *([] if limit is None else [limit]), *([0.0] if from_zero else [])]
-    low, high = _room(min(shown), max(shown))
-    low = 0.0 if from_zero and min(shown) == 0 else low
+    low, high = min(shown), max(shown)
+    margin = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
+    low, high = 0.0 if from_zero and low == 0 else low - margin, high + margin
     first, last = (0.0, max(steps)) if max(steps) > 0 else (0.0, 1.0)
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
 
@@ -44,7 +45,8 @@ def line_chart(
     if limit is not None:
         drawn.append(_line("limit", _LEFT, place_y(limit), right, place_y(limit)))
     drawn.append(_path("curve", [(place_x(x), place_y(y)) for x, y in points]))
-    drawn.append(_dot(place_x(steps[-1]), place_y(values[-1])))
+    end = {"class": "dot", "cx": _place(place_x(steps[-1])), "cy": _place(place_y(values[-1])), "r": "3"}
+    drawn.append(Element("circle", end))
     return _svg(_WIDTH, _HEIGHT, title, description, drawn)
 
 
@@ -118,10 +120,6 @@ def _path(kind: str, points: Sequence[Point]) -> Element:
     return Element("polyline", {"class": kind, "points": " ".join(f"{_place(x)},{_place(y)}" for x, y in points)})
 
 
-def _dot(x: float, y: float) -> Element:
-    return Element("circle", {"class": "dot", "cx": _place(x), "cy": _place(y), "r": "3"})
-
-
 def _text(x: float, y: float, text: str, anchor: str) -> Element:
     made = Element("text", {"x": _place(x), "y": _place(y), "text-anchor": anchor})
     made.text = text
@@ -130,12 +128,6 @@ def _text(x: float, y: float, text: str, anchor: str) -> Element:
 
 def _place(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
-
-
-def _room(low: float, high: float) -> tuple[float, float]:
-    """Return a range with some room on both sides, never empty."""
-    margin = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
-    return low - margin, high + margin
 
 
 def _nice_ticks(low: float, high: float, about: int = 5) -> list[float]:

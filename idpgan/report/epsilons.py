@@ -84,6 +84,8 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
     sure = 1 - (1 - proven.delta) / (1 + math.exp(min(proven.epsilon, 700.0)))  # (e^eps + delta) / (e^eps + 1)
     factor = math.exp(proven.epsilon) if proven.epsilon < 700 else math.inf
     grown = f"{factor:,.3g}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e9 else f"{factor:.1e}"
+    strength = "strong" if proven.epsilon <= 1 else "moderate" if proven.epsilon <= 5 else "weak"
+    certain = f"{sure:.1%}" if sure < 0.999 else f"{sure:.5%}" if sure < 0.9999999 else "all but 100%"
     aside = f", except with a probability of about δ = {delta_text(proven.delta)}" if proven.delta else ""
     either = (
         f"Whether {record} is in the data or not"
@@ -92,15 +94,9 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
     )
     return (
         f"{either}, nothing that comes out of this release is more than e^ε = {grown} times as likely in one case as "
-        f"in the other{aside}. Somebody to whom both cases were equally likely can be at most {_percent(sure)} sure "
-        f"afterwards. {_judged(proven.epsilon)}",
+        f"in the other{aside}. Somebody to whom both cases were equally likely can be at most {certain} sure "
+        f"afterwards. That is a {strength} promise.",
     )
-
-
-def _judged(epsilon: float) -> str:
-    if epsilon <= 1:
-        return "That is a strong promise."
-    return "That is a moderate promise." if epsilon <= 5 else "That is a weak promise."
 
 
 def _upper(report: PrivacyReport) -> str:
@@ -197,7 +193,9 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
         charges = f"{first:,}" if event.count == 1 else f"{first:,} to {before:,}"
         alone = compose_epsilon([event.single], spending.delta)
         so_far = compose_epsilon(events[: place + 1], spending.delta)
-        rows.append((charges, described(event), _when(spending, before), epsilon_text(alone), epsilon_text(so_far)))
+        early = spending.prepared is not None and before <= spending.prepared
+        when = "before the first step" if early else "in training"
+        rows.append((charges, described(event), when, epsilon_text(alone), epsilon_text(so_far)))
     if len(events) > _MOST_ROWS:
         left = f"{before + 1:,} to {count(events):,}"
         so_far = compose_epsilon(events, spending.delta)
@@ -225,12 +223,6 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
     )
 
 
-def _when(spending: Spending, last: int) -> str:
-    if spending.prepared is None:
-        return ""
-    return "before the first step" if last <= spending.prepared else "in training"
-
-
 def described(event: Event) -> str:
     """Say in words how a read is protected."""
     noise = f"{event.noise_multiplier:.4g} times the sensitivity" if event.noise_multiplier is not None else ""
@@ -252,10 +244,6 @@ def described(event: Event) -> str:
         "non-private": f"all {record}; WITHOUT PROTECTION: {event.reason}",
     }
     return answers.get(event.kind, event.kind)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share < 0.999 else f"{share:.5%}" if share < 0.9999999 else "all but 100%"
 
 
 def _plain(text: str) -> str:

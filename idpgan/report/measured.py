@@ -56,7 +56,9 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
     seconds = rows[-1].get("seconds") if rows else None
     text: tuple[str, ...] = ()
     if isinstance(seconds, int | float):
-        text = (f"{rows[-1]['step']:,} steps in {_duration(seconds)}.",)
+        minutes = f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+        spent = f"{seconds:.3g} seconds" if seconds < 120 else minutes
+        text = (f"{rows[-1]['step']:,} steps in {spent}.",)
     return Part("curves", "Training curves", text=text, charts=tuple(charts), notes=tuple(notes))
 
 
@@ -65,12 +67,6 @@ def _series(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, f
     points = [point for point in points if math.isfinite(point[1])]
     stride = -(-len(points) // _ONE_CURVE) or 1
     return points[::stride] if not points or points[::stride][-1] == points[-1] else [*points[::stride], points[-1]]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def evaluation_part(found: Mapping[str, Any]) -> Part:
@@ -166,7 +162,10 @@ def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Par
     rows = [
         ("audited epsilon, a lower bound", f"{result['epsilon_lower']:.4g}"),
         ("most that so many runs can show (cap)", f"{result['cap']:.4g}"),
-        ("proven epsilon of the audited case", _number(found["proven"])),
+        (
+            "proven epsilon of the audited case",
+            "infinite" if found["proven"] == "inf" else f"{float(found['proven']):.4g}",
+        ),
         ("confidence", f"{result['confidence']:g}"),
         ("runs per side", f"{result['runs']:,}, half of them held out"),
         ("rule", f"{result['statistic']} {sign} {result['threshold']:.4g}"),
@@ -186,7 +185,3 @@ def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Par
         tables=(Table("What the audit rests on", ("", "value"), tuple(rows)),),
         notes=tuple(notes),
     )
-
-
-def _number(value: float | str) -> str:
-    return "infinite" if value == "inf" else f"{float(value):.4g}"

@@ -11,12 +11,40 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan import attacks, audit, load_generator, metrics, publish
+from idpgan import audit, load_generator, publish
+from idpgan.attacks.evaluate import evaluate_scores, roc_curve
+from idpgan.attacks.membership import (
+    calibrate,
+    classifier_confidence,
+    critic_score,
+    density_ratio,
+    latent_reconstruction,
+    nearest_sample,
+    neighborhood_count,
+)
+from idpgan.attacks.registry import select_attacks
 from idpgan.attacks.subspace import identified, subspace_scores
-from idpgan.audit.one_run import epsilon_from_guesses, p_value
+from idpgan.audit.bounds import cap
+from idpgan.audit.one_run import audit_guesses, epsilon_from_guesses, insert_canaries, make_canaries, p_value
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.metrics.features import full_training_set
+from idpgan.metrics.fidelity import frechet_distance, kernel_distance, nearest_scores
+from idpgan.metrics.images import (
+    absolute_error,
+    entropy,
+    grey_histograms,
+    histogram_distance,
+    mean_filter,
+    median_filter,
+    mse,
+    psnr,
+    relative_error,
+    ssim,
+)
+from idpgan.metrics.inception import inception_score
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.models import ModelConfig, build_generator
 
 CALLBACKS = {"mechanism", "critic"}  # any function fits; what it raises is its own
@@ -44,19 +72,19 @@ CALLS = {
     ),
     "batched_svd": (publish.batched_svd, {"matrices": PICTURES, "rank": 2}),
     "evaluate_scores": (
-        attacks.evaluate_scores,
+        evaluate_scores,
         {"members": [1.0, 2.0, 3.0], "non_members": [0.0, 1.0, 2.0], "confidence": 0.9},
     ),
-    "roc_curve": (attacks.roc_curve, {"members": [1.0, 2.0], "non_members": [0.0, 1.0]}),
-    "nearest_sample": (attacks.nearest_sample, {"images": FLAT, "samples": FLAT}),
-    "calibrate": (attacks.calibrate, {"scores": torch.ones(3), "reference": torch.ones(3)}),
+    "roc_curve": (roc_curve, {"members": [1.0, 2.0], "non_members": [0.0, 1.0]}),
+    "nearest_sample": (nearest_sample, {"images": FLAT, "samples": FLAT}),
+    "calibrate": (calibrate, {"scores": torch.ones(3), "reference": torch.ones(3)}),
     "neighborhood_count": (
-        attacks.neighborhood_count,
+        neighborhood_count,
         {"images": FLAT, "samples": FLAT, "radius": 1.0, "dimensions": 3},
     ),
-    "density_ratio": (attacks.density_ratio, {"images": FLAT, "samples": FLAT, "reference": FLAT, "dimensions": 3}),
+    "density_ratio": (density_ratio, {"images": FLAT, "samples": FLAT, "reference": FLAT, "dimensions": 3}),
     "critic_score": (
-        attacks.critic_score,
+        critic_score,
         {
             "images": images(4).images,
             "labels": torch.zeros(4, dtype=torch.int64),
@@ -65,7 +93,7 @@ CALLS = {
         },
     ),
     "classifier_confidence": (
-        attacks.classifier_confidence,
+        classifier_confidence,
         {
             "images": images(4).images,
             "labels": torch.zeros(4, dtype=torch.int64),
@@ -74,7 +102,7 @@ CALLS = {
         },
     ),
     "latent_reconstruction": (
-        attacks.latent_reconstruction,
+        latent_reconstruction,
         {
             "images": images(2).images,
             "labels": torch.zeros(2, dtype=torch.int64),
@@ -87,7 +115,7 @@ CALLS = {
             "batch_size": 2,
         },
     ),
-    "select_attacks": (attacks.select_attacks, {"names": ["nearest-sample"]}),
+    "select_attacks": (select_attacks, {"names": ["nearest-sample"]}),
     "subspace_scores": (subspace_scores, {"released": PICTURES, "gallery": PICTURES, "gallery_rank": 2}),
     "identified": (
         identified,
@@ -104,14 +132,14 @@ CALLS = {
             "confidence": 0.9,
         },
     ),
-    "cap": (audit.cap, {"held_out": 100, "confidence": 0.9, "delta": 0.0}),
+    "cap": (cap, {"held_out": 100, "confidence": 0.9, "delta": 0.0}),
     "p_value": (p_value, {"canaries": 10, "guesses": 8, "correct": 6, "epsilon": 1.0, "delta": 0.0}),
     "epsilon_from_guesses": (
         epsilon_from_guesses,
         {"canaries": 10, "guesses": 8, "correct": 8, "delta": 0.0, "confidence": 0.9},
     ),
     "audit_guesses": (
-        audit.audit_guesses,
+        audit_guesses,
         {
             "scores": torch.arange(8.0),
             "included": torch.arange(8) > 3,
@@ -120,22 +148,22 @@ CALLS = {
             "guesses": [4, 8],
         },
     ),
-    "make_canaries": (audit.make_canaries, {"split": SPLIT, "num": 2, "kind": "noise", "seed": 0}),
-    "insert_canaries": (audit.insert_canaries, {"split": SPLIT, "canaries": images(2), "seed": 0}),
-    "grey_histograms": (metrics.grey_histograms, {"images": FLAT}),
-    "entropy": (metrics.entropy, {"images": FLAT}),
-    "mse": (metrics.mse, {"images": FLAT, "reference": FLAT}),
-    "absolute_error": (metrics.absolute_error, {"images": FLAT, "reference": FLAT}),
-    "relative_error": (metrics.relative_error, {"images": FLAT, "reference": FLAT}),
-    "mean_filter": (metrics.mean_filter, {"images": FLAT, "side": 3}),
-    "median_filter": (metrics.median_filter, {"images": FLAT, "side": 3}),
-    "psnr": (metrics.psnr, {"images": FLAT, "reference": FLAT}),
-    "ssim": (metrics.ssim, {"images": torch.rand(2, 12, 12), "reference": torch.rand(2, 12, 12)}),
-    "histogram_distance": (metrics.histogram_distance, {"images": FLAT, "reference": FLAT}),
-    "inception_score": (metrics.inception_score, {"probabilities": torch.eye(4), "splits": 2}),
-    "halves": (metrics.halves, {"identities": PEOPLE}),
+    "make_canaries": (make_canaries, {"split": SPLIT, "num": 2, "kind": "noise", "seed": 0}),
+    "insert_canaries": (insert_canaries, {"split": SPLIT, "canaries": images(2), "seed": 0}),
+    "grey_histograms": (grey_histograms, {"images": FLAT}),
+    "entropy": (entropy, {"images": FLAT}),
+    "mse": (mse, {"images": FLAT, "reference": FLAT}),
+    "absolute_error": (absolute_error, {"images": FLAT, "reference": FLAT}),
+    "relative_error": (relative_error, {"images": FLAT, "reference": FLAT}),
+    "mean_filter": (mean_filter, {"images": FLAT, "side": 3}),
+    "median_filter": (median_filter, {"images": FLAT, "side": 3}),
+    "psnr": (psnr, {"images": FLAT, "reference": FLAT}),
+    "ssim": (ssim, {"images": torch.rand(2, 12, 12), "reference": torch.rand(2, 12, 12)}),
+    "histogram_distance": (histogram_distance, {"images": FLAT, "reference": FLAT}),
+    "inception_score": (inception_score, {"probabilities": torch.eye(4), "splits": 2}),
+    "halves": (halves, {"identities": PEOPLE}),
     "recognize": (
-        metrics.recognize,
+        recognize,
         {
             "train": FLAT,
             "train_identities": PEOPLE,
@@ -146,10 +174,10 @@ CALLS = {
             "seed": 0,
         },
     ),
-    "full_training_set": (metrics.full_training_set, {"split": SPLIT, "judged_on": "test"}),
-    "frechet_distance": (metrics.frechet_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
-    "kernel_distance": (metrics.kernel_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
-    "nearest_scores": (metrics.nearest_scores, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
+    "full_training_set": (full_training_set, {"split": SPLIT, "judged_on": "test"}),
+    "frechet_distance": (frechet_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
+    "kernel_distance": (kernel_distance, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
+    "nearest_scores": (nearest_scores, {"features": FLAT[:, 0], "real": FLAT[:, 1]}),
     "load_generator": (load_generator, {"path": "no-such-release"}),
     "sample": (GENERATOR.sample, {"num": 2, "labels": [0, 1], "seed": 0, "batch_size": 2}),
 }
@@ -240,9 +268,9 @@ def test_the_calls_that_wrong_values_are_put_into_are_right():
 
 def test_arrays_and_names_are_taken_as_what_they_can_only_mean():
     array = np.random.default_rng(0).random((2, 8, 8))
-    expected = metrics.mse(torch.from_numpy(array), torch.zeros(2, 8, 8))
+    expected = mse(torch.from_numpy(array), torch.zeros(2, 8, 8))
     for variant in (array, array.astype(">f8"), array[::-1].copy()[::-1], np.asfortranarray(array)):
-        assert torch.allclose(metrics.mse(variant, np.zeros((2, 8, 8))), expected)
+        assert torch.allclose(mse(variant, np.zeros((2, 8, 8))), expected)
     assert publish.release(array, "lap", epsilon=1, unit="column").events[0].unit == "column"
-    assert dataclasses.is_dataclass(attacks.evaluate_scores(np.arange(4.0), torch.zeros(4)))
-    assert audit.cap(np.int64(100)) == audit.cap(100)
+    assert dataclasses.is_dataclass(evaluate_scores(np.arange(4.0), torch.zeros(4)))
+    assert cap(np.int64(100)) == cap(100)

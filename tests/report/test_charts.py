@@ -8,7 +8,7 @@ import torch
 
 from idpgan.attacks.evaluate import roc_curve, thinned_curve
 from idpgan.report.charts import line_chart, number, roc_chart
-from idpgan.report.pictures import cells, lay_out
+from idpgan.report.page import cells, lay_out
 
 
 def inside(svg):

@@ -15,8 +15,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.report.epsilons import described
-from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Table, render
-from idpgan.report.pictures import Picture
+from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, render
 from idpgan.run import RunFolder
 from tests.report.conftest import NASTY
 from tests.report.page import Parsed
