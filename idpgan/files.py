@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 from idpgan.errors import InputError
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # of all that is not release/: the curator's alone
+PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of a file or folder that is not whole yet
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # turn the rest of a line around
 
 
@@ -98,50 +100,61 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    part.mkdir()
-    try:
-        yield part
-        old = part.with_suffix(".old")
+    with _filling(target) as part:
         try:
+            yield part
+            old = part.with_suffix(".old")
+            try:
+                if target.exists():
+                    target.rename(old)
+                part.rename(target)
+            finally:  # whatever failed, a signal too: the old folder goes back where no new one stands
+                if not target.exists() and old.exists():
+                    old.rename(target)
+            flush_folder(target.parent)
+        finally:
             if target.exists():
-                target.rename(old)
-            part.rename(target)
-        finally:  # whatever failed, a signal too: the old folder goes back where no new one stands
-            if not target.exists() and old.exists():
-                old.rename(target)
-        flush_folder(target.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
-        if target.exists():
-            shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
+                shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and move it to ``target`` when the block ends without an exception.
 
-    As `whole_folder`, but nothing is ever replaced: ``target`` must be absent or empty then as well. What a kill has
-    left of an earlier filling is removed first; the folder that a living process fills is locked, and stays.
+    As `whole_folder`, but nothing is ever replaced: ``target`` must be absent or empty then as well. The hidden folders
+    that kills have left beside it, of whatever name, are removed first: they may hold private images.
 
     Raises:
         InputError: If something lies at ``target``, before or after the block.
     """
     refuse_filled(target)
-    for left in target.parent.glob(f".{target.name}.*.part"):
-        if left.is_dir() and not left.is_symlink():
-            with contextlib.suppress(InputError, FileNotFoundError), file_lock(left, busy="it is being filled"):
+    for left in target.parent.iterdir():
+        if PART.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+            with contextlib.suppress(InputError, OSError), file_lock(left, busy="it is being filled", folder=True):
                 shutil.rmtree(left)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    part.mkdir()
-    try:
-        with file_lock(part):
-            yield part
-            refuse_filled(target)
-            part.rename(target)  # onto an empty folder too; refused by the system where somebody filled it just now
+    with _filling(target) as part:
+        yield part
+        refuse_filled(target)
+        part.rename(target)  # onto an empty folder too; refused by the system where somebody filled it just now
         flush_folder(target.parent)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
+
+
+@contextmanager
+def _filling(target: Path) -> Iterator[Path]:
+    """Make the hidden folder of a target, locked as long as its process lives; what is left of it goes at the end."""
+    with contextlib.ExitStack() as held:
+        while True:
+            part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+            part.mkdir()
+            # Where the system knows no locks, `new_folder` gets none either, and removes nothing.
+            with contextlib.suppress(OSError, ImportError):
+                held.enter_context(file_lock(part, folder=True))
+            if part.exists():  # else it was taken for dead before it was locked
+                break
+        try:
+            yield part
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
 
 
 def refuse_filled(target: Path) -> None:
@@ -157,19 +170,20 @@ def refuse_filled(target: Path) -> None:
 
 
 @contextmanager
-def file_lock(path: str | os.PathLike[str], *, busy: str | None = None) -> Iterator[None]:
+def file_lock(path: str | os.PathLike[str], *, busy: str | None = None, folder: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of a file (made if it is missing) or of a folder; it ends with the process.
 
     Args:
         path: Locks of two handles in one process exclude each other too.
         busy: Message of the `InputError` if another holds the lock; None = wait for it.
+        folder: Whether it must be a folder, so that no file is made where it has gone.
 
     Raises:
         OSError: If the file cannot be opened.
     """
     import fcntl
 
-    flags = os.O_RDONLY if os.path.isdir(path) else os.O_RDWR | os.O_CREAT
+    flags = os.O_RDONLY if folder or os.path.isdir(path) else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, flags, PRIVATE_FILE)
     try:
         try:

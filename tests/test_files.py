@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from idpgan import files
 from idpgan.errors import InputError
 from idpgan.files import append_line, check_writable, open_atomic, sha256_file, write_bytes_atomic, write_text_atomic
 
@@ -108,3 +109,19 @@ def test_a_place_that_refuses_files_is_named_as_it_was_asked_for(tmp_path, monke
     with pytest.raises(OSError, match="Read-only") as refused:
         check_writable(tmp_path / "out")
     assert (refused.value.errno, refused.value.filename) == (errno.EROFS, str(tmp_path / "out"))
+
+
+def test_a_folder_that_another_took_for_dead_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    lock, taken = files.file_lock, []
+
+    def late(path, **options):
+        if not taken:
+            taken.append(path)
+            path.rmdir()
+        return lock(path, **options)
+
+    monkeypatch.setattr(files, "file_lock", late)
+    with files.new_folder(tmp_path / "new") as part:
+        (part / "x").write_text("whole")
+    assert (tmp_path / "new" / "x").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -112,6 +112,7 @@ class PgdAdversarial(GivesClassifier):
 
     Raises:
         ConfigError: If config and data do not fit together.
+        DataError: If there are null records only: nothing is promised that this could break.
     """
 
     Config = PgdRun
@@ -121,7 +122,7 @@ class PgdAdversarial(GivesClassifier):
     def __init__(self, config: PgdRun, split: Split, *, ledger: Ledger, device: torch.device) -> None:
         super().__init__(config, split, ledger=ledger, device=device)
         self._training = config.training
-        self._images = place(split.private.existing(), device)
+        self._images = place(split.private.existing(least=1), device)
         self.newest = config.classifier(split.image_shape, split.classes).to(device).eval()
         self.optimizer = torch.optim.Adam(self.newest.parameters(), self.config.learning_rate)
         self._rng = torch.Generator().manual_seed((config.training.seed + _RNG_STREAM * 0x9E3779B97F4A7C15) % 2**63)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import functools
 import os
-import re
 import signal
 import sys
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from idpgan.files import PART
 from idpgan.ranks import SHARED, refuse_several
 
 BAD = 2  # exit code of bad input and of an environment that refuses
@@ -37,7 +37,6 @@ _WAYS_OUT = {
 }
 _NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
 _NOT_WRITTEN = ("file write failed", "failed writing")  # of torch's zip writer
-_PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of a file that is not whole yet
 
 
 class MachineError(Exception):
@@ -97,7 +96,7 @@ def _os_message(error: OSError) -> str:
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
     folder, last = os.path.split(name)
-    part = _PART.fullmatch(last)
+    part = PART.fullmatch(last)
     name = os.path.join(folder, part[1]) if part else name
     reason = error.strerror or str(error) or type(error).__name__
     return f"{name}: {reason}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.errors import InputError
+from idpgan.cli.output import AsJson, Quiet, print_json, sides
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def prepare(
 
     Example: idpgan prepare photos faces48 --size 48 --folders person
     """
-    height_width = _sides(size)
+    height_width = sides(size)
 
     from idpgan.jobs.prepare import prepare as prepare_photos
 
@@ -53,13 +51,6 @@ def prepare(
         print_json(done.to_json())
     else:
         _tell(done, crop)
-
-
-def _sides(size: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", size.strip(), re.ASCII)
-    if match is None:
-        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
-    return int(match[1]), int(match[2] or match[1])
 
 
 def _tell(done: Prepared, crop: str) -> None:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, FolderAndOptions, FolderLedgerFile, Quiet, print_json, processes, split_folder
+from idpgan.cli.output import (
+    AsJson,
+    FolderAndOptions,
+    FolderLedgerFile,
+    Quiet,
+    print_json,
+    processes,
+    sides,
+    split_folder,
+)
 from idpgan.progress import shown
 from idpgan.ranks import refuse_several
 
@@ -23,6 +32,12 @@ def publish(
     out: Annotated[Path, typer.Option(help="Output folder: absent or empty.")],
     delta: Annotated[float, typer.Option(help="Below 1/N; 0 is pure.")] = 0.0,
     ledger: FolderLedgerFile = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIDE|HxW", help="Height and width in px; others are null records. Default: most headers'."
+        ),
+    ] = None,
     color: Annotated[bool, typer.Option("--color", help="Color images; their channels share the budget.")] = False,
     keep_names: Annotated[bool, typer.Option("--keep-names", help="Give names of files and folders away.")] = False,
     accept_unsound: Annotated[
@@ -55,6 +70,7 @@ def publish(
         out=out,
         delta=delta,
         ledger=ledger,
+        size=None if size is None else sides(size),
         color=color,
         keep_names=keep_names,
         accept_unsound=accept_unsound,

@@ -10,10 +10,10 @@ which averages over all pixels that fall into one (antialiased): 48 x 48, or wha
 paper has 48 x 48 and does not say how; this cut is that of most GANs on this set.
 
 The files are not compared with the originals: torchvision's MD5 sums would refuse a part of the set or drawn faces in
-this layout. What the lists hold is checked instead. A picture that is missing, damaged or of another size keeps its
-row as a null record. The official partition is not used: parts are dealt out as for every set (`split.py`), by
-``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless ``data.label`` names
-attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
+this layout. What the lists hold is checked instead. A picture that is missing, damaged, of another size or without its
+attributes keeps its row as a null record. The official partition is not used: parts are dealt out as for every set
+(`split.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
+``data.label`` names attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import torch
 
 from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.source import Found, Read
+from idpgan.data.declared import warn_of_null
+from idpgan.data.source import Found, Read, Refused
 from idpgan.errors import DataError
 from idpgan.progress import Progress, silent
 
@@ -82,13 +83,20 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     images, refused = folder.read_files(
         folder.Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
+    wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision's: 1 and -1 became 1 and 0
+    unlabeled = tuple(
+        Refused(paths[row], f"{place / ATTRIBUTES} has neither 1 nor -1 for an attribute of {paths[row].name}.")
+        for row in wrong.nonzero()[:, 0].tolist()
+    )
+    warn_of_null(unlabeled, len(paths))
     images = dataclasses.replace(
         images,
         identities=loaded.identity[:, 0].to(torch.int64),
         attributes=loaded.attr.to(torch.uint8),
         attribute_names=names,
     )
-    return Read(images if images.null is None else images.zeroed_out(images.null), refused=refused)
+    null = images.is_null | wrong
+    return Read(images.zeroed_out(null) if bool(null.any()) else images, refused=refused + unlabeled)
 
 
 def _decode(path: Path, channels: int, side: int) -> np.ndarray:
@@ -151,7 +159,7 @@ def _loaded(place: Path) -> CelebA:
 
 
 def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
-    """Check that the lists speak of the same pictures in the same order, and that their values are in range."""
+    """Check that the lists speak of the same pictures in the same order."""
     num, declared = len(loaded.filename), _attribute_header(place / ATTRIBUTES)[0]
     for file, rows in ((ATTRIBUTES, len(loaded.attr)), (IDENTITIES, len(loaded.identity))):
         if rows != num or (file == ATTRIBUTES and rows != declared):
@@ -168,10 +176,10 @@ def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
                 f"{place / file} has {order[wrong]} in row {wrong + 1} where list_eval_partition.txt has "
                 f"{loaded.filename[wrong]}: the lists must have the same order. Replace the file."
             )
-    if loaded.attr.shape[1] != len(names) or not bool(((loaded.attr == 0) | (loaded.attr == 1)).all()):
+    if loaded.attr.shape[1] != len(names):
         raise DataError(
-            f"{place / ATTRIBUTES} must have a 1 or -1 for each of its {len(names)} attributes in each row. Replace "
-            "the file by the original."
+            f"{place / ATTRIBUTES} must have a value for each of its {len(names)} attributes in each row. Replace the "
+            "file by the original."
         )
     if loaded.identity.shape[1] != 1:
         raise DataError(f"{place / IDENTITIES} must have one number of a person in each row. Replace the file.")

@@ -1,22 +1,28 @@
 """What is public about a folder of images is declared in the config, and checked here; it is never derived.
 
 A count, a size or a list of classes that is taken from private files changes when one of the files goes. So the config
-alone states them. A folder that contradicts the config is an error; its message shows what was found, for the user to
-confirm and copy.
+alone states them. A folder whose names contradict the config is an error; its message shows what was found, for the
+user to confirm and copy.
+
+What is *in* the files never ends a run, however many of them cannot be used: an error would tell the folder from its
+neighbor in which one more of them can. Such a file stands as a null record, and the curator is warned on the terminal.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
+from idpgan.data.images import Images
 from idpgan.data.labels import check_class_names
+from idpgan.data.source import Refused
 from idpgan.errors import DataError
 
 _LOG = logging.getLogger(__name__)
@@ -32,16 +38,15 @@ def declared_shape(
     Args:
         config: Declares every key of ``counted``, image_size and channels.
         root: The folder, for messages.
-        paths: Its image files, at least one; a few headers are read.
+        paths: Its image files, at least one; a few headers are read, for messages and warnings alone.
         counted: What was found by names alone: num_images, num_people, classes.
         hint: What else to say if a key is not declared.
 
     Raises:
-        DataError: If keys are missing (all of them are named, with what was found), if a number is another, or if most
-            files cannot be what is declared.
+        DataError: If keys are missing (all of them are named, with what was found), or if a number is another.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
-    shapes, first_error = probed(paths, header)
+    shapes, _ = probed(paths, header)
     found = {**counted, **looks(shapes)}
     if missing:
         check_class_names(found.get("classes", ()))
@@ -58,21 +63,22 @@ def declared_shape(
             raise DataError(f"data.{key} = {declared}, but {root} holds {value}. {_way_out(key, declared, value)}")
     if config.sides is None or config.channels is None:
         raise RuntimeError("missing keys were refused above.")
-    wrong = [shape for shape in shapes if shape is None or shape[1:] != config.sides]
-    if first_error is not None and not any(shapes):
-        raise first_error
-    if 2 * len(wrong) > len(shapes):
-        most = found["image_size"]
-        raise DataError(
-            f"data.image_size = {shown(config.image_size)}, but {len(wrong)} of {len(shapes)} images looked at in "
-            f"{root} are of another size or cannot be read, and images are not resized. "
-            + (
-                "Replace the files, or name the right folder."
-                if most == _written(*config.sides)
-                else f"Resize the files, or set data.image_size = {shown(most)}, the size that most of them have."
-            )
-        )
+    _warn_of_size(config.sides, shapes, root)
     return config.channels, *config.sides
+
+
+def _warn_of_size(sides: tuple[int, int], shapes: Sequence[tuple[int, int, int] | None], root: Path) -> None:
+    """Warn of headers that are not as declared: what a dry run can know of null records."""
+    wrong = sum(shape is None or shape[1:] != sides for shape in shapes)
+    if wrong:
+        most, declared = looks(shapes).get("image_size"), _written(*sides)
+        way_out = (
+            "" if most in (None, declared) else f" Resize the files, or declare {shown(most)}, as most of them are."
+        )
+        warn_once(
+            f"The image size is {shown(declared)}, but {wrong} of {len(shapes)} images looked at in {root} are of "
+            f"another size or cannot be read. These stand as null records.{way_out}"
+        )
 
 
 def _way_out(key: str, declared: int, found: int) -> str:
@@ -85,21 +91,75 @@ def _way_out(key: str, declared: int, found: int) -> str:
     )
 
 
-@functools.cache  # once a folder, although it is described by several rooms
+@functools.cache
+def warn_once(text: str) -> None:
+    """Warn the curator on the terminal, once a process: a folder is described by several rooms."""
+    _LOG.warning("%s", text)
+
+
 def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Path) -> None:
     """Warn of class names on one side only: a misspelled class would make null records of all its files."""
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
     if declared and found and (empty or unwanted):  # without classes all folders are alike
+        warn_once(
+            f"data.classes and what {root} holds do not meet. Declared, but not there: {', '.join(empty) or 'none'}. "
+            "There, but not declared, so that all images of it stand as null records: "
+            f"{', '.join(unwanted) or 'none'}."
+        )
+
+
+def warn_of_null(refused: Sequence[Refused], num: int) -> None:
+    """Tell the curator which of ``num`` records stand as null records: on the terminal, and in nothing released."""
+    if refused:
         _LOG.warning(
-            "data.classes and what %s holds do not meet. Declared, but not there: %s. There, but not declared, so that "
-            "all images of it stand as null records: %s.",
-            root, ", ".join(empty) or "none", ", ".join(unwanted) or "none",
+            "%d of %d files cannot be used as declared and stand as null records: they keep their positions and count "
+            "in N.%s Replace such a file, or leave it where it is: without it all files behind it would move. The "
+            "first: %s",
+            len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
+            " ".join(file.reason for file in refused[:3]),
+        )  # fmt: skip
+
+
+def warn_of_equal(paths: Sequence[Path], images: Images) -> None:
+    """Remark on the terminal that pictures are there twice: each copy is a record of its own, and is paid as one."""
+    places = defaultdict(list)
+    for path, picture, is_null in zip(paths, images.images.numpy(), images.is_null.tolist(), strict=True):
+        if not is_null:
+            places[hashlib.sha256(picture).digest()].append(path)
+    copied = [same for same in places.values() if len(same) > 1]
+    if copied:
+        _LOG.warning(
+            "Exact copies of other pictures: %d, as %s = %s. Each is a record of its own: with unit image, whoever is "
+            "on k of them has k epsilon.",
+            sum(map(len, copied)) - len(copied), *copied[0][:2],
         )  # fmt: skip
 
 
 def shown(value: Any) -> str:
     """Show a value as TOML has it, "?" where nothing is known."""
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def shape_of_most(
+    root: Path, paths: Sequence[Path], header: Header, channels: int, size: tuple[int, int] | None = None
+) -> tuple[int, int, int]:
+    """Return the declared channels and size; (H, W) is that of most headers looked at where none is declared.
+
+    Raises:
+        DataError: If no size is declared and none of these headers can be read.
+    """
+    shapes, first_error = probed(paths, header)
+    sizes = Counter(shape[1:] for shape in shapes if shape is not None)
+    if size is None and not sizes:
+        raise DataError(f"No size is declared (publish: --size HxW), and no header looked at tells it. {first_error}")
+    sides = size or sizes.most_common(1)[0][0]
+    _warn_of_size(sides, shapes, root)
+    colored = sum(shape is not None and shape[0] > channels for shape in shapes)
+    if colored:
+        warn_once(
+            f"{colored} of {len(shapes)} images looked at in {root} have colors and become grey. --color keeps colors."
+        )
+    return channels, *sides
 
 
 def probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:

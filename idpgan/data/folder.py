@@ -38,7 +38,7 @@ import torch
 from PIL import Image
 
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, shown
+from idpgan.data.declared import declared_shape, shown, warn_of_equal, warn_of_null, warn_once
 from idpgan.data.images import Images
 from idpgan.data.labels import attribute_classes
 from idpgan.data.metadata import LABEL, METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
@@ -175,16 +175,15 @@ def _declared_rows(config: DataConfig) -> tuple[Files, Rows, Shape]:
         hint = f" Classes of '{label[0]}' (data.classes): {_first(class_values(rows.values[0]))}."
     shape = declared_shape(config, root, rows.paths, counted, lambda path: header(path, config.channels), hint)
     files = _labeled_rows(label, config.classes or (), rows)
-    unwanted = files.labels.count(UNWANTED)
-    if 2 * unwanted > len(rows.paths):
+    if unwanted := files.labels.count(UNWANTED):
         wanted = (
             f"data.classes = {shown(config.classes)}"
             if config.classes
             else f"data.label = {shown(label)} without data.classes, which asks for columns of 1 and 0"
         )
-        raise DataError(
-            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values. Column "
-            f"'{label[0]}' has {_first(class_values(rows.values[0]))}: set data.classes."
+        warn_once(
+            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values and stand as "
+            f"null records. Column '{label[0]}' has {_first(class_values(rows.values[0]))}: are data.classes right?"
         )
     return files, rows, shape
 
@@ -251,7 +250,7 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent, conf
             )
         return image
 
-    images, refused = read_files(files, shape, decoder, progress)
+    images, refused = read_files(files, shape, decoder, progress, private=False)
     for file in refused:
         raise DataError(file.reason)
     return images
@@ -279,11 +278,10 @@ def _declared(config: DataConfig) -> tuple[Files, Files | None, Shape]:
     found = _class_names(root / "train" if test is not None else root)
     counted = {"num_images": len(train.paths), "classes": found}
     shape = declared_shape(config, root, train.paths, counted, lambda path: header(path, config.channels))
-    unwanted = train.labels.count(UNWANTED)
-    if 2 * unwanted > len(train.paths):
+    if config.classes and not set(config.classes) & set(found):  # by names alone, and however many files are in them
         raise DataError(
-            f"data.classes = {shown(config.classes)}, but {unwanted} of {len(train.paths)} images of {root} lie in "
-            f"other class folders. Set data.classes = {shown(found)}, the folders that are there, or [] for no classes."
+            f"data.classes = {shown(config.classes)}, but {root} holds no such class folder. Set data.classes = "
+            f"{shown(found)}, the folders that are there, or [] for no classes."
         )
     return train, test, shape
 
@@ -323,9 +321,11 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
 
 
 def read_files(
-    files: Files, shape: Shape, decoder: Decoder, progress: Progress = silent
+    files: Files, shape: Shape, decoder: Decoder, progress: Progress = silent, *, private: bool = True
 ) -> tuple[Images, tuple[Refused, ...]]:
     """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
+
+    The curator is told of null records and of copies among private images, on the terminal alone.
 
     Returns:
         One image of ``shape`` = (C, H, W) for each file, in their order, and the null records among them.
@@ -357,7 +357,11 @@ def read_files(
             refused += part
             progress("read images", min(done * CHUNK, len(paths)), len(paths))
     images = Images(torch.from_numpy(pixels), labels if files.classes else None, files.classes)
-    return images.zeroed_out(null) if refused else images, tuple(refused)
+    images = images.zeroed_out(null) if refused else images
+    if private:
+        warn_of_null(refused, len(paths))
+        warn_of_equal(paths, images)
+    return images, tuple(refused)
 
 
 def _root(config: DataConfig) -> Path:

@@ -30,8 +30,8 @@ class Images:
             anybody. Its pixels, label and attributes are 0 and mean nothing (see `zeroed_out`).
 
     Raises:
-        DataError: If shapes or types do not fit together. (Values are checked where they are read, see `check_labels`:
-            a check here would make the CPU wait for the GPU at each batch.)
+        DataError: If shapes or types do not fit together. (Values are checked where they are read: a check here would
+            make the CPU wait for the GPU at each batch.)
     """
 
     images: Tensor
@@ -91,6 +91,11 @@ class Images:
         return channels, height, width
 
     @property
+    def is_null(self) -> Tensor:
+        """Whether each position holds the null record: bool (N,)."""
+        return torch.zeros(len(self), dtype=torch.bool, device=self.images.device) if self.null is None else self.null
+
+    @property
     def num_bytes(self) -> int:
         """Memory that the pixels take."""
         return self.images.numel()
@@ -130,9 +135,16 @@ class Images:
             null=null,
         )
 
-    def existing(self) -> Images:
-        """Return the set without null records: for judging on the curator's side, never for a release."""
-        return self if self.null is None else dataclasses.replace(self.select(~self.null), null=None)
+    def existing(self, least: int = 0) -> Images:
+        """Return the set without null records: on the curator's side, or for a method that promises nothing.
+
+        Raises:
+            DataError: If fewer than `least` are left.
+        """
+        left = self if self.null is None else dataclasses.replace(self.select(~self.null), null=None)
+        if len(left) < least:
+            raise DataError(f"{len(left)} of {len(self)} images can be used, {least} are needed. Mend their files.")
+        return left
 
     def digest(self) -> str:
         """Return the SHA-256 (hex) of all contents, null records included, in their order."""
@@ -156,17 +168,6 @@ class Images:
             identities=changed(self.identities),
             attributes=changed(self.attributes),
             null=changed(self.null),
-        )
-
-
-def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
-    """Raise a `DataError` that names `where` and the first label outside [0, num_classes)."""
-    wrong = ((labels < 0) | (labels >= num_classes)).nonzero()
-    if len(wrong):
-        position = int(wrong[0])
-        raise DataError(
-            f"{where}: label {int(labels[position])} at position {position} is out of range, labels must be in "
-            f"[0, {num_classes - 1}] ({len(wrong)} of {len(labels)} labels are not). Mend or replace the file."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,7 +40,6 @@ SOURCES: Mapping[str, Source] = {
     "fonts": fonts,
     "mnist": mnist,
 }
-_LOG = logging.getLogger(__name__)
 GPU_SHARE = 0.5  # of the free GPU memory that data may take; the rest is for the networks
 
 
@@ -135,15 +133,14 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
 
     Raises:
         ConfigError: If there is no source of that name.
-        DataError: If files are missing, or more than half of them damaged or not as declared (fewer stand as null
-            records), if public images differ in shape or classes from the private ones, or if a part would be empty.
-            The message names the file or key.
+        DataError: If files are missing, if public images differ in shape or classes from the private ones, or if a
+            part would be empty. The message names the file or key. What is in a private file is never an error: one
+            that is damaged or not as declared stands as a null record.
     """
     source, root = _source(config), _public_root(config)
     with _naming_files(config):
         public = None if root is None else folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
-    _say_refused(refused, len(images) + (0 if test is None else len(test)), config)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # class folders of an unlabeled set mean nothing
     images = labeled_by(_declared(images, config), config.attributes, config.name)
@@ -183,22 +180,6 @@ def _renamed(split: Split, classes: tuple[str, ...]) -> Split:
     parts = {name: getattr(split, name) for name in ("public", "private", "holdout", "test")}
     named = {name: dataclasses.replace(part, classes=classes) for name, part in parts.items() if part.classes}
     return dataclasses.replace(split, **named)
-
-
-def _say_refused(refused: tuple[Refused, ...], num_files: int, config: DataConfig) -> None:
-    """Tell the curator once which files stand as null records; refuse if most do: it is the wrong folder."""
-    if not refused:
-        return
-    message = f"{len(refused)} of {num_files} files of '{config.name}' cannot be used as declared"
-    if 2 * len(refused) > num_files:
-        raise DataError(f"{message}; the first: {refused[0].reason} Name the right folder, or declare what it holds.")
-    first = " ".join(file.reason for file in refused[:3])
-    _LOG.warning(
-        "%s and stand as null records: they keep their positions and count in N. Replace such a file, or leave it "
-        "where it is: without it all files behind it would move. The first: %s",
-        message,
-        first,
-    )
 
 
 def _part(images: Images, index: Tensor) -> Images:

@@ -144,10 +144,10 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     """Read the landmarks of images from the table `LANDMARKS` of their folder: x and y in px, the same number for each.
 
-    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order.
+    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order. What is no finite number is NaN.
 
     Raises:
-        DataError: If it cannot be used, an image is not in it, or a value is no number.
+        DataError: If it cannot be used, or an image is not in it.
     """
     table = read_table(root / LANDMARKS)
     num = (len(table.columns) - 1) // 2
@@ -160,14 +160,17 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
     for path in paths:
         if path not in rows:
             raise DataError(f"{table.path} has no row for {path.relative_to(root)}. Mark that face too.")
-        try:
-            numbers = [float(column[rows[path]]) for column in columns]
-        except ValueError:
-            numbers = [math.nan]
-        if not all(map(math.isfinite, numbers)):
-            raise DataError(f"{table.path}: a landmark of {path.relative_to(root)} is no number of px. Mend the row.")
+        numbers = [_finite(column[rows[path]]) for column in columns]
         found.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
     return found
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def class_values(values: Sequence[str]) -> list[str]:

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images, check_labels
-from idpgan.data.source import Found, Read
+from idpgan.data.declared import warn_of_null
+from idpgan.data.images import Images
+from idpgan.data.source import Found, Read, Refused
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
@@ -50,10 +51,12 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 
     Raises:
         DataError: If a file is missing, truncated, not IDX, or of another shape, if images and labels differ in number,
-            if a label is out of range, or if the download fails.
+            or if the download fails. An image whose label is out of range stands as a null record.
     """
     files = _locate(config.data_root) or _download(config.data_root)
-    return Read(_read_part(files, TRAIN), _read_part(files, TEST))
+    (train, refused), (test, more) = (_read_part(files, part) for part in (TRAIN, TEST))
+    warn_of_null(refused + more, len(train) + len(test))
+    return Read(train, test, refused + more)
 
 
 def _locate(root: Path) -> dict[str, Path] | None:
@@ -70,13 +73,18 @@ def _locate(root: Path) -> dict[str, Path] | None:
     return None
 
 
-def _read_part(files: dict[str, Path], part: tuple[str, str]) -> Images:
+def _read_part(files: dict[str, Path], part: tuple[str, str]) -> tuple[Images, tuple[Refused, ...]]:
     image_file, label_file = (files[name] for name in part)
     images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
     if len(images) != len(labels):
         raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
-    check_labels(labels, len(CLASSES), str(label_file))
-    return Images(images.unsqueeze(1), labels, CLASSES)
+    wrong = labels >= len(CLASSES)  # bytes
+    refused = tuple(
+        Refused(label_file, f"{label_file}: label {int(labels[place])} at position {place} is out of range.")
+        for place in wrong.nonzero()[:, 0].tolist()
+    )
+    part_images = Images(images.unsqueeze(1), labels, CLASSES)
+    return part_images.zeroed_out(wrong) if refused else part_images, refused
 
 
 def _shape(path: Path, ndim: int) -> tuple[int, ...]:

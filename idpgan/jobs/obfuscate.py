@@ -19,7 +19,8 @@ from torch import Tensor
 
 from idpgan.config import build
 from idpgan.data import face_folder, folder
-from idpgan.data.images import to_unit
+from idpgan.data.declared import shape_of_most, warn_of_null
+from idpgan.data.images import Images, to_unit
 from idpgan.data.metadata import (
     LANDMARKS,
     METADATA,
@@ -31,6 +32,7 @@ from idpgan.data.metadata import (
     read_table,
 )
 from idpgan.data.picture import make_grid, png_bytes
+from idpgan.data.source import Refused
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import (
@@ -143,12 +145,12 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
 
     Raises:
         InputError: If anything of the order cannot be used. Nothing is charged then.
-        DataError: If an image behind a good header is damaged. The charge stands, since images were read.
+        DataError: If the table of landmarks cannot be read. The charge stands, since images were read.
     """
     _refuse(order)
     device = resolve_device(order.device, "--device")
     files, labels = _files(order)
-    shape = _shape(files, 3 if order.color else 1)
+    shape = shape_of_most(order.folder, files, lambda path: folder.header(path, None), 3 if order.color else 1)
     check_memory(_BYTES_PER_PIXEL * len(files) * math.prod(shape), f"{len(files):,} images", "Take a part of them.")
     method = _method(order, shape, labels)
     artifact = ObfuscatedArtifact(len(files), shape)  # refuses what no release can hold
@@ -161,10 +163,10 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         ledger = ledger.charged(Publication(order.method, None, 0.0, len(files), order.out.name, date, events))
         ledger.write()  # the charge: from here on it stands, whatever happens
-        originals = _read(order, files, shape, progress)
-        pixels, landmarks = to_unit(originals), _landmarks(order, files)
+        found, landmarks = _read(order, files, shape, progress)
+        originals, pixels = found.images, to_unit(found.images)
         if labels is not None:
-            _fit(method, (pixels, landmarks), labels, device, progress)
+            _fit(method, found, landmarks, labels, device, progress)
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
@@ -251,15 +253,6 @@ def _people(rows: Rows, order: Order) -> Sequence[str]:
     return [str(person) for person in rows.people]
 
 
-def _shape(files: Sequence[Path], channels: int) -> tuple[int, int, int]:
-    """Return (C, H, W) of all files, by their headers."""
-    found = folder.header(files[0], channels)
-    for path in files:
-        if folder.header(path, channels) != found:
-            raise DataError(f"{path} is not {found[2]} x {found[1]} as {files[0]} is. `idpgan prepare` makes one size.")
-    return found
-
-
 def _method(
     order: Order, shape: tuple[int, int, int], labels: tuple[Sequence[str], Sequence[str]] | None
 ) -> Obfuscator:
@@ -278,48 +271,46 @@ def _method(
 # Reading, fitting, writing -------------------------------------------------------------------------------------
 
 
-def _read(order: Order, files: Sequence[Path], shape: tuple[int, int, int], progress: Progress) -> Tensor:
-    """Return all images, uint8 (N, C, H, W)."""
+def _read(
+    order: Order, files: Sequence[Path], shape: tuple[int, int, int], progress: Progress
+) -> tuple[Images, Tensor | None]:
+    """Return all images and their landmarks, float32 (N, K, 2), where the method knows some; null records are 0."""
 
     def decoder(path: Path) -> Any:
         return folder.decode(path, shape[0], shape[1:])
 
-    images, refused = folder.read_files(folder.Files(tuple(files)), shape, decoder, progress)
-    if refused:
-        raise DataError(
-            f"{refused[0].reason} ({len(refused)} such images) Nothing was written, but the charge stands on "
-            f"{order.ledger_path}: images had been read."
-        )
-    return images.images
-
-
-def _landmarks(order: Order, files: Sequence[Path]) -> Tensor | None:
-    """Return the landmarks of all images, float32 (N, K, 2); None where the method knows none."""
+    images, _ = folder.read_files(folder.Files(tuple(files)), shape, decoder, progress)
     if not load_method(order.method).landmarked:
-        return None
+        return images, None
     try:
-        return torch.tensor(read_landmarks(order.folder, files))
+        landmarks = torch.tensor(read_landmarks(order.folder, files))
     except DataError as error:
         raise DataError(f"{error} Nothing was written, but the charge stands on {order.ledger_path}.") from error
+    wrong = ~landmarks.isfinite().flatten(1).all(1)
+    unmarked = [files[row] for row in wrong.nonzero()[:, 0].tolist()]
+    warn_of_null([Refused(path, f"A landmark of {path} is no number of px.") for path in unmarked], len(files))
+    images = images.zeroed_out(wrong)
+    return images, landmarks.masked_fill(images.is_null[:, None, None], 0)
 
 
 def _fit(
     method: Obfuscator,
-    faces: tuple[Tensor, Tensor | None],
+    faces: Images,
+    landmarks: Tensor | None,
     labels: tuple[Sequence[str], Sequence[str]],
     device: torch.device,
     progress: Progress,
 ) -> None:
-    """Fit on the images, and landmarks, that have both labels."""
-    images, landmarks = faces
+    """Fit on the images, and landmarks, that are there and have both labels."""
+    there = (~faces.is_null).tolist()
     classes = [class_values(values) for values in labels]
-    both = torch.tensor([index for index, pair in enumerate(zip(*labels, strict=True)) if all(pair)])
+    both = torch.tensor([index for index, known in enumerate(zip(*labels, there, strict=True)) if all(known)])
     keep, hide = (
         torch.tensor([names.index(values[index]) for index in both.tolist()])
         for names, values in zip(classes, labels, strict=True)
     )
     shown = None if landmarks is None else landmarks[both]
-    method.fit(images[both], keep, hide, landmarks=shown, device=device, progress=progress)
+    method.fit(to_unit(faces.images[both]), keep, hide, landmarks=shown, device=device, progress=progress)
 
 
 def _write_curator(

@@ -1,7 +1,8 @@
 """``idpgan publish``: a folder of faces goes out under an epsilon, and the folder's ledger adds up.
 
 The order is charge, read, compute, write. Before the charge only names and headers are read; it is durable before a
-pixel is, so a damaged image costs what it would have cost whole. The output folder appears as a whole with one rename:
+pixel is. What is in the files never ends a publication: one that cannot be used is published as a black image, at the
+price of any other, and the curator is told on the terminal. The output folder appears as a whole with one rename:
 whatever ends the program, there is the release with its charge, or a charge without a release. A restart is a
 publication of its own, with fresh noise and a fresh charge; what the dead one had computed is deleted and was shown to
 nobody.
@@ -26,11 +27,12 @@ import torch
 from torch import Tensor
 
 from idpgan.data import face_folder, folder
+from idpgan.data.declared import shape_of_most
 from idpgan.data.images import to_unit
 from idpgan.data.labels import LONGEST_CLASS_NAME
 from idpgan.data.picture import make_grid, png_bytes
 from idpgan.device import resolve_device
-from idpgan.errors import DataError, InputError
+from idpgan.errors import InputError
 from idpgan.files import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
@@ -74,6 +76,7 @@ class Order:
         out: A folder that is absent or empty.
         delta: In [0, 1/N).
         ledger: Of the folder; None = ``NAME.ledger.json`` beside it.
+        size: (H, W) of the images, in px; None = that of most headers looked at, which is public then.
         color: Whether the images are color: their channels share epsilon and delta.
         keep_names: Whether names of files and folders are given away; else they are numbered.
         accept_unsound: Needed for a method that proves nothing.
@@ -88,6 +91,7 @@ class Order:
     out: Path
     delta: float = 0.0
     ledger: Path | None = None
+    size: tuple[int, int] | None = None
     color: bool = False
     keep_names: bool = False
     accept_unsound: bool = False
@@ -165,7 +169,7 @@ class Quote:
 def quote(order: Order) -> Quote:
     """Price a publication, and refuse all that can be refused without reading a pixel: what `publish` does first.
 
-    Names of files are listed, and the sizes are read from the files' headers. Nothing is written.
+    Names of files are listed, and some headers are read for a size and warnings. Nothing is written.
 
     Raises:
         InputError: If anything of the order cannot be used.
@@ -175,7 +179,7 @@ def quote(order: Order) -> Quote:
     _refuse_method(order, method)
     _refuse_places(order)
     files = face_folder.tree(order.folder)
-    shape = _shape(files, channels)
+    shape = shape_of_most(order.folder, files, lambda path: folder.header(path, None), channels, order.size)
     names = _names(order, files)
     sides = shape[1:] if channels == 1 else shape
     made = offer(
@@ -233,7 +237,6 @@ def publish(order: Order, progress: Progress = silent, ranks: Ranks = ALONE) -> 
 
     Raises:
         InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
-        DataError: If an image behind a good header is damaged. The charge stands, since images were read.
         LostRankError: If another process ends. The charge stands, and nothing is published.
         RanksDifferError: If another process runs other code. Likewise.
     """
@@ -297,26 +300,6 @@ def _refuse_places(order: Order) -> None:
     refuse_closed(path, f"--ledger {path}")
 
 
-def _shape(files: Sequence[Path], channels: int) -> tuple[int, int, int]:
-    """Return (C, H, W) of all files, by their headers."""
-    first: tuple[int, int] | None = None
-    for path in files:
-        image, _ = folder.open_image(path, 3)
-        if channels == 1 and image.mode not in ("1", "L", "LA"):
-            raise DataError(
-                f"{path} has colors ({image.mode}), but grey is declared. Give --color, or convert it to grey."
-            )
-        size = (image.height, image.width)
-        first = first or size
-        if size != first:
-            raise DataError(
-                f"{path} is {size[1]} x {size[0]}, but {files[0]} is {first[1]} x {first[0]}: all images must have one "
-                "size. Crop or resize them."
-            )
-    height, width = first or (0, 0)
-    return channels, height, width
-
-
 def _names(order: Order, files: Sequence[Path]) -> tuple[str, ...]:
     """Return the names of the released files: kept but for their endings, or numbered folder by folder."""
     relative = [PurePosixPath(path.relative_to(order.folder).as_posix()) for path in files]
@@ -354,21 +337,13 @@ def _publication(order: Order, made: Offer, num: int) -> Publication:
 
 
 def _read(quoted: Quote, progress: Progress) -> Tensor:
-    """Return all images, uint8 (N, C, H, W)."""
+    """Return all images, uint8 (N, C, H, W); null records are black."""
     channels, *size = quoted.shape
 
     def decoder(path: Path) -> Any:
         return folder.decode(path, channels, (size[0], size[1]))
 
-    images, refused = folder.read_files(folder.Files(quoted.files), quoted.shape, decoder, progress)
-    if refused:
-        more = len(refused) - 1
-        others = {0: "", 1: " So is 1 other."}.get(more, f" So are {more} others.")
-        raise DataError(
-            f"{refused[0].reason}{others} Nothing was published, but the charge stands on {quoted.order.ledger_path}: "
-            "images had been read."
-        )
-    return images.images
+    return folder.read_files(folder.Files(quoted.files), quoted.shape, decoder, progress)[0].images
 
 
 def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:

@@ -2,6 +2,9 @@
 
 The state file and the answers beside it are on the disk before an answer is shown, block by block: after a crash the
 same values give the same answers again, and no value is released twice.
+
+A line that holds no number ends the stream. That tells of nobody: the guarantee is about one event, which moves one
+number by at most 1 and makes no number of a line that is none.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
 from idpgan.training.distributed import agree_on
 
+_LOG = logging.getLogger(__name__)
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
@@ -187,7 +189,8 @@ def release(
 
     Args:
         images: (N, m, n), or (N, 3, m, n) for color, float32 or float64 in [0, 1], a tensor or an array; not modified.
-            Values outside are clamped before anything else, as every proof needs. The channels of a color image are
+            Values outside are clamped before anything else, as every proof needs, and NaN stands as 0, with a warning:
+            an error would tell of that image. The channels of a color image are
             released one by one, each under a third of epsilon and of delta.
         method: Name in `METHODS`.
         epsilon: Total per unit, positive and finite. For the published methods: what they claim.
@@ -290,7 +293,7 @@ def _unit(info: MethodInfo, unit: Unit | str | None) -> Unit:
 
 
 def _images(images: Tensor) -> Tensor:
-    """Return checked images, clamped to [0, 1]."""
+    """Return checked images, clamped to [0, 1]; pixel by pixel, so that neighbors in one pixel stay neighbors."""
     values = torch.as_tensor(images)
     if values.dtype not in (torch.float32, torch.float64):
         raise InputError(f"images must be float32 or float64 in [0, 1], got {values.dtype}; divide bytes by 255 first.")
@@ -299,9 +302,9 @@ def _images(images: Tensor) -> Tensor:
         raise InputError(
             f"images must be (N, m, n) or (N, 3, m, n) with at least one pixel, got shape {tuple(values.shape)}."
         )
-    if not bool(values.isfinite().all()):
-        raise InputError("images hold NaN or infinity; every pixel must be a number in [0, 1].")
-    return values.detach().clamp(0, 1)
+    if bool(values.isnan().any()):
+        _LOG.warning("%d pixels of the images are NaN and stand as 0.", int(values.isnan().sum()))
+    return values.detach().nan_to_num(nan=0.0).clamp(0, 1)
 
 
 def report(

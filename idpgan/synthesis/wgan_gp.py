@@ -120,7 +120,7 @@ class WganGp(GivesGenerator):
 
     def _usable(self, private: Images) -> Images:
         """Return the records that training reads: all but null records, as no guarantee says anything of them."""
-        return private.existing()
+        return private.existing(least=1)
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `SharesSteps`."""

@@ -37,8 +37,6 @@ MOODS = 'data.classes=["glad", "sad"]'
 REFUSED = {
     "no column": ([*TABLE, "data.label=mod", MOODS], "has no column 'mod' of labels. Did you mean 'mood'?"),
     "no label": ([*TABLE, MOODS], "data.label does not say which column"),
-    "no such class": ([*TABLE, "data.label=mood", 'data.classes=["angry"]'], "20 of 20 rows of"),
-    "no attribute": ([*TABLE, "data.label=mood"], "set data.classes"),
     "people": ([*TABLE, "data.label=mood", MOODS, "data.num_people=3"], "data.num_people = 3, but"),
     "few people": ([*TABLE, "data.label=mood", MOODS, "data.split_by=identity"], "2 people of 'folder' are too few"),
     "metadata": (
@@ -93,6 +91,14 @@ def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_pa
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("label", [["data.label=mood", 'data.classes=["angry"]'], ["data.label=mood"]])
+def test_a_dry_run_warns_of_labels_that_are_none_of_the_classes(run, folders, caplog, label):
+    arguments = [argument.replace("ROOT", str(folders)) for argument in [*TABLE, *label]]
+    assert run("train", *arguments, "--dry-run")[0] == 0
+    assert "20 of 20 rows of" in caplog.text
+    assert "stand as null records" in caplog.text
 
 
 @pytest.mark.parametrize(

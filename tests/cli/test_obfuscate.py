@@ -153,23 +153,27 @@ def test_a_method_that_draws_from_landmarks_needs_them(command, faces, tmp_path)
     assert len(list((tmp_path / "again" / "release" / "images").iterdir())) == 12
 
 
-def test_damaged_landmarks_cost_the_charge_and_write_nothing(command, faces, tmp_path):
+def test_landmarks_and_images_that_cannot_be_used_are_null_records(command, faces, tmp_path, caplog):
     mark(faces)
     table = faces / "landmarks.csv"
     table.write_text(table.read_text().replace("7.png,", "7.png,x", 1))
+    (faces / "3.png").write_bytes((faces / "3.png").read_bytes()[:-40])
+    assert command("gp-gan", "--keep", "mood", *TINY)[0] == 0
+    assert "1 of 12 files cannot be used as declared" in caplog.text
+    assert f"A landmark of {faces}/7.png is no number of px" in caplog.text
+    assert f"Cannot read the image {faces}/3.png" in caplog.text
+    assert len(list((tmp_path / "out" / "release" / "images").iterdir())) == 12
+    assert command("obfuscator", "--keep", "mood", *TINY, out="again")[0] == 0
+    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 2
+
+
+def test_a_face_without_a_row_of_landmarks_costs_the_charge_and_writes_nothing(command, faces, tmp_path):
+    mark(faces)
+    table = faces / "landmarks.csv"
+    table.write_text("\n".join(line for line in table.read_text().splitlines() if not line.startswith("7.")) + "\n")
     code, _, err = command("gp-gan", "--keep", "mood", *TINY)
     assert code == 2
-    assert "a landmark of 7.png is no number of px" in err
-    assert "the charge stands" in err
-    assert not (tmp_path / "out").exists()
-    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1
-
-
-def test_a_damaged_image_costs_the_charge_and_writes_nothing(command, faces, tmp_path):
-    whole = (faces / "7.png").read_bytes()
-    (faces / "7.png").write_bytes(whole[:-40])
-    code, _, err = command("blur")
-    assert code == 2
+    assert "has no row for 7.png" in err
     assert "the charge stands" in err
     assert not (tmp_path / "out").exists()
     assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1

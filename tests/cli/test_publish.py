@@ -3,8 +3,10 @@
 import contextlib
 import errno
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import stat
 
 import numpy as np
@@ -14,6 +16,8 @@ from PIL import Image
 from idpgan.data.faces import draw
 from idpgan.data.picture import png_bytes
 from idpgan.errors import InputError
+from idpgan.files import new_folder, whole_folder
+from idpgan.jobs import publish as publications
 from idpgan.jobs.publish import Order, publish, quote
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.publish import METHODS, best
@@ -249,30 +253,33 @@ def test_the_charge_is_durable_before_a_pixel_is_read(order, monkeypatch):
     assert not asked.out.exists()
 
 
-def test_a_damaged_image_behind_a_good_header_is_paid_for_and_nothing_comes_out(command, faces, tmp_path):
-    for name in FILES[1:3]:
-        (faces / name).write_bytes((faces / name).read_bytes()[:60])
-    code, said, error = command()
-    assert (code, said, error.count("\n")) == (2, "", 1)
-    for words in ("Cannot read the image", "So is 1 other", "the charge stands on", "faces.ledger.json"):
-        assert words in error
-    assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1
-    assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("*.part"))
-    fill(faces)
-    assert "2 publications, in total epsilon = 4" in command()[1]
-
-
 def test_what_a_kill_left_is_removed_and_what_another_fills_stays(order, tmp_path):
-    from idpgan.files import file_lock
-
-    dead, alive = (tmp_path / f".out.{sign * 16}.part" for sign in "ab")
-    for folder in (dead, alive):
+    dead = [tmp_path / f".{name}.{'a' * 16}.part" for name in ("out", "other", "an.other")]
+    foreign = [tmp_path / name for name in (".other.part", f"other.{'a' * 16}.part", f".other.{'x' * 16}.part")]
+    for folder in (*dead, *foreign):
         (folder / "curator").mkdir(parents=True)
-    with file_lock(alive):
+    with new_folder(tmp_path / "a") as one, whole_folder(tmp_path / "b") as two:  # a publication, and photos prepared
         publish(order())
-    assert not dead.exists()
-    assert alive.exists()
+        assert one.exists()
+        assert two.exists()
+    assert not any(map(os.path.exists, dead))
+    assert all(map(os.path.exists, foreign))
+
+
+def test_a_publication_that_is_killed_leaves_a_folder_that_goes_with_the_next_one_beside_it(order, tmp_path):
+    killed = multiprocessing.get_context("fork").Process(target=_die_while_computing, args=(order(),))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".out.*.part"))) == 1
+    publish(order(out=tmp_path / "another"))
+    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def _die_while_computing(asked):
+    publications.release = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    publish(asked)
 
 
 def test_two_publications_of_a_folder_do_not_run_at_once(order):
@@ -297,22 +304,9 @@ def test_a_folder_that_was_filled_meanwhile_is_not_replaced(order, monkeypatch):
 # Bad input -----------------------------------------------------------------------------------------------------
 
 
-def smaller(faces):
-    Image.new("L", (5, 5)).save(faces / "s1" / "2.png")
-
-
-def colored(faces):
-    Image.new("RGB", SIDES[::-1]).save(faces / "s1" / "2.png")
-
-
 def emptied(faces):
     shutil.rmtree(faces)
     faces.mkdir()
-
-
-def headless(faces):
-    path = faces / "s1" / "2.png"
-    path.write_bytes(path.read_bytes()[:20])
 
 
 def noted(faces):
@@ -351,10 +345,7 @@ def untouched(faces):
 @pytest.mark.parametrize(
     ("spoil", "arguments", "options", "words"),
     [
-        (smaller, [], {}, "is 5 x 5, but"),
-        (colored, [], {}, "--color"),
         (emptied, [], {}, "holds no images"),
-        (headless, [], {}, "Cannot read the image"),
         (noted, [], {}, "list.csv is no image"),
         (damaged, [], {}, "restore it from a copy"),
         (altered, [], {}, "its checksum does not fit"),
@@ -385,6 +376,8 @@ def untouched(faces):
         (untouched, [], {"method": "lapp"}, "Did you mean 'lap'"),
         (untouched, [], {"folder": "nowhere"}, "no folder"),
         (untouched, ["more"], {}, "name one folder"),
+        (untouched, [], {"size": "16by20"}, "--size '16by20' is no size"),
+        (untouched, [], {"size": "0x16"}, "--size '0x16' is no size"),
         (untouched, [], {"out": "nowhere/out"}, "Make it first"),
         (untouched, [], {"ledger": "nowhere/ledger"}, "folder that exists"),
     ],

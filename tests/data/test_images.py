@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from idpgan.data.images import Images, check_labels, to_float, to_uint8, to_unit
+from idpgan.data.images import Images, to_float, to_uint8, to_unit
 from idpgan.errors import DataError
 
 LEVELS = torch.arange(256, dtype=torch.uint8)
@@ -91,10 +91,14 @@ def test_what_does_not_fit_together_is_refused(arguments):
         Images(*arguments)
 
 
-def test_check_labels_names_place_and_value():
-    check_labels(torch.tensor([0, 9]), 10, "labels.idx")
-    with pytest.raises(DataError, match=r"labels\.idx: label 10 at position 1 .*\[0, 9\] \(2 of 3"):
-        check_labels(torch.tensor([0, 10, -1]), 10, "labels.idx")
+def test_existing_leaves_null_records_out_and_may_ask_for_some():
+    images = some_images()
+    assert not images.is_null.any()
+    emptied = images.zeroed_out(torch.arange(len(images)) > 0)
+    assert emptied.is_null.tolist() == [False] + [True] * (len(images) - 1)
+    assert len(emptied.existing(least=1)) == 1
+    with pytest.raises(DataError, match=rf"1 of {len(images)} images can be used, 2 are needed"):
+        emptied.existing(least=2)
 
 
 def test_digest_sees_every_part():

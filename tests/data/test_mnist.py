@@ -70,8 +70,6 @@ def test_grey_becomes_rgb_where_it_is_declared(tmp_path):
 
 
 GOOD = contents()
-WRONG_LABELS = GOOD[LABELS].clone()
-WRONG_LABELS[7] = 10
 BAD_FILES = {
     "magic of labels": ({"train_images_idx3": idx(GOOD[IMAGES], magic=0x801)}, IMAGES, "00000803"),
     "float data": ({"train_images_idx3": idx(GOOD[IMAGES], magic=0xD03)}, IMAGES, "begins with 00000d03"),
@@ -82,7 +80,6 @@ BAD_FILES = {
     "truncated": ({"train_images_idx3": idx(GOOD[IMAGES])[:-1]}, IMAGES, "truncated"),
     "too long": ({"train_labels_idx1": idx(GOOD[LABELS]) + b"x"}, LABELS, "too long"),
     "counts differ": ({"train_labels_idx1": idx(GOOD[LABELS][:-1])}, LABELS, "40 images, but .* 39 labels"),
-    "label out of range": ({"train_labels_idx1": idx(WRONG_LABELS)}, LABELS, "label 10 at position 7"),
     "missing": ({"train_labels_idx1": None}, LABELS, "but not train-labels"),
 }
 
@@ -95,6 +92,19 @@ def test_a_bad_file_is_named(tmp_path, case, packed):
         load(write(tmp_path, packed, **replaced))
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_images_whose_labels_are_out_of_range_are_null_records_however_many(tmp_path, caplog):
+    before, *_ = mnist.read(write(tmp_path, packed=False))
+    for wrong in ([7], range(40)):
+        labels = GOOD[LABELS].clone()
+        labels[list(wrong)] = 10
+        images, _, refused = mnist.read(write(tmp_path, packed=False, train_labels_idx1=idx(labels)))
+        assert images.null.nonzero()[:, 0].tolist() == list(wrong)
+        assert "label 10 at position 7 is out of range" in "".join(file.reason for file in refused)
+        assert torch.equal(images.images[~images.null], before.images[~images.null])
+        assert int(images.labels.max()) < 10
+        assert f"{len(wrong)} of 48 files cannot be used" in caplog.text
 
 
 def test_broken_gzip_is_named(tmp_path):

@@ -108,8 +108,6 @@ def test_bad_arguments_are_refused(method, changes, words):
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (torch.full((1, 2, 2), math.nan), "NaN"),
-        (torch.full((1, 2, 2), math.inf), "infinity"),
         (torch.zeros(1, 2, 2, dtype=torch.uint8), "divide bytes by 255"),
         (torch.zeros(1, 2, 2, dtype=torch.float16), "float32 or float64"),
         (torch.zeros(2, 2), "(N, m, n)"),
@@ -123,6 +121,20 @@ def test_bad_images_are_refused(images, words, method):
     with pytest.raises(InputError) as caught:
         publish.release(images, method, epsilon=1.0, accept_unsound=True)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["lap", "esra"])
+def test_pixels_that_are_no_numbers_end_nothing(method, caplog):
+    """One pixel that is none moves that pixel alone: neighbors in it stay neighbors."""
+    odd = IMAGES.clone()
+    odd[0, 1, 1], odd[1, 0, 0], odd[1, 0, 1] = math.nan, math.inf, -math.inf
+    meant = IMAGES.clone()
+    meant[0, 1, 1], meant[1, 0, 0], meant[1, 0, 1] = 0.0, 1.0, 0.0
+    one, other = (
+        publish.release(x, method, epsilon=1.0, noise=Noise.fixed(1), accept_unsound=True).images for x in (odd, meant)
+    )
+    assert torch.equal(one, other)
+    assert "1 pixels of the images are NaN and stand as 0" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["lap", "sra", "lap-published"])
