@@ -67,6 +67,22 @@ class Section(pydantic.BaseModel):
             for key, value in table.items()
         }
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys that differ from their defaults, as JSON values: `build` makes an equal section of them.
+
+        What a release says of itself and what names a run are made of this, so that a key that is added later, and has
+        its default, changes neither. It follows that a default is part of the release format, and stays: a missing key
+        has the default that it had when the key was added. Whoever wants another one gives the key a new name, or
+        raises `idpgan.release.folder.FORMAT` and puts the old default in where the earlier format is read.
+        tests/release/test_defaults.py holds all defaults and refuses another one.
+        """
+        written, table = self.model_dump(mode="json"), {}
+        for key, field in type(self).model_fields.items():
+            value = getattr(self, key)
+            if value != field.get_default(call_default_factory=True):
+                table[key] = value.to_json() if isinstance(value, Section) else written[key]
+        return table
+
 
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:
     """Return a value as its key's annotation wants it, if TOML lacks that type; else as it is."""
@@ -291,11 +307,9 @@ def dump_toml(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> s
     return tomli_w.dumps(_table(model))
 
 
-def digest(model: pydantic.BaseModel | Mapping[str, pydantic.BaseModel]) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON of a section or of several: equal configs, equal digests."""
-    sections = model if isinstance(model, Mapping) else {"": model}
-    tables = {name: section.model_dump(mode="json") for name, section in sections.items()}
-    return hashlib.sha256(json.dumps(tables, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def digest(section: Section) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of `Section.to_json`: equal sections, equal digests."""
+    return hashlib.sha256(json.dumps(section.to_json(), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _table(section: pydantic.BaseModel) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from idpgan.jobs.methods import REGISTRY
 
 from idpgan.config import (
     Section,
@@ -160,6 +161,7 @@ def test_toml_reads_back_to_an_equal_section(note, share, epsilon, table, names)
     inner = {"width": 2, "names": names}
     example = Example(note=note, share=share, epsilon=epsilon, table=table, inner=inner, root="/x/y")
     assert build(Example, tomllib.loads(dump_toml(example)), "[example]") == example
+    assert build(Example, json.loads(json.dumps(example.to_json())), "[example]") == example
     both = tomllib.loads(dump_toml({"one": example, "two words": Inner()}))
     assert build(Example, both["one"], "[one]") == example
     assert build(Inner, both["two words"], "[two]") == Inner()
@@ -195,8 +197,42 @@ def test_tables_in_lists_read_back():
 
 def test_digest_depends_on_values_only():
     assert digest(Example(steps=6)) == digest(build(Example, {"inner": {"width": 8}, "steps": 6}, "[example]"))
-    different = [Example(), Example(steps=6), Example(note=""), Example(epsilon=math.inf), {"a": Example()}, Inner()]
+    different = [
+        Example(),
+        Example(steps=6),
+        Example(note=""),
+        Example(epsilon=math.inf),
+        Example(inner=Inner(width=9)),
+    ]
     assert len({digest(section) for section in different}) == len(different)
+
+
+def test_a_key_that_has_its_default_is_not_written():
+    class Later(Example):
+        inner: Inner = Inner(width=9)
+        added: float | None = 0.5
+
+    assert Example(steps=6, inner=Inner(width=3)).to_json() == {"steps": 6, "inner": {"width": 3}}
+    assert Later(steps=6).to_json() == {"steps": 6}
+    assert digest(Later(steps=6)) == digest(Example(steps=6))
+    assert Later(added=None).to_json() == {"added": None}
+    own = Later(inner=Inner())  # not the default of the key, though all of its keys have theirs
+    assert own.to_json() == {"inner": {}}
+    assert build(Later, own.to_json(), "[later]") == own
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_a_run_is_named_by_what_differs_from_the_defaults(name):
+    config = REGISTRY.build_config(load_table(Path(name)), name)
+    table = config.to_json()
+    again = REGISTRY.build_config(json.loads(json.dumps(table)), name)
+    assert again == config
+    assert again.identity() == config.identity()
+    assert (table["data"]["name"], table["method"]["name"]) == (config.data.name, config.method.name)
+    moved = config.model_copy(update={"data": config.data.model_copy(update={"root": Path("/elsewhere")})})
+    assert moved.identity() == config.identity()
+    other = config.model_copy(update={"training": config.training.model_copy(update={"seed": 7})})
+    assert other.identity() != config.identity()
 
 
 def test_nearest_hint():

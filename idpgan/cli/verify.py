@@ -9,6 +9,8 @@ import typer
 
 from idpgan.cli.output import AsJson, print_json
 
+_MOST_SHOWN = 40  # lines
+
 
 def verify(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Release folder, or a run that has one.")],
@@ -17,7 +19,7 @@ def verify(
     """Derive charges, numbers, card and pictures of a release again from its settings, and compare.
 
     It needs no data. "consistent" says that everything fits together; that the run was as stated is the word of whoever
-    made it. Exit code 1: it is not consistent.
+    made it. What another version said in other words is shown. Exit code 1: it is not consistent.
 
     Example: idpgan verify runs/demo/release
     """
@@ -30,6 +32,12 @@ def verify(
         print(f"proven:     {found.report.proven}")
         if found.recomputed is not None:
             print(f"recomputed: epsilon = {found.recomputed:.6g}")
+        if found.words and found.consistent:
+            print(f"words:      of idpgan {found.made_with}, not of this version; only their numbers were compared:")
+            for line in found.words[:_MOST_SHOWN]:
+                print(f"  {line}")
+            if len(found.words) > _MOST_SHOWN:
+                print(f"  and {len(found.words) - _MOST_SHOWN:,} more")
         for problem in found.problems:
             print(f"PROBLEM: {problem}")
         print("consistent" if found.consistent else "NOT CONSISTENT")

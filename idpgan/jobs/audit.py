@@ -28,7 +28,7 @@ from idpgan.privacy.guarantee import parse_relation, parse_unit
 from idpgan.progress import Progress, silent
 from idpgan.publish.publisher import load_publisher
 from idpgan.ranks import ALONE, Ranks
-from idpgan.release.folder import CARD, PRIVACY, remove_leftovers, seal
+from idpgan.release.folder import CARD, PRIVACY, card_text, remove_leftovers, seal
 from idpgan.release.outputs import check_output
 from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
@@ -216,10 +216,16 @@ def write_into_release(run: Path, audited: Audited) -> None:
         if found.artifact is None or found.settings is None:
             raise TypeError("a release that verifies has an artifact and settings.")
         document = {name: value for name, value in stated.document.items() if name != "files"}
-        document["report"] = dataclasses.replace(found.report, audited=audited.guarantee).to_json()
+        report = dataclasses.replace(found.report, audited=audited.guarantee)
+        document["report"] = report.to_json()
+        before, after = (
+            card_text(each, document, found.artifact, found.settings).split("\n") for each in (found.report, report)
+        )
+        rows = dict(zip(before, after, strict=True))  # one differs; the others may be those of another version
+        card = "\n".join(rows.get(line, line) for line in found.files[CARD].decode().split("\n"))
         with whole_folder(folder.release) as part:
             for name, content in found.files.items():
                 if name != CARD:
                     (part / name).parent.mkdir(exist_ok=True)
                     write_bytes_atomic(part / name, content)
-            seal(part, document, found.artifact, found.settings)
+            seal(part, document, found.artifact, card)

@@ -155,7 +155,7 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
     method = _method(order, shape, labels)
     artifact = ObfuscatedArtifact(len(files), shape)  # refuses what no release can hold
     check_writable(order.out, sum(artifact.files().values()))
-    options = method.config.model_dump(mode="json", exclude=set(SECRET))
+    options = {key: value for key, value in method.config.to_json().items() if key not in SECRET}
     table = {"data": "images", "method": order.method, "num": len(files), "shape": list(shape), "options": options}
     settings = build(Obfuscation, table, "the release")
     events = settings.planned_events()

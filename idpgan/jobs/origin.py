@@ -45,7 +45,7 @@ def origin_of(path: Path) -> dict[str, Any]:
         raise ConfigError(f"data.public_generator = '{path}' is no release of a generator. Name one that is.")
     generator = artifact.generator
     origin = {
-        "model": generator.config.model_dump(mode="json", exclude_none=True),
+        "model": generator.config.to_json(),
         "image_shape": list(generator.image_shape),
         "classes": list(generator.classes),
         "weights": hashlib.sha256(found.files[WEIGHTS]).hexdigest(),

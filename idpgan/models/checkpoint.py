@@ -77,7 +77,7 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
     check_class_names(names)
     described = {
-        "model": generator.config.model_dump(mode="json"),
+        "model": generator.config.to_json(),
         "image_shape": list(generator.image_shape),
         "classes": names,
     }

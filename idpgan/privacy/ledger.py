@@ -433,7 +433,10 @@ class Ledger:
         ledger = cls._of(Books.parse(content, path), path)
         ledger._seen = content
         if ledger.owner != owner:
-            raise InputError(f"the ledger {path} belongs to another configuration; resume the run that wrote it.")
+            raise InputError(
+                f"the ledger {path} belongs to another configuration, or another version of idpgan began the run. "
+                "Resume the run that wrote it, with the version that began it."
+            )
         try:
             if planned is not None:
                 ledger._books.refuse_unplanned(planned)

@@ -95,7 +95,7 @@ class Release:
                 "unit": str(claimed.unit),
                 "num": num,
                 "shape": shape,
-                "options": dict(self.options),
+                "options": checked_options(self.method, self.options).to_json(),
             },
             "the release",
         )

@@ -2,10 +2,14 @@
 
 The folder is whole or absent: it is filled under a hidden name beside its place and then renamed, whatever ends the
 program in between.
+
+Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
+and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import importlib.metadata
@@ -24,10 +28,12 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.artifact import Artifact
 from idpgan.release.card import CardFacts, render_card
 from idpgan.release.settings import Settings
+from idpgan.training.state import code_digest
 
 PRIVACY = "privacy.json"
 CARD = "README.md"
-FORMAT = "idpgan release 3"
+FORMAT = "idpgan release 4"
+FORMATS = ("idpgan release 3", FORMAT)  # that are read
 
 
 def write_release(
@@ -49,8 +55,19 @@ def write_release(
     with whole_folder(target) as folder:
         artifact.write(folder)
         write_text_atomic(folder / CONFIG, config_text(artifact, settings))
-        version = importlib.metadata.version("idpgan")
-        seal(folder, privacy_document(report, settings, events, version=version), artifact, settings)
+        document = privacy_document(report, settings, events)
+        seal(folder, document, artifact, card_text(report, document, artifact, settings))
+
+
+@functools.cache
+def made_with() -> str:
+    """Return the version of the package and a hash of its code, such as "0.2.0+3fa94b2c91aa".
+
+    Sentences of reports and cards change between versions. Those of a release that names this very code are compared
+    word for word, those of any other by their fields (see `idpgan.release.words`).
+    """
+    version = importlib.metadata.version("idpgan")
+    return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
 
 
 def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
@@ -74,13 +91,11 @@ def config_text(artifact: Artifact, settings: Settings) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def privacy_document(
-    report: PrivacyReport, settings: Settings, events: Sequence[Event], *, version: str
-) -> dict[str, Any]:
+def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence[Event]) -> dict[str, Any]:
     """Return the content of privacy.json but for the files' hashes: the three numbers, and what proves one of them."""
     return {
         "format": FORMAT,
-        "idpgan": version,
+        "idpgan": made_with(),
         "report": report.to_json(),
         "num_private": settings.num_private,
         "num_public": settings.num_public,
@@ -115,10 +130,9 @@ def hashed_files(artifact: Artifact) -> tuple[str, ...]:
     return (*artifact.files(), CONFIG, CARD)
 
 
-def seal(folder: Path, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> None:
+def seal(folder: Path, document: Mapping[str, Any], artifact: Artifact, card: str) -> None:
     """Write card and privacy.json into a folder that holds the other files."""
-    report = PrivacyReport.from_json(document["report"])
-    write_text_atomic(folder / CARD, card_text(report, document, artifact, settings))
+    write_text_atomic(folder / CARD, card)
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in hashed_files(artifact)}
     write_text_atomic(folder / PRIVACY, privacy_text(document, hashes))
 

@@ -17,7 +17,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.folder import FORMAT
+from idpgan.release.folder import FORMATS
 from idpgan.release.settings import Settings
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
@@ -124,12 +124,12 @@ def read_privacy(path: Path) -> Stated:
         document = parse_json(content)
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}).") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
+    found = document.get("format") if isinstance(document, dict) else None
+    if found not in FORMATS:
         said = f" but {found!a}" if isinstance(found, str) and len(found) < 40 else ""
         raise InputError(
-            f"{path} is not of the format {FORMAT!r}{said}, so it cannot be verified. Verify it with the version that "
-            "made it, or train and release again."
+            f"{path} is not of the format {' or '.join(map(repr, FORMATS))}{said}, so it cannot be verified. Verify it "
+            "with the version that made it, or train and release again."
         )
     try:
         build(_Document, document, path.name)

@@ -136,7 +136,7 @@ class RunSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Return the config without where files lie on the curator's machine."""
-        public = self.config.model_dump(mode="json", exclude_none=True)
+        public = self.config.to_json()
         public["data"] = {key: value for key, value in public["data"].items() if key not in WHERE_FILES_LIE}
         return public
 
@@ -175,7 +175,7 @@ class ImagesSettings(Section):
         method: Name of the method.
         num: N, the number of images: public.
         shape: Of each image.
-        options: Of the method.
+        options: Of the method; one that is left out has its default.
     """
 
     data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
@@ -222,10 +222,6 @@ class ImagesSettings(Section):
     def plans_exactly(self) -> bool:
         """The events are those of the plan."""
         return True
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Settings`."""
-        return self.model_dump(mode="json")
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""

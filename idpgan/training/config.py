@@ -99,6 +99,13 @@ class RunConfig(Section):
         nowhere = dict.fromkeys(WHERE_FILES_LIE)
         return digest(self.model_copy(update={"data": self.data.model_copy(update=nowhere)}))
 
+    def to_json(self) -> dict[str, Any]:
+        """See `Section.to_json`; the names of data and method are there, whatever is the default."""
+        named = {
+            key: {"name": part.name, **part.to_json()} for key, part in (("data", self.data), ("method", self.method))
+        }
+        return named | {key: value for key, value in super().to_json().items() if key not in named}
+
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
         """Return unit, relation and target of the run's ledger."""
         raise NotImplementedError
@@ -154,7 +161,7 @@ class RunConfig(Section):
         problems, teacher = [], described.get("teacher")
         if (None if teacher is None else teacher.get("candidates")) != self.candidates:
             problems.append("the generator has another teacher than the run's, or chooses among other candidates.")
-        if described.get("model") != self.model.model_dump(mode="json"):
+        if described.get("model") != self.model.to_json():
             problems.append("the generator is not of the run's [model].")
         if described.get("samples") != self.release.samples:
             problems.append(f"{described.get('samples')} samples are shown, not release.samples.")

@@ -210,10 +210,10 @@ def _processor() -> str:
 
 
 def code_digest() -> str:
-    """Return the SHA-256 (hex) of the package's own source files, names and contents."""
+    """Return the SHA-256 (hex) of the package's own source files and of the card's template, names and contents."""
     root = Path(__file__).resolve().parents[1]
     sha = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.md")]):
         content = path.read_bytes()
         sha.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     return sha.hexdigest()

@@ -87,7 +87,6 @@ FORGED = {
     "N of 4,000 digits": (lambda f: replaced_text("privacy.json", "1295", "9" * 4000)(f), "num_private"),
     "proven 1": (said(epsilon=1.0), "the events cost"),
     "proven a little lower": (said(epsilon=9.99), "the events cost"),
-    "proven higher": (said(epsilon=11.0), "the events cost"),
     "proven infinite": (said(epsilon="inf"), "cannot be marked private"),
     "proven of another unit": (said(unit="pixel"), "'proven' is not"),
     "proven of another relation": (said(relation="replace-one"), "'proven' is not"),
@@ -145,7 +144,7 @@ FORGED = {
     "charges as a table": (stated(events={}), "events"),
     # privacy.json
     "format 2": (stated(format="idpgan release 2"), "train and release again"),
-    "format of tomorrow": (stated(format="idpgan release 4"), "not of the format"),
+    "format of tomorrow": (stated(format="idpgan release 5"), "not of the format"),
     "format as a list": (stated(format=[]), "not of the format"),
     "foreign key": (stated(note="trust me"), "Unknown key 'note'"),
     "key missing": (lambda f: edit(f, lambda d: d.pop("delta")), "Missing key 'delta'"),
@@ -400,5 +399,5 @@ def test_numbers_of_images_follow_from_what_is_declared(data, private, public, p
         "a test",
     )
     settings = RunSettings(built, DataShape(Sizes(public, private, 0, 0), (1, 32, 32), ()))
-    found = settings.problems({"model": built.model.model_dump(mode="json"), "samples": built.release.samples})
+    found = settings.problems({"model": built.model.to_json(), "samples": built.release.samples})
     assert found == [] if problem is None else problem in found[0]
