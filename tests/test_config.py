@@ -10,7 +10,6 @@ import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from idpgan.jobs.methods import REGISTRY
 
 from idpgan.config import (
     Section,
@@ -223,9 +222,9 @@ def test_a_key_that_has_its_default_is_not_written():
 
 @pytest.mark.parametrize("name", config_names())
 def test_a_run_is_named_by_what_differs_from_the_defaults(name):
-    config = REGISTRY.build_config(load_table(Path(name)), name)
+    config = build_config(load_table(Path(name)), name)
     table = config.to_json()
-    again = REGISTRY.build_config(json.loads(json.dumps(table)), name)
+    again = build_config(json.loads(json.dumps(table)), name)
     assert again == config
     assert again.identity() == config.identity()
     assert (table["data"]["name"], table["method"]["name"]) == (config.data.name, config.method.name)

@@ -71,7 +71,7 @@ def each_channel(plan: Plan, channels: int) -> Plan:
 
 @dataclass(frozen=True)
 class Publisher:
-    """All of a publisher but its row of ``idpgan methods``, which its package holds as ``INFO``.
+    """All of a publisher but its row of ``idpgan methods``, which `idpgan.methods` holds.
 
     Attributes:
         options: Class of its options, all with defaults.
