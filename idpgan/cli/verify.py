@@ -32,6 +32,7 @@ def verify(
             print(f"recomputed: epsilon = {found.recomputed:.6g}")
         for problem in found.problems:
             print(f"PROBLEM: {problem}")
-        print("consistent" if found.consistent else "NOT CONSISTENT")
+        total = "" if found.report.total is None else f"; proven: {found.report.stated}"
+        print(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")
     if not found.consistent:
         raise typer.Exit(1)

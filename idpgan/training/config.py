@@ -11,6 +11,7 @@ from idpgan.config import Section, digest
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig
 from idpgan.device import check_device
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
+from idpgan.training.contained import Contained
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
@@ -83,7 +84,11 @@ class TrainingConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and plans the run's charges."""
+    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and plans the run's charges.
+
+    Attributes:
+        contained: Releases that the run's release contains; `idpgan train` reads them where [data] names them.
+    """
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -91,6 +96,7 @@ class RunConfig(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     training: TrainingConfig = TrainingConfig()
     release: ReleaseConfig = ReleaseConfig()
+    contained: Annotated[tuple[Contained, ...], Field(max_length=100)] = ()
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""

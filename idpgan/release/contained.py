@@ -1,0 +1,59 @@
+"""What a release, or images that were drawn from one, cost whoever builds on it: read from the files beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from idpgan.config import build
+from idpgan.files import parse_json, read_plain
+from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.privacy.event import Event
+from idpgan.release.received import Stated
+from idpgan.release.settings import RunSettings, Settings
+from idpgan.training.contained import Contained
+
+KEY = "contained"  # of a manifest of drawn images
+
+
+def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
+    """Return a release, and all that it contains itself, as whoever builds on it has to name them.
+
+    What does not protect its private images, say with noise of a fixed seed, stands as a read without noise.
+    """
+    events, report = stated.events, stated.report
+    if not report.private and report.proven.finite:
+        events = (Event.non_private("the release says that it is not private", stated.unit, stated.relation),)
+    drawn = isinstance(settings, RunSettings) and settings.config.data.public is not None
+    own = Contained(
+        method=settings.method,
+        num_private=settings.num_private,
+        num_public=0 if drawn else settings.num_public,
+        delta=settings.delta,
+        events=tuple(event.to_json() for event in events),
+    )
+    return (own, *(settings.config.contained if isinstance(settings, RunSettings) else ()))
+
+
+def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
+    """Return what images that `idpgan sample` drew contain, as their manifest says."""
+    listed = _content(manifest).get(KEY)
+    if not isinstance(listed, list) or not listed:
+        unknown = Event.non_private("nothing says what the generator of these images cost")
+        return (Contained(method="unknown", delta=0.0, events=(unknown.to_json(),)),)
+    return tuple(build(Contained, item, f"{KEY} of {manifest}") for item in listed)
+
+
+def said_format(path: Path) -> str | None:
+    """Return the entry "format" of a JSON file, empty if there is none; None if the file cannot be read."""
+    try:
+        return str(_content(path).get("format", "")) if os.path.lexists(path) else ""
+    except ValueError:  # an InputError too
+        return None
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    content = parse_json(read_plain(path, MOST_TEXT_BYTES, follow=True))
+    return content if isinstance(content, Mapping) else {}
