@@ -39,7 +39,9 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
-_SMALLEST = 300.0  # powers of ten below delta at which a group's events are composed at most
+# A group's events are composed at a delta so many powers of ten smaller, at most: down to the least float, or, beside
+# events with a delta of their own, to the last digit of that.
+_MOST_POWERS, _LEAST_POWERS = 300.0, 15.0
 _HALVINGS = 12
 
 
@@ -67,7 +69,7 @@ class Part:
     @property
     def proven(self) -> Guarantee:
         """What the charges prove for their own unit and relation."""
-        epsilon = compose_epsilon(self.events, self.delta)
+        epsilon = _epsilon(self.events, self.delta)
         delta = self.delta if math.isfinite(epsilon) else 0.0
         return Guarantee(epsilon, delta, *self.pair, "the charges that its release states")
 
@@ -79,6 +81,11 @@ class Part:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from `to_json`; anything else raises an `InputError`, a KeyError or a TypeError."""
         return cls(tuple(Event.from_json(item) for item in data["events"]), data["delta"])
+
+
+@functools.lru_cache(maxsize=64)
+def _epsilon(events: tuple[Event, ...], delta: float) -> float:
+    return compose_epsilon(events, delta)
 
 
 def chain(source: tuple[Unit, Relation], target: tuple[Unit, Relation], most_per_person: int) -> int | None:
@@ -152,16 +159,19 @@ def _grouped(events: tuple[Event, ...], size: int, most: float) -> Guarantee:
         epsilon, first = compose_epsilon(events, delta), events[0]
         return Guarantee(epsilon, delta, first.unit, first.relation, "").for_group(size)
 
+    def smaller(powers: float) -> float:
+        return failing + (most - failing) * 10**-powers
+
     def fits(powers: float) -> bool:
-        group = at(most * 10**-powers)
+        group = at(smaller(powers))
         return group.finite and group.delta <= most
 
-    pure = at(0.0)
-    low, high = 0.0, _SMALLEST
-    if most == 0 or not fits(high):
+    pure, failing = at(0.0), sum(event.count * (event.delta or 0.0) for event in events)  # below that nothing holds
+    low, high = 0.0, _LEAST_POWERS if failing else _MOST_POWERS
+    if most <= failing or not fits(high):
         return pure
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    group = at(most * 10**-high)
+    group = at(smaller(high))
     return pure if pure.epsilon <= group.epsilon else dataclasses.replace(group, delta=most)

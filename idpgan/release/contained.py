@@ -13,7 +13,7 @@ from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.release.received import Stated
 from idpgan.release.settings import RunSettings, Settings
-from idpgan.training.contained import Contained
+from idpgan.training.contained import MOST_EVENTS, Contained
 
 KEY = "contained"  # of a manifest of drawn images
 
@@ -23,9 +23,12 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
 
     What does not protect its private images, say with noise of a fixed seed, stands as a read without noise.
     """
-    events, report = stated.events, stated.report
-    if not report.private and report.proven.finite:
+    events, proven = stated.events, stated.report.proven
+    if not stated.report.private:
         events = (Event.non_private("the release says that it is not private", stated.unit, stated.relation),)
+    elif len(events) > MOST_EVENTS:  # numbers of one image with prices of their own: as any mechanism of that epsilon
+        kind = "approximate" if proven.delta else "pure"
+        events = (Event(kind, stated.unit, stated.relation, pure_epsilon=proven.epsilon, delta=proven.delta or None),)
     drawn = isinstance(settings, RunSettings) and settings.config.data.public is not None
     own = Contained(
         method=settings.method,
@@ -34,15 +37,24 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
         delta=settings.delta,
         events=tuple(event.to_json() for event in events),
     )
-    return (own, *(settings.config.contained if isinstance(settings, RunSettings) else ()))
+    if not isinstance(settings, RunSettings):
+        return (own,)
+    config = settings.config
+    forgotten = config.model.origin is not None and not config.contained  # released before totals were stated
+    return (own, *((_unknown(),) if forgotten else config.contained))
+
+
+def _unknown() -> Contained:
+    """Return what stands for a release of which nothing says what it cost."""
+    event = Event.non_private("nothing says what this cost those whom it was made from")
+    return Contained(method="unknown", delta=0.0, events=(event.to_json(),))
 
 
 def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
     """Return what images that `idpgan sample` drew contain, as their manifest says."""
     listed = _content(manifest).get(KEY)
     if not isinstance(listed, list) or not listed:
-        unknown = Event.non_private("nothing says what the generator of these images cost")
-        return (Contained(method="unknown", delta=0.0, events=(unknown.to_json(),)),)
+        return (_unknown(),)
     return tuple(build(Contained, item, f"{KEY} of {manifest}") for item in listed)
 
 

@@ -11,7 +11,7 @@ from idpgan.config import Section, digest
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig
 from idpgan.device import check_device
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
-from idpgan.training.contained import Contained
+from idpgan.training.contained import MOST_CONTAINED, Contained
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
@@ -96,7 +96,7 @@ class RunConfig(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     training: TrainingConfig = TrainingConfig()
     release: ReleaseConfig = ReleaseConfig()
-    contained: Annotated[tuple[Contained, ...], Field(max_length=100)] = ()
+    contained: Annotated[tuple[Contained, ...], Field(max_length=MOST_CONTAINED)] = ()
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
 
 
+MOST_EVENTS, MOST_CONTAINED = 20, 20  # a forged list may be long to price
+
+
 class Contained(Section):
     """A release that another one contains, as it states itself; `idpgan train` writes it.
 
@@ -35,14 +38,14 @@ class Contained(Section):
         num_private: Private images that it was made from; None: nothing says so.
         num_public: Images that it called public, drawn ones aside: nothing protects them.
         delta: Where it states its epsilon.
-        events: All that it charged, see `idpgan.privacy.Event`.
+        events: All that it charged, see `idpgan.privacy.Event`; more than 20 kinds as one of its epsilon and delta.
     """
 
-    method: Annotated[str, Field(min_length=1, max_length=100)]
+    method: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
     num_private: Annotated[int, Field(ge=1)] | None = None
     num_public: int = Field(0, ge=0)
     delta: float = Field(ge=0, lt=1)
-    events: tuple[dict[str, Any], ...] = Field(min_length=1)
+    events: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=MOST_EVENTS)
 
     @field_validator("events")
     @classmethod
