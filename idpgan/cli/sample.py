@@ -40,3 +40,7 @@ def sample(
         print_json({"out": str(out), **manifest})
     else:
         print(f"{num:,} images in {out}, with a card to give away: {card_of(out)}")
+        if "total" in (manifest["privacy"] or {}):
+            from idpgan.privacy.guarantee import PrivacyReport
+
+            print(f"Proven: {PrivacyReport.from_json(manifest['privacy']).stated}.")

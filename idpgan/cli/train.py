@@ -105,7 +105,8 @@ def _describe(planned: Plan) -> str:
     where = f"unit {planned.unit}, {planned.relation}, {planned.num_private:,} private images"
     if planned.epsilon == float("inf"):
         return f"# Cost: epsilon is infinite, no guarantee ({where})."
-    return f"# Cost: epsilon = {planned.epsilon:.4g} at delta = {planned.delta:.3g} ({where})."
+    total = "" if planned.total is None else f" In total, with the releases that it will contain: {planned.total}."
+    return f"# Cost: epsilon = {planned.epsilon:.4g} at delta = {planned.delta:.3g} ({where}).{total}"
 
 
 def _report(finished: Finished, as_json: bool) -> None:
@@ -145,7 +146,7 @@ def _ending(finished: Finished, privacy: PrivacyReport) -> list[str]:
     next_ones = ["sample", "evaluate", "attack", "audit", "report"]
     left_out = {"sample": not draws, "attack": not finished.attackable, "audit": _nothing_claimed(privacy)}
     words = [word for word in next_ones if not left_out.get(word)]
-    lines.append(f"Proven: {privacy.proven}. Next: idpgan {', '.join(words[:-1])} or {words[-1]} {run.path}")
+    lines.append(f"Proven: {privacy.stated}. Next: idpgan {', '.join(words[:-1])} or {words[-1]} {run.path}")
     return lines
 
 

@@ -40,6 +40,7 @@ def verify(
                 print(f"  and {len(found.words) - _MOST_SHOWN:,} more")
         for problem in found.problems:
             print(f"PROBLEM: {problem}")
-        print("consistent" if found.consistent else "NOT CONSISTENT")
+        total = "" if found.report.total is None else f"; proven: {found.report.stated}"
+        print(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")
     if not found.consistent:
         raise typer.Exit(1)

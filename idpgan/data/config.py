@@ -37,12 +37,16 @@ class DataConfig(Section):
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
-        confirm_public: Must be true where `public_share` is above 0, for ``privacy.unit = "person"`` with a
-            `public_root`, and for a `public_generator` that promises less to its own training images.
+        confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
+            `public_root`.
+        public_disjoint: Declares that nobody of the private images is on those of `public_root`, or among those that a
+            release was made from which is named as public. Without it the charges of such a release count; see
+            docs/totals.md.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
-            then taken out of the private ones.
+            then taken out of the private ones. Images that this package released or drew are known by the files beside
+            them.
         public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
-            "generator"``. Its own guarantee covers what it was trained on; see docs/evolution.md.
+            "generator"``.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones.
         public_images: Drawn public images, one of each person; None: 6,000.
@@ -77,6 +81,7 @@ class DataConfig(Section):
     root: Path | None = None
     public_share: Share = 0.0
     confirm_public: bool = False
+    public_disjoint: bool = False
     public_root: Path | None = None
     public_generator: Path | None = None
     public: Literal["faces"] | None = None

@@ -38,7 +38,7 @@ def render() -> str:
         LookupError: If a key is not described in the docstring of its class, or a described one is not there.
     """
     parts = [_HEAD]
-    common = [name for name in RunConfig.model_fields if name not in ("method", "privacy")]
+    common = [name for name in RunConfig.model_fields if name not in ("method", "privacy", "contained")]
     for name in common:
         parts += _section(f"## [{name}]", name, section_of(RunConfig, name))
     for method in METHODS:

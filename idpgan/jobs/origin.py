@@ -1,45 +1,66 @@
-"""What a config that names a released generator as its simulator says of it: read from the release, once."""
+"""What a config that builds on other releases says of them: read from those releases, once.
+
+A run builds on a release where ``data.public_generator`` names it, or where ``data.public_root`` holds images that it
+released or that were drawn from it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan.errors import ConfigError
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import WEIGHTS
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee
+from idpgan.release.contained import contained_in, contained_in_export, said_format
+from idpgan.release.export import MANIFEST, release_of
+from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.release.received import read_privacy
+from idpgan.release.verify import Verification
+from idpgan.training.config import RunConfig
+from idpgan.training.contained import Contained, total_of
 
 
-def with_origin(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sections of a config with [model.origin] as the release of ``data.public_generator`` says.
+def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sections of a config with [model.origin] and [[contained]] as the releases say that [data] names.
 
-    A config that has [model.origin] already, as that of a run has, is returned as it is.
+    A config that has them already, as that of a run has, is returned as it is.
 
     Raises:
-        ConfigError: If the release does not verify, is none of a generator, or nothing draws with it.
+        ConfigError: If a release does not verify, says nothing of its price, or is not one of a generator where
+            ``data.public_generator`` names it.
         InputError: If there is none.
     """
     data, model = table.get("data"), table.get("model", {})
-    path = data.get("public_generator") if isinstance(data, Mapping) else None
-    if not isinstance(path, str) or not isinstance(model, Mapping):
+    if not isinstance(data, Mapping) or not isinstance(model, Mapping):
         return table
-    if model.get("simulator") != "generator":
+    path, root = data.get("public_generator"), data.get("public_root")
+    if isinstance(path, str) and model.get("simulator") != "generator":
         raise ConfigError(
             f"data.public_generator = '{path}' is for model.simulator = \"generator\". Set that, or leave it out."
         )
-    return table if "origin" in model else {**table, "model": {**model, "origin": origin_of(Path(path).expanduser())}}
+    if "contained" in table:
+        return table
+    contained: tuple[Contained, ...] = ()
+    if isinstance(path, str):
+        origin, contained = of_generator(Path(path).expanduser())
+        table = {**table, "model": {**model, "origin": origin}} if "origin" not in model else table
+    if isinstance(root, str):
+        contained += of_public_folder(Path(root).expanduser())
+    listed = [each.model_dump(mode="json", exclude_none=True) for each in contained]
+    return {**table, "contained": listed} if listed else table
 
 
-def origin_of(path: Path) -> dict[str, Any]:
-    """Return [model.origin] for the release of a run or a release folder, after `verify` found nothing wrong."""
-    found = verify(path)
-    if found.problems:
-        raise ConfigError(
-            f"data.public_generator = '{path}' does not verify: {found.problems[0]} Name a whole release."
-        )
+def of_generator(path: Path) -> tuple[dict[str, Any], tuple[Contained, ...]]:
+    """Return [model.origin] and [[contained]] for the release of a run or a release folder."""
+    found = _verified(path, "public_generator")
     artifact, settings, proven = found.artifact, found.settings, found.report.proven
     if not isinstance(artifact, GeneratorArtifact) or settings is None:
         raise ConfigError(f"data.public_generator = '{path}' is no release of a generator. Name one that is.")
@@ -54,4 +75,55 @@ def origin_of(path: Path) -> dict[str, Any]:
         "unit": str(proven.unit),
         "relation": str(proven.relation),
     }
-    return origin | ({"epsilon": proven.epsilon} if proven.finite else {})
+    return origin | ({"epsilon": proven.epsilon} if proven.finite else {}), _contained(path, found)
+
+
+def of_public_folder(root: Path) -> tuple[Contained, ...]:
+    """Return [[contained]] for a folder of public images: the release that they are of, or were drawn from, if any.
+
+    The file that says so lies in the folder or above it. Images that were copied out of such a folder are public by the
+    word of whoever names them.
+    """
+    for folder in (root.resolve(), *root.resolve().parents):
+        said = said_format(folder / PRIVACY)
+        if said is None or said.startswith("idpgan release "):
+            return _contained(folder, _verified(folder, "public_root"))
+        if (said_format(folder / MANIFEST) or "").startswith("idpgan samples "):
+            return contained_in_export(folder / MANIFEST)
+    return ()
+
+
+def _verified(path: Path, key: str) -> Verification:
+    found = verify(path)
+    if found.problems:
+        raise ConfigError(f"data.{key} = '{path}' does not verify: {found.problems[0]} Name a whole release.")
+    return found
+
+
+def _contained(path: Path, found: Verification) -> tuple[Contained, ...]:
+    if found.settings is None:
+        raise TypeError("a release that verifies has settings.")
+    return contained_in(read_privacy(release_of(path) / PRIVACY), found.settings)
+
+
+def check_total(config: RunConfig, events: Sequence[Event], num_private: int) -> Guarantee | None:
+    """Return what a new run's charges and those of contained releases prove together; None where none of those counts.
+
+    Raises:
+        ConfigError: If the config does not say what it contains, or of what it contains nothing is proven.
+    """
+    root, listed = config.data.public_root, config.contained
+    known = () if root is None else of_public_folder(root.expanduser())
+    if (config.model.origin is not None and not listed) or any(each not in listed for each in known):
+        raise ConfigError(
+            "the config builds on a release and does not say what that one contains. Leave model.origin and contained "
+            "out of it, so that they are read from the release."
+        )
+    total, proven = total_of(config, events, num_private), compose_epsilon(events, config.stated_delta(num_private))
+    if total is None or total.finite or proven == math.inf:
+        return total
+    raise ConfigError(
+        f"this run builds on a release (data.public_generator or data.public_root) of which nothing is proven for unit "
+        f"{total.unit}, {total.relation}, so its total epsilon would be infinite. If nobody of the private images is "
+        "among those that it was made from, declare it with data.public_disjoint = true; else name another one."
+    )

@@ -17,13 +17,13 @@ import torch
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.device import resolve_device
-from idpgan.errors import InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
-from idpgan.jobs.origin import with_origin
+from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, number_to_json
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, number_to_json
 from idpgan.privacy.ledger import Budget, Ledger, Planned
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
@@ -32,6 +32,7 @@ from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import RunSettings
 from idpgan.run import RunFolder, describe_environment, refuse_used
 from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
+from idpgan.training.contained import counted, images_per_person, with_total
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, SharesSteps, Tick
@@ -50,7 +51,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first thing that is wrong with it.
     """
     where = "the default config" if path is None else str(path)
-    return build_config(with_origin(apply_overrides(load_table(path), overrides)), where)
+    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Plan:
         epsilon: Their price at ``delta``; infinite where nothing is proven.
         target: What the ledger refuses to exceed; None = no limit.
         signal: What can be learned of a class against the noise; None where nothing is known of it.
+        total: What the events and those of contained releases cost together; None where nothing is contained.
     """
 
     num_private: int
@@ -76,6 +78,7 @@ class Plan:
     epsilon: float
     target: Budget | None
     signal: Signal | None = None
+    total: Guarantee | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -90,6 +93,7 @@ class Plan:
             if self.target
             else None,
             "signal_to_noise": self.signal.to_json() if self.signal else None,
+            "total": self.total.to_json() if self.total else None,
         }
 
 
@@ -111,7 +115,8 @@ def plan(config: RunConfig, out: Path | None = None) -> Plan:
     unit, relation, target = config.ledger_terms()
     events = config.planned_events(shape)
     epsilon, signal = compose_epsilon(events, delta), config.signal_to_noise(shape)
-    return Plan(shape.num_private, delta, unit, relation, events, epsilon, target, signal)
+    total = check_total(config, events, shape.num_private)
+    return Plan(shape.num_private, delta, unit, relation, events, epsilon, target, signal, total)
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
     signal = plan(config, out).signal
     if signal is not None and signal.warning:
         _LOG.warning("%s", signal.warning)
-    ledger = Ledger(*config.ledger_terms(), owner=config.identity())
+    ledger = Ledger(*config.ledger_terms(), owner=config.identity(), contained=counted(config))
     split, method = _shared(config, ledger, ranks)  # refuses what the data cannot give, before there is a folder
     delta = config.stated_delta(split.num_private)
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
@@ -184,7 +189,7 @@ def follow(ranks: Ranks) -> None:
     """
     content = hear_config(ranks)
     if content is not None:
-        config = build_config(with_origin(tomllib.loads(content)), "the config of rank 0")
+        config = build_config(with_releases(tomllib.loads(content)), "the config of rank 0")
         _, method = _meet(config, Ledger(*config.ledger_terms(), owner=config.identity()), ranks)
         do_as_told(method, ranks)
 
@@ -200,6 +205,7 @@ def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, Metho
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
         split = load(config.data)
+        _refuse_beyond_cap(config, split)
         method = _method(config, split, ledger, device)
         if not ranks.alone:
             if not isinstance(method, SharesSteps):
@@ -212,9 +218,27 @@ def _meet(config: RunConfig, ledger: Ledger, ranks: Ranks) -> tuple[Split, Metho
     return split, method
 
 
+def _refuse_beyond_cap(config: RunConfig, split: Split) -> None:
+    """Refuse people with more images than the cap by which charges of a contained release count for a person.
+
+    Who is on which position is public, so this tells nothing of an image.
+    """
+    most, people = images_per_person(config), split.private.identities
+    if most is None or people is None or not len(people):
+        return
+    found = int(torch.unique(people, return_counts=True)[1].max())
+    if found > most:
+        raise ConfigError(
+            f"privacy.most_per_person = {most}, and somebody has {found} private images. The contained release "
+            f"protects one image and may have read all of them, so it costs a person {found} times that or more: set "
+            "most_per_person to the most images that anybody has in the private folder."
+        )
+
+
 def planned(config: RunConfig, shape: DataShape) -> Planned:
     """Return what a config says of its run's ledger."""
-    return Planned(*config.ledger_terms(), config.planned_events(shape) if config.plans_exactly else None)
+    events = config.planned_events(shape) if config.plans_exactly else None
+    return Planned(*config.ledger_terms(), events, counted(config))
 
 
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
@@ -286,11 +310,13 @@ def _train(
             ranks=ranks,
         )
         released = outcome.ended != "interrupted"
-        if released and not (run.release / PRIVACY).exists():  # a release that is there may hold an audited value
+        privacy = with_total(method.privacy(), config, split.shape, ledger.events) if released else None
+        if (
+            privacy is not None and not (run.release / PRIVACY).exists()
+        ):  # a release that is there may hold an audited value
             artifact, settings = method.artifact(config.release), RunSettings.of(config, split.shape)
-            write_release(run.release, artifact, settings, method.privacy(), ledger.events)
+            write_release(run.release, artifact, settings, privacy, ledger.events)
         append_line(run.log, outcome.message)
     signal = config.signal_to_noise(split.shape)
     warning = None if signal is None else signal.warning
-    privacy = method.privacy() if released else None
     return Finished(run, outcome, released, privacy, warning, attackable=len(split.holdout) > 0)

@@ -85,7 +85,7 @@ class Generator(nn.Module):
     def extra_repr(self) -> str:
         """Return what stands in front of the layers in ``repr``."""
         classes = f"classes=({', '.join(self.classes[:10])}{', ...' if self.num_classes > 10 else ''})"
-        proven = f", proven {self.privacy.proven}" if self.privacy else ""
+        proven = f", proven {self.privacy.stated}" if self.privacy else ""
         return f"image_shape={self.image_shape}, {classes if self.num_classes else 'unconditional'}{proven}"
 
     def _repr_png_(self) -> bytes | None:

@@ -22,6 +22,7 @@ from idpgan.privacy.guarantee import (
     parse_unit,
 )
 from idpgan.privacy.prepared import Committed
+from idpgan.privacy.totals import Part
 
 FORMAT = "idpgan ledger 2"
 _KEYS = frozenset(
@@ -64,12 +65,15 @@ class Terms:
     Attributes:
         target: What may be spent; None = no limit.
         owner: Hash of the run's configuration.
+        contained: Charged before all else: what releases cost that the run builds on and that may have read the same
+            records. ``target`` is for the ledger's own events and does not count them; the stated total does.
     """
 
     unit: Unit
     relation: Relation
     target: Budget | None = None
     owner: str = ""
+    contained: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,14 @@ class Planned:
     Attributes:
         target: What may be spent; None = no limit.
         events: All that the run charges; None = known only after public images are read, so not compared.
+        contained: See `Terms`.
     """
 
     unit: Unit
     relation: Relation
     target: Budget | None
     events: tuple[Event, ...] | None
+    contained: tuple[Part, ...] = ()
 
 
 @dataclass
@@ -148,6 +154,8 @@ class Books:
             raise InputError(f"it counts unit {terms.unit} under {terms.relation}, the config does not.")
         if terms.target != planned.target:
             raise InputError(f"its target is {terms.target}, that of the config is {planned.target}.")
+        if terms.contained != planned.contained:
+            raise InputError("it holds other charges of contained releases than the config names.")
         if planned.events is None:
             return
         allowed: dict[Event, int] = {}
@@ -176,12 +184,14 @@ class Books:
             "release": self.committed.to_json() if self.committed else None,
             "state": self.state,
         }
+        if terms.contained:
+            content["contained"] = [part.to_json() for part in terms.contained]
         return {**content, "checksum": checksum(content)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; another format or checksum, or an unknown entry, raises `InputError`."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or set(data) != _KEYS:
+        if not isinstance(data, dict) or data.get("format") != FORMAT or set(data) - {"contained"} != _KEYS:
             found = data.get("format") if isinstance(data, dict) else None
             raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {FORMAT!r}.")
         if data["checksum"] != checksum({name: value for name, value in data.items() if name != "checksum"}):
@@ -197,7 +207,8 @@ class Books:
         target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
         if target is not None:
             target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
-        books = cls(Terms(unit, relation, target, str(data["owner"])))
+        contained = tuple(Part.from_json(item) for item in data.get("contained", ()))
+        books = cls(Terms(unit, relation, target, str(data["owner"]), contained))
         for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
             if not isinstance(data[key], list):
                 raise TypeError(f"{key} is no list")

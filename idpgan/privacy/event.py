@@ -93,6 +93,8 @@ class Event:
                 raise InputError(
                     f"{name} = {value!r} of a {self.kind} event must be a whole number in {least} .. 2^62."
                 )
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise InputError(f"reason = {self.reason!r} of a {self.kind} event must be a text.")
         if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
             raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
         if self.kind == "randomized-response" and self.relation is not Relation.REPLACE_ONE:

@@ -175,6 +175,10 @@ class PrivacyReport:
         private: Whether the release may be called private: ``proven`` is finite and the noise was drawn from the
             operating system's entropy, not from a fixed seed.
         public_assumptions: What the guarantee takes as public, one phrase each.
+        contained: What the releases that this one contains prove by themselves, each for its own unit and relation;
+            those that read none of its records, by declaration, are left out.
+        total: ``proven`` and ``contained`` together, of the same unit and relation as ``proven``; None where nothing is
+            contained, and ``proven`` is the total.
     """
 
     claimed: Guarantee | None
@@ -183,19 +187,34 @@ class PrivacyReport:
     reason: str
     private: bool
     public_assumptions: tuple[str, ...] = ()
+    contained: tuple[Guarantee, ...] = ()
+    total: Guarantee | None = None
 
     def __post_init__(self) -> None:
         if self.proven is None:
             raise ValueError("proven is never None: where nothing is proven it is an infinite Guarantee with a reason.")
-        if self.private and not self.proven.finite:
-            raise ValueError("a report with an infinite proven epsilon cannot be marked private.")
+        if bool(self.contained) != (self.total is not None):
+            raise ValueError("a total is of what is contained: give both or neither.")
+        if self.private and not (self.proven.finite and (self.total is None or self.total.finite)):
+            raise ValueError("a report with an infinite proven epsilon, or total, cannot be marked private.")
 
     def __str__(self) -> str:
         claimed, audited = self.claimed or "nothing", self.audited or "not measured"
-        return f"claimed: {claimed}\nproven: {self.proven}\naudited: {audited}\n{self.reason}"
+        return f"claimed: {claimed}\nproven: {self.stated}\naudited: {audited}\n{self.reason}"
+
+    @property
+    def stated(self) -> str:
+        """What is proven, in one line; where other releases are contained, of those and in total as well."""
+        if self.total is None:
+            return str(self.proven)
+        contained = " and ".join(map(str, self.contained))
+        return f"{self.proven}; contained in it: {contained}; in total: {self.total}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
+        """Return a JSON-able dict; ``contained`` and ``total`` are keys of it where something is contained."""
+        beside: dict[str, Any] = {}
+        if self.total is not None:
+            beside = {"contained": [each.to_json() for each in self.contained], "total": self.total.to_json()}
         return {
             "claimed": self.claimed.to_json() if self.claimed else None,
             "proven": self.proven.to_json(),
@@ -203,13 +222,14 @@ class PrivacyReport:
             "reason": self.reason,
             "private": self.private,
             "public_assumptions": list(self.public_assumptions),
+            **beside,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
         known = {"claimed", "proven", "audited", "reason", "private", "public_assumptions"}
-        if set(data) != known:
+        if set(data) - {"contained", "total"} != known:
             raise InputError(f"a privacy report has the keys {sorted(known)}, got {sorted(data)}.")
         return cls(
             Guarantee.from_json(data["claimed"]) if data["claimed"] is not None else None,
@@ -218,4 +238,6 @@ class PrivacyReport:
             str(data["reason"]),
             data["private"] is True,
             tuple(str(item) for item in data["public_assumptions"]),
+            tuple(Guarantee.from_json(item) for item in data.get("contained", ())),
+            Guarantee.from_json(data["total"]) if data.get("total") is not None else None,
         )

@@ -25,6 +25,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.prepared import Committed, PreparedFile, serialize
+from idpgan.privacy.totals import Part
 
 __all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
 
@@ -49,6 +50,7 @@ class Ledger:
         target: Budget | None = None,
         path: Path | None = None,
         owner: str = "",
+        contained: Sequence[Part] = (),
     ) -> None:
         """Open an empty ledger. Every event must be of its unit and relation.
 
@@ -57,9 +59,10 @@ class Ledger:
             path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
                 there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
+            contained: What releases cost that the run builds on; see `Terms`.
         """
         self.path = path
-        self._books = Books(Terms(unit, relation, target, owner))
+        self._books = Books(Terms(unit, relation, target, owner, tuple(contained)))
         self._prepared = PreparedFile()
         self._replay: list[Event] = []  # charges that stand already, to be met again after a resume, next one last
         self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
@@ -94,6 +97,11 @@ class Ledger:
     def owner(self) -> str:
         """Hash of the run's configuration."""
         return self._books.terms.owner
+
+    @property
+    def contained(self) -> tuple[Part, ...]:
+        """Charges of releases that the run builds on, outside the target; `idpgan.privacy.totals` adds all up."""
+        return self._books.terms.contained
 
     @property
     def events(self) -> tuple[Event, ...]:

@@ -90,7 +90,7 @@ class SyntheticDataset(Dataset[Any]):
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.images.shape[1:]))
         classes = f"{len(self.classes):,} classes" if self.classes else "unlabeled"
-        proven = f"proven {self.privacy.proven}" if self.privacy else "privacy unknown"
+        proven = f"proven {self.privacy.stated}" if self.privacy else "privacy unknown"
         return f"<SyntheticDataset: {len(self):,} images of {shape}, {classes}, {proven}>"
 
     def _repr_png_(self) -> bytes | None:

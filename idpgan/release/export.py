@@ -27,12 +27,14 @@ from idpgan.memory import GIB, free_memory
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
-from idpgan.release.artifact import Kind
+from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.card import CardFacts, Subject, render_card
+from idpgan.release.contained import KEY, contained_in
 from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.received import describe_release, read_privacy, read_settings
+from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
+from idpgan.release.settings import Settings
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # of a folder
@@ -102,9 +104,10 @@ def export_samples(
     if out.suffix.lower() != ".npz":
         _refuse_folder_names(generator.classes)
     release = release_of(source)
+    said = _released(release, kinds)
     seed = secrets.randbits(63) if seed is None else seed
-    manifest = _manifest(release, generator, num, chosen, seed)
-    card = _card(release, kinds, num, folder=out.suffix.lower() != ".npz")
+    manifest = _manifest(release, said, generator, num, chosen, seed)
+    card = None if said is None else _card(*said, num, folder=out.suffix.lower() != ".npz")
     pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
@@ -223,10 +226,27 @@ def release_of(source: Path) -> Path:
     return folder / "release" if (folder / "release").is_dir() else folder
 
 
-def _manifest(release: Path, generator: Generator, num: int, labels: Tensor | None, seed: int) -> dict[str, Any]:
+def _released(release: Path, kinds: Mapping[str, Kind]) -> tuple[Stated, Settings, Artifact] | None:
+    """Return what a release states; None for a generator without one."""
+    if not (release / PRIVACY).exists():
+        return None
+    stated = read_privacy(release / PRIVACY)
+    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
+    artifact, document, kind = describe_release(content, kinds)
+    return stated, read_settings(document, kind, artifact, stated), artifact
+
+
+def _manifest(
+    release: Path,
+    said: tuple[Stated, Settings, Artifact] | None,
+    generator: Generator,
+    num: int,
+    labels: Tensor | None,
+    seed: int,
+) -> dict[str, Any]:
     counts = torch.bincount(labels, minlength=generator.num_classes).tolist() if labels is not None else []
     weights = read_plain(release / WEIGHTS, most_weight_bytes(generator), follow=True)
-    privacy = release / PRIVACY
+    contained = () if said is None else contained_in(*said[:2])
     return {
         "format": FORMAT,
         "num": num,
@@ -234,18 +254,13 @@ def _manifest(release: Path, generator: Generator, num: int, labels: Tensor | No
         "image_shape": list(generator.image_shape),
         "classes": dict(zip(generator.classes, counts, strict=True)) if counts else {},
         "generator_sha256": hashlib.sha256(weights).hexdigest(),
-        "privacy": read_privacy(privacy).report.to_json() if privacy.exists() else None,
+        "privacy": None if said is None else said[0].report.to_json(),
+        KEY: [each.model_dump(mode="json") for each in contained],
     }
 
 
-def _card(release: Path, kinds: Mapping[str, Kind], num: int, *, folder: bool) -> bytes | None:
-    """Return the images' own card, from what the release states; None for a generator without a release."""
-    if not (release / PRIVACY).exists():
-        return None
-    stated = read_privacy(release / PRIVACY)
-    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
-    artifact, document, kind = describe_release(content, kinds)
-    settings = read_settings(document, kind, artifact, stated)
+def _card(stated: Stated, settings: Settings, artifact: Artifact, num: int, *, folder: bool) -> bytes:
+    """Return the images' own card, from what the release states."""
     facts = card_facts(stated.document, settings)
     return render_card(stated.report, facts, _subject(facts, artifact.describe(), num, folder=folder)).encode()
 

@@ -60,7 +60,9 @@ class _Report(_Strict):
     audited: _Guarantee | None
     reason: _Text
     private: bool
-    public_assumptions: Annotated[list[_Text], Field(max_length=100)]
+    public_assumptions: Annotated[list[_Text], Field(max_length=500)]
+    contained: Annotated[list[_Guarantee], Field(max_length=100)] = Field(default_factory=list)
+    total: _Guarantee | None = None
 
 
 class _Charge(_Strict):

@@ -16,11 +16,13 @@ from idpgan.data.load import DataShape
 from idpgan.data.public import count_public
 from idpgan.errors import InputError
 from idpgan.files import printable
+from idpgan.models.config import Origin
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import RunConfig
+from idpgan.training.contained import Contained, with_total
 
 
 class Settings(Protocol):
@@ -150,11 +152,16 @@ class RunSettings:
 
     def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
         """See `Settings`."""
-        return self.config.report(self.shape, events, proven, noise)
+        return with_total(self.config.report(self.shape, events, proven, noise), self.config, self.shape, events)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""
         problems, config = self.config.misdescribed(described), self.config
+        if config.model.origin is not None and not any(_is_of(each, config.model.origin) for each in config.contained):
+            problems.append(
+                "a released generator is in the release, and contained does not have the charges that it states: the "
+                "total is unknown."
+            )
         if (config.data.public_share or config.data.public) and not self.num_public:
             problems.append("num_public = 0, but the settings have public images.")
         elif config.data.public and self.num_public != count_public(config.data):
@@ -165,6 +172,16 @@ class RunSettings:
         if config.data.num_images is not None and taken > config.data.num_images:
             problems.append(f"{taken:,} images are of the run, but data.num_images = {config.data.num_images:,}.")
         return problems
+
+
+def _is_of(contained: Contained, origin: Origin) -> bool:
+    """Whether the charges of a contained release are those that a generator was released with."""
+    proven, epsilon = contained.part.proven, math.inf if origin.epsilon is None else origin.epsilon
+    return (
+        (contained.num_private, proven.unit, proven.relation) == (origin.num_private, origin.unit, origin.relation)
+        and contained.delta >= origin.delta  # 0 where its epsilon is infinite
+        and math.isclose(proven.epsilon, epsilon, rel_tol=1e-6)
+    )
 
 
 class ImagesSettings(Section):

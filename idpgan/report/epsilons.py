@@ -37,11 +37,13 @@ def delta_text(delta: float) -> str:
 
 
 def figures(report: PrivacyReport) -> tuple[Figure, ...]:
-    """Return claimed, proven and audited."""
+    """Return claimed, proven and audited; where other releases are contained, the total too."""
+    total = () if report.total is None else (_figure("In total", report.total, "", sign="≤"),)
     return (
         _figure("Claimed", report.claimed, "no paper claims one"),
         _figure("Proven", report.proven, "", sign="≤" if report.proven.finite else ""),
         _figure("Audited", report.audited, "no audit was made", sign="≥"),
+        *total,
     )
 
 

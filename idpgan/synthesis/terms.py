@@ -42,9 +42,9 @@ def refuse_shared_people(unit: Unit, data: DataConfig) -> None:
             'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
             'and nothing protects those in the public one. Set data.split_by = "identity".'
         )
-    if data.public_root is not None and not data.confirm_public:
+    if data.public_root is not None and not (data.confirm_public or data.public_disjoint):
         raise ConfigError(
             f"privacy.unit = person with data.public_root = '{data.public_root}': people of the private images who "
             "are on public ones too have no guarantee, and nothing here can tell. If nobody of the private folder "
-            "is on the public images, confirm it with data.confirm_public = true."
+            "is on the public images, declare it with data.public_disjoint = true."
         )

@@ -13,6 +13,7 @@ from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.config import ModelConfig, classes_of, pyramid_of
+from idpgan.training.contained import MOST_CONTAINED, Contained
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
@@ -85,7 +86,11 @@ class TrainingConfig(Section):
 
 
 class RunConfig(Section):
-    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and plans the run's charges."""
+    """A whole config file. A method's ``Config`` narrows `method` and `privacy` and plans the run's charges.
+
+    Attributes:
+        contained: Releases that the run's release contains; `idpgan train` reads them where [data] names them.
+    """
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -93,6 +98,7 @@ class RunConfig(Section):
     privacy: PrivacyConfig = PrivacyConfig()
     training: TrainingConfig = TrainingConfig()
     release: ReleaseConfig = ReleaseConfig()
+    contained: Annotated[tuple[Contained, ...], Field(max_length=MOST_CONTAINED)] = ()
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""

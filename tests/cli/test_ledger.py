@@ -6,7 +6,6 @@ import os
 import shutil
 
 import pytest
-from idpgan.jobs.methods import REGISTRY
 
 from idpgan.config import dump_toml
 from idpgan.data.faces import draw
@@ -16,6 +15,7 @@ from idpgan.jobs.stream import Terms, stream
 from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
 from idpgan.run import RunFolder
+from idpgan.training.config import build_config
 
 SIDE = 28
 
@@ -148,7 +148,7 @@ def make_run(path, root, *events, **data):
         "method": {"name": "gaussian"},
         "privacy": {"epsilon": 2.0, "delta": 1e-9},
     }
-    config = REGISTRY.build_config({name: dict(section) for name, section in table.items()}, "test")
+    config = build_config({name: dict(section) for name, section in table.items()}, "test")
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, owner=config.identity())
     made = RunFolder.create(path, dump_toml(config), {}, ledger=json.dumps(ledger.to_json()))
     ledger.path = made.ledger

@@ -13,7 +13,7 @@ from idpgan.errors import InputError
 from idpgan.jobs import obfuscate as obfuscations
 from idpgan.jobs import publish as publications
 from idpgan.privacy.folder_ledger import FolderLedger
-from idpgan.synthesis import build_config
+from idpgan.training.config import build_config
 from tests.neighbors.folders import data_of, write_classes, write_metadata
 
 SIDES = (16, 20)

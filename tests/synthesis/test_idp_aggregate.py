@@ -249,9 +249,10 @@ def test_people_with_images_in_two_parts_are_refused_before_a_charge(splits):
 
 def test_a_public_folder_needs_a_confirmation_that_it_shows_other_people():
     keys = {"name": "face-folder", "split_by": "identity", "public_root": "elsewhere"}
-    with pytest.raises(ConfigError, match=r"confirm it with data\.confirm_public = true"):
+    with pytest.raises(ConfigError, match=r"declare it with data\.public_disjoint = true"):
         config_of(privacy={"unit": "person"}, data=keys)
-    config_of(privacy={"unit": "person"}, data={**keys, "confirm_public": True})
+    for word in ("public_disjoint", "confirm_public"):
+        config_of(privacy={"unit": "person"}, data={**keys, word: True})
     config_of(data=keys)  # unit image promises nothing about people
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
-from idpgan.models.config import ModelConfig, Origin, classes_of
+from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.footprint import generator_bytes
 from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import looks_known
@@ -71,18 +71,6 @@ class EvolutionTraining(TrainingConfig):
     tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
 
 
-def stated_origin(origin: Origin) -> str:
-    """Say what is known of the privacy of a released generator that draws the candidates."""
-    images = f"its {origin.num_private:,} training images"
-    if origin.epsilon is None:
-        return f"that generator, which the release contains; nothing is proven of {images}"
-    return (
-        f"that generator, which the release contains; epsilon = {origin.epsilon:.4g}, delta = {origin.delta:.3g}, "
-        f"unit: {origin.unit}, {origin.relation}, is proven of {images}; for a record that is among them and among the "
-        "private ones here, epsilons and deltas add up where unit and relation are the same, and are not added here"
-    )
-
-
 class EvolutionRun(RunConfig):
     """A whole config file of evolution."""
 
@@ -112,23 +100,7 @@ class EvolutionRun(RunConfig):
                     f'"{self.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
                 )
         refuse_shared_people(self.privacy.unit, self.data)
-        if self.model.origin is not None:
-            self._check_origin(self.model.origin)
         return self
-
-    def _check_origin(self, origin: Origin) -> None:
-        """Refuse a generator whose own training images have less protection than ours, unless they are public."""
-        person = self.privacy.unit is Unit.PERSON and origin.unit != Unit.PERSON
-        if (origin.epsilon is None or person) and not self.data.confirm_public:
-            why = (
-                "nothing is proven of the images that it was trained on"
-                if origin.epsilon is None
-                else f"it protects one {origin.unit} of its training images, not a person"
-            )
-            raise ConfigError(
-                f"the generator of data.public_generator is taken as it is, and {why}. If nobody of the private images "
-                "is on those, or they are public, confirm it with data.confirm_public = true."
-            )
 
     def looks_of(self, classes: Sequence[str]) -> dict[str, str]:
         """Return the look of each class that has one."""
@@ -152,13 +124,11 @@ class EvolutionRun(RunConfig):
         """See `RunConfig.public_assumptions`."""
         privacy, simulator, origin = self.privacy, self.model.simulator, self.model.origin
         what = "public images" if simulator == "public" else f"the program that draws {simulator}"
-        if origin is not None:
-            what = "a released generator"
         assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
+        if origin is not None:
+            assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if simulator == "public":
             assumptions.append("the public images; the release contains some of them")
-        if origin is not None:
-            assumptions.append(stated_origin(origin))
         if privacy.unit is Unit.PERSON:
             assumptions.append(f"the cap of {privacy.most_per_person} images of one person")
         return tuple(assumptions)

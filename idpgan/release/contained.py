@@ -1,0 +1,71 @@
+"""What a release, or images that were drawn from one, cost whoever builds on it: read from the files beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from idpgan.config import build
+from idpgan.files import parse_json, read_plain
+from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.privacy.event import Event
+from idpgan.release.received import Stated
+from idpgan.release.settings import RunSettings, Settings
+from idpgan.training.contained import MOST_EVENTS, Contained
+
+KEY = "contained"  # of a manifest of drawn images
+
+
+def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
+    """Return a release, and all that it contains itself, as whoever builds on it has to name them.
+
+    What does not protect its private images, say with noise of a fixed seed, stands as a read without noise.
+    """
+    events, proven = stated.events, stated.report.proven
+    if not stated.report.private:
+        events = (Event.non_private("the release says that it is not private", stated.unit, stated.relation),)
+    elif len(events) > MOST_EVENTS:  # numbers of one image with prices of their own: as any mechanism of that epsilon
+        kind = "approximate" if proven.delta else "pure"
+        events = (Event(kind, stated.unit, stated.relation, pure_epsilon=proven.epsilon, delta=proven.delta or None),)
+    drawn = isinstance(settings, RunSettings) and settings.config.data.public is not None
+    own = Contained(
+        method=settings.method,
+        num_private=settings.num_private,
+        num_public=0 if drawn else settings.num_public,
+        delta=settings.delta,
+        events=tuple(event.to_json() for event in events),
+    )
+    if not isinstance(settings, RunSettings):
+        return (own,)
+    config = settings.config
+    forgotten = config.model.origin is not None and not config.contained  # released before totals were stated
+    return (own, *((_unknown(),) if forgotten else config.contained))
+
+
+def _unknown() -> Contained:
+    """Return what stands for a release of which nothing says what it cost."""
+    event = Event.non_private("nothing says what this cost those whom it was made from")
+    return Contained(method="unknown", delta=0.0, events=(event.to_json(),))
+
+
+def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
+    """Return what images that `idpgan sample` drew contain, as their manifest says."""
+    listed = _content(manifest).get(KEY)
+    if not isinstance(listed, list) or not listed:
+        return (_unknown(),)
+    return tuple(build(Contained, item, f"{KEY} of {manifest}") for item in listed)
+
+
+def said_format(path: Path) -> str | None:
+    """Return the entry "format" of a JSON file, empty if there is none; None if the file cannot be read."""
+    try:
+        return str(_content(path).get("format", "")) if os.path.lexists(path) else ""
+    except ValueError:  # an InputError too
+        return None
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    content = parse_json(read_plain(path, MOST_TEXT_BYTES, follow=True))
+    return content if isinstance(content, Mapping) else {}
