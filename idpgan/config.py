@@ -80,8 +80,17 @@ class Section(pydantic.BaseModel):
         for key, field in type(self).model_fields.items():
             value = getattr(self, key)
             if value != field.get_default(call_default_factory=True):
-                table[key] = value.to_json() if isinstance(value, Section) else written[key]
+                table[key] = _without_defaults(value, written[key])
         return table
+
+
+def _without_defaults(value: Any, written: Any) -> Any:
+    """Return a value as it is written, but for the defaults of the sections in it."""
+    if isinstance(value, Section):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_without_defaults(*pair) for pair in zip(value, written, strict=True)]
+    return written
 
 
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:

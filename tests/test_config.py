@@ -192,6 +192,8 @@ def test_tables_in_lists_read_back():
     for name in ("a", "long " * 40):  # in one line, and as tables of their own
         rows = Rows(rows=(Row(name=name, sizes=(1, 2)), Row(name="b")))
         assert build(Rows, tomllib.loads(dump_toml(rows)), "[rows]") == rows
+        assert rows.to_json() == {"rows": [{"name": name, "sizes": [1, 2]}, {"name": "b"}]}
+        assert build(Rows, rows.to_json(), "[rows]") == rows
 
 
 def test_digest_depends_on_values_only():

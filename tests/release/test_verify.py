@@ -309,6 +309,15 @@ def test_a_run_ends_with_its_steps_or_its_target(budget_run, tmp_path, change, w
     assert (said == "") if not word else (word in said)
 
 
+def test_a_run_that_a_less_tight_accountant_ended_is_consistent(budget_run, tmp_path):
+    folder = shutil.copytree(budget_run / "release", tmp_path / "release")
+    event = Event.from_json(document_of(folder)["events"][0])
+    charged(event.repeated(event.count - 1))(folder)
+    assert "the target allows more" in verdict(folder)
+    said(epsilon=3.99)(folder)  # of a target of 4: there was no room for a step at such a price
+    assert verdict(folder) == ""
+
+
 def test_more_noise_in_the_config_of_dp_gan_is_found_out(budget_run, tmp_path):
     folder = shutil.copytree(budget_run / "release", tmp_path / "release")
     setting("privacy", noise_multiplier=50.0)(folder)
