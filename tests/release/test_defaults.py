@@ -12,8 +12,8 @@ from pydantic_core import to_jsonable_python
 
 from idpgan.config import Section
 from idpgan.methods import methods_of
-from idpgan.obfuscate import registry as obfuscators
-from idpgan.publish import registry as publishers
+from idpgan.obfuscate.base import load_method as load_obfuscator_class
+from idpgan.publish.publisher import load_publisher
 from idpgan.training.config import RunConfig, load_method
 
 FROZEN = Path(__file__).with_name("defaults.json")
@@ -25,12 +25,16 @@ def sections_in(annotation):
     return [section for item in typing.get_args(annotation) for section in sections_in(item)]
 
 
+def default_of(field):
+    value = field.get_default(call_default_factory=True)
+    return value.to_json() if isinstance(value, Section) else to_jsonable_python(value)
+
+
 def defaults_of(section, path, seen=()):
     """Yield the dotted name and the default of every key that has one; of a section, what differs from its own."""
     for key, field in section.model_fields.items():
         if not field.is_required():
-            value = field.get_default(call_default_factory=True)
-            yield f"{path}.{key}", value.to_json() if isinstance(value, Section) else to_jsonable_python(value)
+            yield f"{path}.{key}", default_of(field)
         for inner in sections_in(field.annotation):
             if inner not in seen:
                 yield from defaults_of(inner, f"{path}.{key}", (*seen, inner))
@@ -44,14 +48,14 @@ def all_defaults():
         config = load_method(name).Config
         for key, field in config.model_fields.items():
             if not field.is_required():
-                found[f"{name}.{key}"] = field.get_default(call_default_factory=True).to_json()
+                found[f"{name}.{key}"] = default_of(field)
             if field.annotation is not shared[key]:
                 for inner in sections_in(field.annotation):
                     found |= dict(defaults_of(inner, f"{name}.{key}", (inner,)))
-    for name in publishers.METHODS:
-        found |= dict(defaults_of(publishers.load_publisher(name).options, f"publish {name}"))
-    for name in obfuscators.METHODS:
-        found |= dict(defaults_of(obfuscators.load_method(name).Config, f"obfuscate {name}"))
+    for name in methods_of("publisher"):
+        found |= dict(defaults_of(load_publisher(name).options, f"publish {name}"))
+    for name in methods_of("obfuscator"):
+        found |= dict(defaults_of(load_obfuscator_class(name).Config, f"obfuscate {name}"))
     return found
 
 

@@ -46,7 +46,7 @@ LATER = {
     "    diverged_above: float = Field(": "    patience: int = Field(3, ge=1)\n    diverged_above: float = Field(",
     "    most_per_person: int = Field(20": "    loudness: float = 1.0\n    most_per_person: int = Field(20",
     "    moments: int = Field(": "    bouts: int = Field(2, ge=1)\n    moments: int = Field(",
-    'reason=f"one release of noisy sums{': 'reason=f"a single release of sums with noise{',
+    'f"one release of noisy sums{': 'f"a single release of sums with noise{',
     "one release of noisy sums of moments{": "a single release of moments with noise{",
     '"the feature map (': '"the map of features (',
     "privacy.epsilon of the config": "the epsilon of [privacy]",
