@@ -25,7 +25,7 @@ from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification
 from idpgan.training.config import RunConfig
-from idpgan.training.contained import Contained, total_of
+from idpgan.training.contained import Contained, names_origin, total_of
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -46,7 +46,7 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ConfigError(
             f"data.public_generator = '{path}' is for model.simulator = \"generator\". Set that, or leave it out."
         )
-    if "contained" in table:
+    if "contained" in table and (path is None or "origin" in model):
         return table
     contained: tuple[Contained, ...] = ()
     if isinstance(path, str):
@@ -112,9 +112,9 @@ def check_total(config: RunConfig, events: Sequence[Event], num_private: int) ->
     Raises:
         ConfigError: If the config does not say what it contains, or of what it contains nothing is proven.
     """
-    root, listed = config.data.public_root, config.contained
+    root = config.data.public_root
     known = () if root is None else of_public_folder(root.expanduser())
-    if (config.model.origin is not None and not listed) or any(each not in listed for each in known):
+    if not names_origin(config) or any(each not in config.contained for each in known):
         raise ConfigError(
             "the config builds on a release and does not say what that one contains. Leave model.origin and contained "
             "out of it, so that they are read from the release."

@@ -16,13 +16,12 @@ from idpgan.data.load import DataShape
 from idpgan.data.public import count_public
 from idpgan.errors import InputError
 from idpgan.files import printable
-from idpgan.models.config import Origin
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import RunConfig
-from idpgan.training.contained import Contained, with_total
+from idpgan.training.contained import names_origin, with_total
 
 
 class Settings(Protocol):
@@ -157,7 +156,7 @@ class RunSettings:
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""
         problems, config = self.config.misdescribed(described), self.config
-        if config.model.origin is not None and not any(_is_of(each, config.model.origin) for each in config.contained):
+        if not names_origin(config):
             problems.append(
                 "a released generator is in the release, and contained does not have the charges that it states: the "
                 "total is unknown."
@@ -172,16 +171,6 @@ class RunSettings:
         if config.data.num_images is not None and taken > config.data.num_images:
             problems.append(f"{taken:,} images are of the run, but data.num_images = {config.data.num_images:,}.")
         return problems
-
-
-def _is_of(contained: Contained, origin: Origin) -> bool:
-    """Whether the charges of a contained release are those that a generator was released with."""
-    proven, epsilon = contained.part.proven, math.inf if origin.epsilon is None else origin.epsilon
-    return (
-        (contained.num_private, proven.unit, proven.relation) == (origin.num_private, origin.unit, origin.relation)
-        and contained.delta >= origin.delta  # 0 where its epsilon is infinite
-        and math.isclose(proven.epsilon, epsilon, rel_tol=1e-6)
-    )
 
 
 class ImagesSettings(Section):

@@ -62,6 +62,15 @@ class Contained(Section):
         return Part.from_json({"delta": self.delta, "events": self.events})
 
 
+def names_origin(config: RunConfig) -> bool:
+    """Whether the generator that a config builds on, if any, is among the releases that it says to contain."""
+    origin = config.model.origin
+    if origin is None:
+        return True
+    said = (origin.num_private, origin.unit, origin.relation)
+    return any((each.num_private, *map(str, each.part.pair)) == said for each in config.contained)
+
+
 def counted(config: RunConfig) -> tuple[Part, ...]:
     """Return the charges of contained releases that may have read the private images: none where all is declared."""
     return () if config.data.public_disjoint else tuple(each.part for each in config.contained)

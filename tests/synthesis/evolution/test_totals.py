@@ -157,8 +157,12 @@ def without_contained(content):
     content["settings"]["contained"] = []
 
 
-def cheaper(content):
-    content["settings"]["contained"][0]["events"][0]["noise_multiplier"] = 20.0
+def dearer(content):
+    content["settings"]["contained"][0]["events"][0]["noise_multiplier"] = 0.8
+
+
+def another(content):
+    content["settings"]["contained"][0]["num_private"] = 12
 
 
 def declared(content):
@@ -171,7 +175,8 @@ def declared(content):
         (lambda release: edit(release, lower), "'total' is not what follows"),
         (lambda release: edit(release, without_total), "'contained' is not what follows"),
         (forged_config(without_contained), "the total is unknown"),
-        (forged_config(cheaper), "the total is unknown"),
+        (forged_config(dearer), "'total' is not what follows"),
+        (forged_config(another), "the total is unknown"),
         (forged_config(declared), "is not what follows"),
         (lambda release: raw("README.md", (release / "README.md").read_text().replace("7.537", "5"))(release), "card"),
     ],
@@ -381,8 +386,10 @@ def test_a_release_with_noise_of_a_fixed_seed_proves_nothing(tmp_path, monkeypat
     jobs.start(build_config(FIRST, "a test"), tmp_path / "fixed")
     monkeypatch.undo()
     assert verify(tmp_path / "fixed").problems == ()
+    data = {"public_generator": tmp_path / "fixed"}
     with pytest.raises(ConfigError, match="of which nothing is proven"):
-        jobs.plan(config_of(tmp_path, data={"public_generator": tmp_path / "fixed"}))
+        jobs.plan(config_of(tmp_path, data=data))
+    assert jobs.plan(config_of(tmp_path, data=data | {"public_disjoint": True})).total is None
 
 
 # People --------------------------------------------------------------------------------------------------------
