@@ -131,9 +131,8 @@ def main():
     rows = table(found)
     print("distance       mean  deviation  threshold  failed  test, line, comparison")
     for distance, mean, deviation, threshold, failed, runs, (test, line, *_), text in rows:
-        print(
-            f"{distance:8.1f} {mean:10.4g} {deviation:10.2g} {threshold:10.4g} {failed:4}/{runs:<2}  {test}:{line}  {text}"
-        )
+        numbers = f"{distance:8.1f} {mean:10.4g} {deviation:10.2g} {threshold:10.4g} {failed:4}/{runs:<2}"
+        print(f"{numbers}  {test}:{line}  {text}")
     print(*failures, sep="\n")
     return 1 if failures or (rows and rows[0][0] < ENOUGH) else 0
 
