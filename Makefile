@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test slow docs-check clean
+.PHONY: demo test slow everywhere docs-check clean
 
 demo: $(STAMP)
 	$(BIN)/idpgan train --out $(RUN)
@@ -20,6 +20,10 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/pytest -q -m slow
+
+# The suite as other machines would run it; takes hours, and goes on where it stopped.
+everywhere: $(STAMP)
+	nice $(BIN)/python tools/everywhere.py
 
 # What a reader sees and tries: pages in a browser, the notebook, the wheel, every command of the README.
 docs-check: $(STAMP)

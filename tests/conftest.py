@@ -5,14 +5,45 @@ import itertools
 import secrets
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
-# With more threads small operations wait for each other whenever the machine is busy.
-torch.set_num_threads(1)
 # No deadline: a busy machine is not a defect. Derandomized: a failure is the same failure everywhere.
 hypothesis.settings.register_profile("idpgan", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("idpgan")
+
+
+def pytest_addoption(parser):
+    """The suite on other machines (`tools/everywhere.py`) and with other seeds (`tools/margins.py`)."""
+    parser.addoption("--threads", type=int, default=1, help="threads of torch in the tests")
+    parser.addoption("--seed-shift", type=int, default=0, help="other seeds everywhere, for the tests marked `trained`")
+
+
+def pytest_configure(config):
+    # With more threads small operations wait for each other whenever the machine is busy.
+    torch.set_num_threads(config.getoption("--threads"))
+    if shift := config.getoption("--seed-shift"):
+        _shift_seeds(shift)
+
+
+def _shift_seeds(shift):
+    """Let every seed, said in a test or in the package, and every noise key become another one."""
+    generator, model_seed, default_rng = torch.Generator, torch.manual_seed, np.random.default_rng
+    bits = shift << 20  # above the small numbers that tests count seeds with: no two of them meet
+
+    class Shifted(generator):
+        def manual_seed(self, seed):
+            return super().manual_seed(seed ^ bits)
+
+    torch.Generator = Shifted
+    torch.manual_seed = lambda seed: model_seed(seed ^ bits)
+    np.random.default_rng = lambda seed=None: default_rng(seed ^ bits if isinstance(seed, int) else seed)
+    global _shift
+    _shift = f"shift {shift} "
+
+
+_shift = ""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +59,7 @@ _OS_BYTES = secrets.token_bytes
 
 def _keys_of(name: str):
     numbers = itertools.count()
-    return lambda size=32: hashlib.shake_256(f"{name} {next(numbers)}".encode()).digest(size)
+    return lambda size=32: hashlib.shake_256(f"{_shift}{name} {next(numbers)}".encode()).digest(size)
 
 
 @pytest.hookimpl(hookwrapper=True)

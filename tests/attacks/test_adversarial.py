@@ -37,6 +37,7 @@ def test_deepfool_is_exact_on_a_linear_network(linear):
     assert torch.allclose(found.norms, ((images + 1) / 2).flatten(1).norm(dim=1))
 
 
+@pytest.mark.trained
 def test_deepfool_needs_more_steps_where_the_network_bends():
     with seeded_init(3):
         network = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(False)

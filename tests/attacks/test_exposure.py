@@ -115,6 +115,7 @@ def loss(model, images):
     return loss_threshold(images.images, images.labels, logits)
 
 
+@pytest.mark.trained
 def test_a_network_that_learns_by_heart_is_exposed_and_a_private_one_is_not(few):
     _, learned = expose(few, by_heart, {"loss": loss}, canaries=10, references=200, repeats=2)
     _, private = expose(few, privately, {"loss": loss}, canaries=10, references=200, repeats=2)

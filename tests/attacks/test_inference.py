@@ -16,6 +16,7 @@ def toys(num, seed, people=4):
     return images.clamp(0, 1), who
 
 
+@pytest.mark.trained
 def test_the_adaptive_attacker_beats_the_static_one_where_images_are_turned_inside_out():
     known, asked = toys(80, 1), toys(80, 2)
     hidden = (1 - known[0], known[1])
@@ -29,6 +30,7 @@ def test_the_adaptive_attacker_beats_the_static_one_where_images_are_turned_insi
     assert (found.chance, found.num_labels, found.num_test) == (0.25, 4, 80)
 
 
+@pytest.mark.trained
 def test_what_says_nothing_is_told_at_chance():
     rng = torch.Generator().manual_seed(3)
     (known, who), (asked, truth) = toys(160, 1), toys(200, 2)
@@ -38,6 +40,7 @@ def test_what_says_nothing_is_told_at_chance():
     assert found.low < 0.25 < found.high
 
 
+@pytest.mark.trained
 def test_intervals_of_people_are_wider():
     asked, truth = toys(200, 2)
     attacker = train_attacker([toys(160, 1)], epochs=1, learning_rate=3e-4)

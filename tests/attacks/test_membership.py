@@ -79,6 +79,7 @@ def black_box(samples):
     }
 
 
+@pytest.mark.trained
 def test_a_generator_that_replays_its_training_images_is_caught():
     for name, scores in black_box(REPLAYED).items():
         assert judged(scores).auc > 0.9, name
@@ -161,6 +162,7 @@ def test_a_critic_that_knows_its_images_is_caught_and_one_that_does_not_is_not()
     assert low < 0.5 < high
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("classes", [0, 4])
 def test_reconstruction_finds_what_the_generator_can_draw(classes):
     generator = LinearGenerator(torch.randn(6, 64, generator=rng(1)) / 4, classes)

@@ -130,6 +130,7 @@ def test_nullified_pixels_are_black_in_all_channels():
     assert nullify(images, coins, 0.0) is images
 
 
+@pytest.mark.trained
 def test_noisy_training_is_better_than_plain_training_under_noise():
     config = config_of(public=0.5)
     split = load(config.data)
@@ -160,6 +161,7 @@ def test_noisy_training_is_better_than_plain_training_under_noise():
     assert accuracies[0.2] < (network.predict(holdout.images) == holdout.labels).double().mean() - 0.02
 
 
+@pytest.mark.trained
 def test_the_loss_of_a_response_sees_through_it():
     response, truth = RandomizedResponse(3, 1.0), torch.tensor([0] * 6000 + [1] * 3000)
     told = response(truth, Noise.fixed(1))

@@ -43,6 +43,7 @@ def trained(config, split, steps=None):
     return method
 
 
+@pytest.mark.trained
 def test_sharing_a_tenth_is_better_than_learning_alone():
     settings = {"participants": 8}
     split = load(config_of().data)

@@ -37,6 +37,7 @@ def trained(config, split, steps):
     return method
 
 
+@pytest.mark.trained
 def test_it_withstands_the_attack_that_fools_plain_training():
     split = load(config_of().data)
     found = {}

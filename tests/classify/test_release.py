@@ -136,6 +136,7 @@ def test_evaluate_says_how_often_it_is_right_and_how_sure_that_is(finished, hold
     assert "epsilon 3" in out
 
 
+@pytest.mark.trained
 def test_attack_and_audit_of_a_run(finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "run")
     code, out, _ = said("attack", copy, "--json")

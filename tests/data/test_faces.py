@@ -94,6 +94,7 @@ def area(score, truth):
     return (score[truth][:, None] > score[~truth][None]).float().mean().item()
 
 
+@pytest.mark.trained
 def test_people_are_recognized_about_as_well_as_on_orl():
     """50 whitened components and an RBF SVM, C = 10, half of each person's pictures: 0.85."""
     from sklearn.decomposition import PCA

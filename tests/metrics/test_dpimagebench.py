@@ -27,6 +27,7 @@ def result(digits):
     return measure_dpimagebench(digits.private, digits.test, settings=TINY)
 
 
+@pytest.mark.trained
 def test_real_digits_teach_all_three(result, digits):
     assert [score.name for score in result.scores] == ["resnet", "wrn", "resnext"]
     assert all(0.7 < score.mean <= 1 for score in result.scores)
@@ -35,6 +36,7 @@ def test_real_digits_teach_all_three(result, digits):
     assert not result.full
 
 
+@pytest.mark.trained
 def test_shuffled_labels_teach_nothing(digits):
     labels = digits.private.labels
     wrong = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))]

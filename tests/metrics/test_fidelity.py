@@ -122,6 +122,7 @@ def network(request, feature_classifier, autoencoder):
     return {"classifier": feature_classifier, "autoencoder": autoencoder}[request.param]
 
 
+@pytest.mark.trained
 def test_blur_and_dropped_classes_are_seen(digits, network):
     real = digits.private.select(torch.arange(len(digits.test)))
     whole, blur = scored(digits, network, real), scored(digits, network, blurred(real))

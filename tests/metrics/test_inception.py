@@ -100,6 +100,7 @@ def test_what_is_no_distribution_is_refused(probabilities, splits, message):
         inception_score(probabilities, splits)
 
 
+@pytest.mark.trained
 def test_real_images_score_close_to_the_number_of_classes_and_noise_close_to_1(digits, feature_classifier):
     assert feature_classifier.held_back_accuracy > 0.95
     real = measure_inception(digits.test, feature_classifier, splits=1)
@@ -111,6 +112,7 @@ def test_real_images_score_close_to_the_number_of_classes_and_noise_close_to_1(d
     assert measure_inception(grey, feature_classifier, splits=1).mean == pytest.approx(1.0)
 
 
+@pytest.mark.trained
 def test_a_dropped_class_lowers_the_score(digits, feature_classifier):
     full = measure_inception(digits.test, feature_classifier, splits=1).mean
     for dropped in range(10):
@@ -118,6 +120,7 @@ def test_a_dropped_class_lowers_the_score(digits, feature_classifier):
         assert measure_inception(rest, feature_classifier, splits=1).mean < full - 0.5
 
 
+@pytest.mark.trained
 def test_the_order_of_the_images_hardly_matters(digits, feature_classifier):
     by_class = digits.test.select(digits.test.labels.argsort())
     probabilities = class_probabilities(feature_classifier, extract_features(feature_classifier, by_class))
@@ -173,6 +176,7 @@ def test_the_full_training_set_does_not_depend_on_the_shares(digits):
     assert len(full_training_set(digits)) == len(digits.private) + len(digits.holdout) + len(digits.public)
 
 
+@pytest.mark.trained
 @pytest.mark.data
 def test_real_mnist_scores_close_to_10(tmp_path):
     from idpgan.data.config import DataConfig

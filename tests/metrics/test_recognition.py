@@ -47,6 +47,7 @@ def test_people_who_differ_are_recognized():
     assert result.to_json()["accuracy"] == 1.0
 
 
+@pytest.mark.trained
 def test_noise_is_not_recognized():
     images, identities = people(count=10, each=20)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
@@ -93,6 +94,7 @@ def test_images_all_alike_are_at_chance():
     assert result.precision == pytest.approx(0.25 / 4)  # nobody is taken for three of the four: 0 each
 
 
+@pytest.mark.trained
 def test_images_of_low_rank_do_not_need_fewer_components():
     images, identities = people(count=4, spread=0.01)
     flat = images.mean(dim=(1, 2), keepdim=True).expand_as(images)  # one number per image
@@ -144,6 +146,7 @@ def test_bad_input_is_refused(call, message):
         call()
 
 
+@pytest.mark.trained
 @pytest.mark.data
 def test_orl_without_noise():
     # 50 whitened components, radial SVM, C = 10. IDPGAN_DATA holds orl_faces/s1/1.pgm ...
@@ -179,6 +182,7 @@ def test_too_many_or_no_training_images_are_refused(num, words):
         first_images(torch.tensor([5, 5, 5, 5, 7, 7, 7]), num)
 
 
+@pytest.mark.trained
 def test_the_network_recognizes_drawn_faces():
     faces = draw_people(4, 9, 20, 20, seed=6)
     found = networked(faces.images, faces.identities + 3, epochs=10)
@@ -186,6 +190,7 @@ def test_the_network_recognizes_drawn_faces():
     assert (found.num_people, found.num_train, found.num_test, found.components) == (4, 20, 16, None)
 
 
+@pytest.mark.trained
 def test_the_network_does_not_recognize_people_under_other_names():
     faces = draw_people(4, 9, 20, 20, seed=6)
     order = torch.randperm(36, generator=torch.Generator().manual_seed(1))

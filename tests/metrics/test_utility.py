@@ -33,6 +33,7 @@ def real(digits):
     return measure_utility(digits.private, digits.test, **LOGISTIC).scores[0]
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize(("name", "least"), [("cnn", 0.93), ("resnet", 0.95), ("logistic", 0.9)])
 def test_real_images_are_useful(digits, name, least):
     (score,) = measure_utility(digits.private, digits.test, classifiers=[name], seeds=[0]).scores
@@ -40,12 +41,14 @@ def test_real_images_are_useful(digits, name, least):
     assert score.num_parameters <= 125_000
 
 
+@pytest.mark.trained
 def test_shuffled_labels_fall_to_chance(digits):
     (score,) = measure_utility(shuffled(digits.private), digits.test, **LOGISTIC).scores
     assert score.mean < 0.2
     assert score.held_back_accuracies[0] < 0.3
 
 
+@pytest.mark.trained
 def test_a_dropped_class_lowers_the_accuracy(digits, real):
     rest = digits.private.select(digits.private.labels != 3)
     (score,) = measure_utility(rest, digits.test, **LOGISTIC).scores
@@ -54,6 +57,7 @@ def test_a_dropped_class_lowers_the_accuracy(digits, real):
     assert score.mean <= 1 - share
 
 
+@pytest.mark.trained
 def test_the_test_set_is_read_once_and_chooses_nothing(digits, real, monkeypatch):
     calls, original = [], utility_module.predict
     monkeypatch.setattr(utility_module, "predict", lambda *args: calls.append(args[1]) or original(*args))
@@ -63,6 +67,7 @@ def test_the_test_set_is_read_once_and_chooses_nothing(digits, real, monkeypatch
     assert score.mean < 0.2 < real.mean
 
 
+@pytest.mark.trained
 def test_seeds_give_mean_and_spread(digits):
     result = measure_utility(digits.holdout, digits.test, classifiers=["logistic"], seeds=[4, 5, 6])
     (score,) = result.scores
@@ -145,6 +150,7 @@ def test_every_number_of_images_gets_enough_steps(name, num_images, seed):
         assert config == standard.model_copy(update={"seed": seed})
 
 
+@pytest.mark.trained
 @pytest.mark.data
 @pytest.mark.slow
 def test_real_mnist_reaches_98_5_percent():

@@ -100,6 +100,7 @@ def test_the_level_is_where_brightness_is_counted_from():
     assert from_black[0, 0] > 0.5
 
 
+@pytest.mark.trained
 def test_generated_images_can_be_pulled_towards_scattering_means():
     """Gradients flow through the map: descent on pixels brings one image's features to those of another."""
     features = scattering_features((1, 8, 8), 2)

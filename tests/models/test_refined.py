@@ -58,6 +58,7 @@ def test_a_soft_clamp_leaves_the_middle_and_never_loses_its_slope():
     assert (clamped.diff() > 0).all()
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("classes", [0, 2])
 def test_training_refines_the_images_and_leaves_the_moments(classes):
     model = started(classes=classes, conditional=bool(classes))

@@ -33,6 +33,7 @@ def biased(num, seed):
     return torch.cat(noisy, 2).clamp(0, 1), labels, groups
 
 
+@pytest.mark.trained
 def test_decisions_from_censored_images_discriminate_less():
     method = censored(*biased(600, 0), steps=200, learning_rate=3e-3, gamma=3.0)
     found = []
@@ -65,6 +66,7 @@ def bar(images):
     return float(images[:, 0, 2:4, 1:7].mean() - images[:, 0, [0, 1, 4, 5], 1:7].mean())
 
 
+@pytest.mark.trained
 def test_a_mark_is_removed_although_no_image_is_known_with_and_without_it():
     images, _, has = marked(320, 0)
     method = censored(images, torch.zeros_like(has), has, towards=0, gamma=0.0, steps=200, learning_rate=5e-3)

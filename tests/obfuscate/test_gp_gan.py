@@ -41,6 +41,7 @@ def fitted():
     return method
 
 
+@pytest.mark.trained
 def test_a_network_that_knows_clear_images_reads_the_attribute_from_drawn_ones():
     images, wide, _, _ = toys(seed=2)
     reader = build_classifier("cnn", (1, SIDE, SIDE), 2, seed=5)

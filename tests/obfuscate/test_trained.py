@@ -52,23 +52,27 @@ def told(model, asked, label):
     return float((predict(model, asked[0] * 2 - 1).argmax(1) == asked[label]).float().mean())
 
 
+@pytest.mark.trained
 def test_both_facts_can_be_told_from_clear_images():
     assert told(reader(1), toys(None, seed=3), 1) > 0.95
     assert told(reader(2), toys(None, seed=3), 2) > 0.95
 
 
+@pytest.mark.trained
 def test_the_adversarial_encoder_loses_the_person_and_keeps_the_mood():
     asked = changed("adversarial-encoder", 3)
     assert told(reader(1, change="adversarial-encoder"), asked, 1) > 0.9
     assert told(reader(2, change="adversarial-encoder"), asked, 2) < 0.6  # chance is 1/4
 
 
+@pytest.mark.trained
 def test_the_codes_of_the_encoder_have_mean_0_and_variance_1():
     codes = changed("adversarial-encoder", 4)[0] * 6 - 3
     assert float(codes.mean(0).abs().mean()) < 0.4
     assert 0.5 < float(codes.var(0).mean()) < 1.5
 
 
+@pytest.mark.trained
 def test_pprl_vgan_draws_other_people_with_the_same_mood():
     asked = changed("pprl-vgan", 3)
     assert told(reader(2), asked, 2) < 0.5
@@ -80,6 +84,7 @@ def test_pprl_vgan_draws_other_people_with_the_same_mood():
     assert not torch.equal(again[0], again[2])
 
 
+@pytest.mark.trained
 def test_censored_images_lose_the_person_and_keep_the_mood():
     asked = changed("censored", 3)
     assert told(reader(1, change="censored"), asked, 1) > 0.9
@@ -87,6 +92,7 @@ def test_censored_images_lose_the_person_and_keep_the_mood():
     assert float((asked[0] - toys("censored", seed=3)[0]).square().mean()) < 0.02
 
 
+@pytest.mark.trained
 def test_the_obfuscator_fools_the_static_attacker_and_not_the_adaptive_one():
     asked = changed("obfuscator", 3)
     assert told(reader(2, clear="obfuscator"), toys("obfuscator", seed=3), 2) > 0.95

@@ -361,6 +361,7 @@ def flat_digits():
     return to_float(private.images).flatten(1), private.labels
 
 
+@pytest.mark.trained
 def test_a_linear_classifier_learns_and_noise_limits_it():
     images, labels = flat_digits()
     test, truth = to_float(digits().test.images).flatten(1), digits().test.labels

@@ -65,6 +65,7 @@ def test_no_noise_and_all_noise_are_the_ends_of_the_estimate(faces):
     assert torch.allclose(model.estimate(*identities, 1e12)(faces), model.mean, atol=1e-3)
 
 
+@pytest.mark.trained
 def test_the_shipped_model_is_that_of_drawn_faces(faces):
     assert prior.FILE.stat().st_size < 100_000
     fitted, shipped = prior.fit(faces), prior._model()

@@ -346,6 +346,7 @@ def test_every_variant_steps(variant):
     assert not method.newest.training
 
 
+@pytest.mark.trained
 def test_it_learns_the_digits():
     config = config_of(
         privacy={"sample_rate": 0.05, "noise_multiplier": 0.5, "epsilon": 1000.0},
@@ -391,6 +392,7 @@ def test_warm_up_pace_and_cool_down():
     assert rates[7:] == pytest.approx([5e-4 * left / 6 for left in (5, 4, 3, 2, 1)])
 
 
+@pytest.mark.trained
 def test_the_decay_bounds_the_critic():
     free, held = method_of(config_of()), method_of(config_of(critic_decay=200.0))
     for method in (free, held):

@@ -105,6 +105,7 @@ def test_the_first_part_is_free_and_the_second_goes_on_from_its_generator():
     assert torch.equal(scores, method.dp_gan.critic_scores(digits().holdout.images[:5], digits().holdout.labels[:5]))
 
 
+@pytest.mark.trained
 def test_the_second_part_goes_on_matching_the_released_sums():
     distances = {match: distance_after(60, match) for match in (0.0, 100.0)}
     assert distances[100.0] < 0.93 * distances[0.0]

@@ -192,6 +192,7 @@ def test_resumed_training_is_the_same_training(variant, splits):
         resumed.prepare()
 
 
+@pytest.mark.trained
 def test_matching_brings_the_means_together_and_noise_limits_it(splits):
     config = config_of(privacy={"epsilon": 50.0}, metric="none", training={"steps": 150, "batch_size": 100})
     method = method_of(config, splits[False])

@@ -300,6 +300,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, model):
     assert len(method._images) == 0
 
 
+@pytest.mark.trained
 def test_with_little_noise_it_learns_the_digits(tmp_path):
     settings = config(
         method={"projection": "pixels", "coefficients": None, "learning_rate": 1e-3, "ema_decay": 0.9},

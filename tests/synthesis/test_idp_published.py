@@ -182,6 +182,7 @@ def test_it_trains_on_attributes(privacy):
     assert math.isinf(method.privacy().proven.epsilon) == ("label_path" in privacy)
 
 
+@pytest.mark.trained
 def test_the_critic_learns_the_attributes_without_noise_to_speak_of():
     quiet = {"epsilon1": 1e6, "epsilon2": 1e8, "label_path": "autograd"}
     settings, split = multi_label(
@@ -373,6 +374,7 @@ def test_it_trains(model, kind):
     assert any(not torch.equal(average[name], t) for name, t in method.generator.state_dict().items())
 
 
+@pytest.mark.trained
 def test_without_noise_to_speak_of_the_critic_tells_real_from_fake():
     quiet = {"epsilon1": 1e6, "epsilon2": 1e6}
     method = prepared(config(model=PLAIN, privacy=quiet, method={"learning_rate": 2e-3, "gradient_penalty": 0.0}))

@@ -191,6 +191,7 @@ def test_it_reads_the_private_part_only():
     assert not torch.equal(*critics)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("conditional", [True, False])
 def test_the_critic_step_descends_on_its_loss_and_leaves_the_generator_alone(conditional):
     config = tiny_config().model_copy(update={"model": ModelConfig(width=4, latent_dim=4, conditional=conditional)})
@@ -224,6 +225,7 @@ def test_five_critic_steps_per_generator_step_by_default():
     assert [step for step in range(1, 16) if "generator_loss" in method.step(step)] == [5, 10, 15]
 
 
+@pytest.mark.trained
 def test_the_l2_term_is_in_the_gradient_of_both_networks():
     plain, pulled = make(tiny_config(l2=0.0)), make(tiny_config(l2=100.0))
     for method in (plain, pulled):
@@ -252,6 +254,7 @@ def test_data_without_labels_needs_an_unconditional_model():
     assert make(config, split).generator.num_classes == 0
 
 
+@pytest.mark.trained
 def test_it_learns_the_digits(tmp_path):
     table = {
         "model": {"width": 8, "latent_dim": 8},

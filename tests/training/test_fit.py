@@ -31,6 +31,7 @@ def accuracy(model, images, labels):
     return predict(model, images).argmax(1).eq(labels).double().mean().item()
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "step"])
 def test_it_learns_what_can_be_learnt(schedule):
     images, labels = blobs()
@@ -43,6 +44,7 @@ def test_it_learns_what_can_be_learnt(schedule):
     assert fitted.history[-1].train_loss < fitted.history[0].train_loss
 
 
+@pytest.mark.trained
 def test_shuffled_labels_teach_nothing():
     images, labels = blobs()
     shuffled = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(5))]
@@ -50,6 +52,7 @@ def test_shuffled_labels_teach_nothing():
     assert accuracy(model, *blobs(seed=1)) < 0.6  # chance is 1/3
 
 
+@pytest.mark.trained
 def test_the_best_held_back_epoch_is_kept():
     images, labels = blobs(num=90)
     held_back = blobs(num=60, seed=1)
@@ -140,6 +143,7 @@ def test_uint8_images_are_scaled_like_everywhere():
     assert fits[0].history == fits[1].history
 
 
+@pytest.mark.trained
 def test_augmentation_changes_what_is_trained_on():
     images, labels = blobs()
     blank = fit_classifier(linear(), images, labels, config=FAST, augment=lambda batch, rng: torch.zeros_like(batch))

@@ -101,6 +101,7 @@ def test_labels_of_public_images_say_where_a_class_begins():
         assert (split.public.labels[method._simulator.chosen(method._members[row])] == row).all()
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize(("epsilon", "found"), [(10.0, True), (0.01, False)])  # control: noise alone does not choose
 def test_the_votes_choose_what_is_there(epsilon, found):
     """Private digits are thick: so are the members after some iterations, though all kinds are drawn."""

@@ -1,0 +1,141 @@
+"""How far the statistics of tests are from their thresholds, in standard deviations over shifted seeds, least first.
+
+    python tools/margins.py [--shifts 20] [options of pytest, such as paths; without any: the tests marked `trained`]
+
+Each comparison of numbers that a test asserts, say `assert accuracy > 0.9`, is a statistic: pytest tells its values, so
+that a test needs no other words for them. Runs pytest once for each shift, and is its plugin there.
+"""
+
+import argparse
+import ast
+import collections
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ENOUGH = 4.0
+RECORD = "MARGINS_FILE"
+
+
+class Recorder:
+    """Plugin of pytest: adds a line (test, line, how often before, text, values) for each comparison it asserts."""
+
+    def __init__(self, path):
+        self.path, self.seen = path, collections.Counter()
+
+    def pytest_assertion_pass(self, item, lineno, orig, expl):
+        """Record what held."""
+        self._record(item, lineno, orig, expl)
+
+    def pytest_exception_interact(self, node, call):
+        """Record what did not hold, which pytest has no other hook for."""
+        if call.excinfo.errisinstance(AssertionError):
+            explained = str(call.excinfo.value).partition("assert ")[2]
+            self._record(node, call.excinfo.traceback[-1].lineno + 1, None, explained)
+
+    def _record(self, item, line, text, explained):
+        for part, (value, threshold, gap) in enumerate(compared(explained.partition("\n")[0])):
+            place = (item.nodeid, line, part)
+            found = {"place": [*place, self.seen[place]], "text": text}
+            self.seen[place] += 1
+            with open(self.path, "a") as file:
+                file.write(json.dumps({**found, "value": value, "threshold": threshold, "gap": gap}) + "\n")
+
+
+def compared(explained):
+    """Value, threshold and the way from the one to the other (negative: failed) of each comparison of two numbers."""
+    try:
+        tree = ast.parse(explained.replace(" ± ", " @ "), mode="eval").body
+    except SyntaxError:  # the explanation of something else than numbers
+        return
+    for part in tree.values if isinstance(tree, ast.BoolOp) else [tree]:
+        if not (isinstance(part, ast.Compare) and len(part.ops) == 1):
+            continue
+        left, right, operation = part.left, part.comparators[0], part.ops[0]
+        try:
+            if isinstance(operation, ast.Lt | ast.LtE):
+                yield number(left), number(right), number(right) - number(left)
+            elif isinstance(operation, ast.Gt | ast.GtE):
+                yield number(left), number(right), number(left) - number(right)
+            elif isinstance(operation, ast.Eq) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.MatMult):
+                value, tolerance = number(left), number(right.right)  # pytest.approx
+                yield value, number(right.left), tolerance - abs(value - number(right.left))
+        except (AttributeError, NameError, SyntaxError, TypeError, ValueError):  # not two numbers
+            continue
+
+
+def number(node):
+    """What pytest printed, as a number: `0.5`, `(0.75 * 0.5)`, `tensor(0.5)`, `np.float64(0.5)`."""
+    names = {"__builtins__": {}, "tensor": lambda value, **_: value, "np": np, "inf": float("inf"), "nan": float("nan")}
+    return float(eval(compile(ast.Expression(node), "explained", "eval"), names))
+
+
+def pytest_configure(config):
+    """Record when this file runs as a plugin."""
+    config.pluginmanager.register(Recorder(os.environ[RECORD]))
+
+
+def run_shifted(shift, options, folder):
+    """Run pytest with the seeds shifted; the compared numbers, and whether all tests passed."""
+    record = folder / f"{shift}.jsonl"
+    paths = [str(Path(__file__).parent), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
+    # Bytecode of its own: a test module that was compiled without the hook would call none.
+    own = {RECORD: str(record), "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "margins", "-p", "no:cacheprovider"]
+    command += ["-o", "enable_assertion_pass_hook=true", "--seed-shift", str(shift), *options]
+    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True)
+    print(f"shift {shift}: {done.stdout.strip().splitlines()[-1]}", file=sys.stderr, flush=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines = record.read_text().splitlines() if record.exists() else []
+    return [json.loads(line) for line in lines], failed
+
+
+def table(found):
+    """One row for each statistic: distance, mean, deviation, mean threshold, times it failed, runs, place, text."""
+    rows = {}
+    for place, group in found.items():
+        gaps, values = [one["gap"] for one in group], [one["value"] for one in group]
+        spread = statistics.pstdev(gaps)
+        if spread == 0 or len(group) < 2:
+            continue
+        mean, deviation = statistics.mean(values), statistics.pstdev(values)
+        threshold = statistics.mean(one["threshold"] for one in group)
+        text = next((one["text"] for one in group if one["text"]), "")
+        failed = sum(gap < 0 for gap in gaps)
+        row = (statistics.mean(gaps) / spread, mean, deviation, threshold, failed, len(group), place, text)
+        rows[place[:3]] = min(row, rows.get(place[:3], row))  # of a loop, the repetition with the least
+    return sorted(rows.values())
+
+
+def main():
+    """Run the tests under each shift and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shifts", type=int, default=20)
+    shifts, options = (found := parser.parse_known_args())[0].shifts, found[1]
+    if not options:
+        marked = [str(path) for path in Path("tests").rglob("test_*.py") if "mark.trained" in path.read_text()]
+        options = ["-m", "trained and not (gpu or data)", *sorted(marked)]
+    found, failures = collections.defaultdict(list), []
+    with tempfile.TemporaryDirectory() as folder:
+        for shift in range(shifts):
+            lines, failed = run_shifted(shift, options, Path(folder))
+            failures += [f"shift {shift}: {line}" for line in failed]
+            for line in lines:
+                found[tuple(line["place"])].append(line)
+    rows = table(found)
+    print("distance       mean  deviation  threshold  failed  test, line, comparison")
+    for distance, mean, deviation, threshold, failed, runs, (test, line, *_), text in rows:
+        numbers = f"{distance:8.1f} {mean:10.4g} {deviation:10.2g} {threshold:10.4g} {failed:4}/{runs:<2}"
+        print(f"{numbers}  {test}:{line}  {text}")
+    print(*failures, sep="\n")
+    return 1 if failures or (rows and rows[0][0] < ENOUGH) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
