@@ -35,7 +35,7 @@ from idpgan.synthesis.dp_gan.audit import Steps, steps_case
 from idpgan.synthesis.dp_gan.config import DpGanConfig
 from idpgan.synthesis.hybrid.audit import sums_and_steps_case
 
-EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 SCALARS = [name for name in CASES if name not in ("lap", "randomized-response")]
 RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
