@@ -22,14 +22,16 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-
 from worktrees import ROOT, checkout, commit_of, environment
 
 FIGURES = ("files", "functions", "calls", "loaded")
 WAYS = {
     "train": ["train", "--out", "run", "training.steps=20", "training.tick_steps=10", "--no-progress"],
     "attack": ["attack", "run", "--no-progress"],
-    "publish": "publish faces --method best --epsilon 10 --unit image --out published --no-progress".split(),
+    "publish": [
+        *("publish", "faces", "--method", "best", "--epsilon", "10", "--unit", "image", "--out", "published"),
+        "--no-progress",
+    ],
 }
 
 
@@ -50,10 +52,10 @@ class Calls:
         """Return what was executed; bodies of classes and comprehensions are no functions."""
         counted: dict[tuple[str, str, int], int] = {}
         for code, count in self.counts.items():
-            if code.co_name == "<lambda>" or not code.co_name.startswith("<"):
-                if code.co_flags & OPTIMIZED:
-                    name = code.co_filename.removeprefix(self.start), code.co_qualname, code.co_firstlineno
-                    counted[name] = counted.get(name, 0) + count
+            named = code.co_name == "<lambda>" or not code.co_name.startswith("<")
+            if named and code.co_flags & OPTIMIZED:
+                name = code.co_filename.removeprefix(self.start), code.co_qualname, code.co_firstlineno
+                counted[name] = counted.get(name, 0) + count
         loaded = {code.co_filename for code in self.counts if code.co_name == "<module>"}
         return {
             "files": len({name[0] for name in counted}),
