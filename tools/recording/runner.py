@@ -1,0 +1,164 @@
+"""Records one tree: `python runner.py TREE SCRATCH OUT.json JOBS [PATTERN]`, with TREE first on the Python path.
+
+All modules of the package are imported once; every case then runs in a fork of its own, with fresh caches. What would
+make two runs of the same code differ is fixed before the import: the bits of the operating system, the date, and what
+`worktrees.FIXED` says of threads and hashes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import re
+import secrets
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+SECONDS = 150  # a case that takes longer is killed, and recorded as such
+NOW = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+class FixedDatetime(datetime.datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+        """Return the same moment always."""
+        return NOW.astimezone(tz) if tz else NOW.replace(tzinfo=None)
+
+
+def constant_bytes(size: int | None = None) -> bytes:
+    """Stand for `secrets.token_bytes`: every key is the same."""
+    return hashlib.shake_256(b"idpgan net").digest(32 if size is None else size)
+
+
+def constant_bits(bits: int) -> int:
+    """Stand for `secrets.randbits`."""
+    return int.from_bytes(constant_bytes((bits + 7) // 8), "big") >> (-bits % 8)
+
+
+def fix() -> None:
+    """Fix date and random bits; before the package is imported."""
+    datetime.datetime = FixedDatetime  # type: ignore[misc]
+    secrets.token_bytes = constant_bytes  # type: ignore[assignment]
+    secrets.randbits = constant_bits
+    secrets.token_hex = lambda size=32: os.urandom(size).hex()  # names of hidden files, which must not meet
+
+
+def preload(tree: Path) -> list[str]:
+    """Import every module of the package; return those that cannot be imported."""
+    import idpgan
+
+    if Path(idpgan.__file__).parents[1] != tree:
+        sys.exit(f"{idpgan.__file__} was imported in the place of {tree}.")
+    failed = []
+    for module in pkgutil.walk_packages(idpgan.__path__, "idpgan."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            failed.append(f"{module.name}: {error}")
+    import torch
+
+    torch.set_num_threads(1)
+    torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler
+    return failed
+
+
+class Pool:
+    """Forks cases, a few at a time."""
+
+    def __init__(self, scratch: Path, tree: Path, jobs: int) -> None:
+        self.scratch, self.tree, self.jobs = scratch, tree, jobs
+        self.running: dict[int, tuple[str, float]] = {}
+        self.entries: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+
+    def add(self, number: int, case: Any) -> None:
+        """Start a case as soon as there is room."""
+        while len(self.running) >= self.jobs:
+            self.wait()
+        folder = self.scratch / "cases" / f"{number}"
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)  # so that a command that signals its group reaches nothing else
+            run_case(case, folder, self.scratch, self.tree)
+        self.running[child] = (str(folder), time.monotonic())
+        self.seconds[case.name] = 0.0
+        self._name = {**getattr(self, "_name", {}), str(folder): case.name}
+
+    def wait(self) -> None:
+        """Wait for one case to end, or kill one that takes too long."""
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child == 0:
+            for process, (folder, began) in self.running.items():
+                if time.monotonic() - began > SECONDS:
+                    self.entries[f"{self._name[folder]}#too long"] = True
+                    os.killpg(process, signal.SIGKILL)
+            time.sleep(0.005)
+            return
+        folder, began = self.running.pop(child)
+        name = self._name[folder]
+        self.seconds[name] = round(time.monotonic() - began, 2)
+        result = Path(f"{folder}.json")
+        if result.is_file():
+            self.entries.update(json.loads(result.read_text(encoding="utf-8")))
+        else:
+            self.entries[f"{name}#ended with"] = status
+
+    def finish(self) -> None:
+        """Wait for all cases."""
+        while self.running:
+            self.wait()
+
+
+def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
+    """Run a case in this process, write its entries, and end the process."""
+    from box import Box
+
+    try:
+        folder.mkdir(parents=True)
+        os.chdir(folder)
+        box = Box(case.name, folder, scratch / "data", tree)
+        case.act(box)
+        entries = box.keep()
+        part = folder.with_suffix(".part")
+        part.write_text(json.dumps(entries), encoding="utf-8")
+        part.rename(f"{folder}.json")
+    except BaseException:  # noqa: BLE001  # a case that fails shall not go on as a second parent
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def main() -> None:
+    """Run the command line."""
+    tree, scratch, out, jobs, *pattern = sys.argv[1:]
+    fix()
+    import cases
+    import data
+
+    os.environ["IDPGAN_DATA"] = f"{scratch}/data"
+    os.environ["IDPGAN_CACHE"] = f"{scratch}/cache"
+    data.make_all(Path(scratch) / "data")
+    began = time.monotonic()
+    pool = Pool(Path(scratch), Path(tree), int(jobs))
+    pool.entries["modules that cannot be imported"] = preload(Path(tree))
+    every = cases.every_case(Path(tree))
+    chosen = [case for case in every if not pattern or re.search(pattern[0], case.name)]
+    for number, case in enumerate(chosen):
+        pool.add(number, case)
+    pool.finish()
+    took = {"seconds": round(time.monotonic() - began, 1), "cases": pool.seconds}
+    Path(out).write_text(json.dumps({"entries": pool.entries, "took": took}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
