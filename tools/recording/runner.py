@@ -14,6 +14,7 @@ import json
 import os
 import pkgutil
 import re
+import resource
 import secrets
 import signal
 import sys
@@ -22,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-SECONDS = 150  # a case that takes longer is killed, and recorded as such
+PROCESSOR_SECONDS, SECONDS = 120, 1200  # a case that takes longer is killed, and recorded as such
 NOW = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
@@ -124,6 +125,7 @@ def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
     from box import Box
 
     try:
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
         folder.mkdir(parents=True)
         os.chdir(folder)
         box = Box(case.name, folder, scratch / "data", tree)
