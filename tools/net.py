@@ -16,6 +16,8 @@ import difflib
 import hashlib
 import json
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,14 +33,14 @@ SHOWN = 200  # characters of a value
 MISSING = "(absent)"
 
 
-def record(name: str, cache: Path | None, only: str, jobs: int) -> dict[str, Any]:
+def record(name: str, recorder: Path, cache: Path | None, only: str, jobs: int) -> dict[str, Any]:
     """Return the entries of a commit, from the cache where they are there."""
     commit = None if name == "." else commit_of(name)
-    kept = cache / f"{commit}-{tools_digest(only)}.json" if cache and commit else None
+    kept = cache / f"{commit}-{tools_digest(recorder, only)}.json" if cache and commit else None
     if kept is not None and kept.is_file():
         return dict(json.loads(kept.read_text(encoding="utf-8"))["entries"])
     with nullcontext(ROOT) if commit is None else checkout(commit) as tree:
-        found = run_recorder(tree, only, jobs)
+        found = run_recorder(recorder, tree, only, jobs)
     took = found["took"]
     longest = sorted(took["cases"].items(), key=lambda pair: -pair[1])[:3]
     print(
@@ -52,22 +54,22 @@ def record(name: str, cache: Path | None, only: str, jobs: int) -> dict[str, Any
     return dict(found["entries"])
 
 
-def run_recorder(tree: Path, only: str, jobs: int) -> dict[str, Any]:
+def run_recorder(recorder: Path, tree: Path, only: str, jobs: int) -> dict[str, Any]:
     """Record a tree in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="idpgan-net-") as place:
         out = Path(place) / "recording.json"
         scratch = Path(place) / "scratch"
         scratch.mkdir()
-        command = [sys.executable, str(RECORDING / "runner.py"), str(tree), str(scratch), str(out), str(jobs), only]
+        command = [sys.executable, str(recorder / "runner.py"), str(tree), str(scratch), str(out), str(jobs), only]
         done = subprocess.run(command, cwd=scratch, env=environment(tree), stdin=subprocess.DEVNULL)
         if done.returncode or not out.is_file():
             sys.exit(f"net: the recording of {tree} failed.")
         return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def tools_digest(only: str) -> str:
+def tools_digest(recorder: Path, only: str) -> str:
     """Return a hash of everything that decides what is recorded."""
-    texts = [path.read_bytes() for path in sorted(RECORDING.glob("*.py"))]
+    texts = [path.read_bytes() for path in sorted(recorder.glob("*.py"))]
     texts += [repr((FIXED, only, sys.version)).encode()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
@@ -101,8 +103,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="cases that run at a time; default: 2")
     parser.add_argument("--most", type=int, default=100, help="differences that are shown; default: 100")
     given = parser.parse_args()
-    base = record(given.base, given.cache, given.only, given.jobs)
-    head = record(given.head, given.cache, given.only, given.jobs)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("net: stopped."))  # so that the worktree is removed
+    with tempfile.TemporaryDirectory(prefix="idpgan-recorder-") as place:
+        recorder = Path(shutil.copytree(RECORDING, Path(place) / "recording"))  # the same for both, whatever is edited
+        base, head = (record(name, recorder, given.cache, given.only, given.jobs) for name in (given.base, given.head))
     found = list(differences(base, head, given.skip))
     for name, before, after in found[: given.most]:
         print(show(name, before, after))

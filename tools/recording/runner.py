@@ -16,12 +16,13 @@ import pkgutil
 import re
 import resource
 import secrets
+import shutil
 import signal
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PROCESSOR_SECONDS, SECONDS = 120, 1200  # a case that takes longer is killed, and recorded as such
 NOW = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -73,12 +74,20 @@ def preload(tree: Path) -> list[str]:
     return failed
 
 
+class Running(NamedTuple):
+    """A case that runs."""
+
+    name: str
+    folder: Path
+    began: float
+
+
 class Pool:
     """Forks cases, a few at a time."""
 
     def __init__(self, scratch: Path, tree: Path, jobs: int) -> None:
         self.scratch, self.tree, self.jobs = scratch, tree, jobs
-        self.running: dict[int, tuple[str, float]] = {}
+        self.running: dict[int, Running] = {}
         self.entries: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
 
@@ -89,35 +98,26 @@ class Pool:
         folder = self.scratch / "cases" / f"{number}"
         child = os.fork()
         if child == 0:
-            os.setpgid(0, 0)  # so that a command that signals its group reaches nothing else
             run_case(case, folder, self.scratch, self.tree)
-        self.running[child] = (str(folder), time.monotonic())
-        self.seconds[case.name] = 0.0
-        self._name = {**getattr(self, "_name", {}), str(folder): case.name}
+        self.running[child] = Running(case.name, folder, time.monotonic())
 
     def wait(self) -> None:
-        """Wait for one case to end, or kill one that takes too long."""
+        """Wait a moment for one case to end, and take its entries; kill those that take too long."""
         child, status = os.waitpid(-1, os.WNOHANG)
         if child == 0:
-            for process, (folder, began) in self.running.items():
-                if time.monotonic() - began > SECONDS:
-                    self.entries[f"{self._name[folder]}#too long"] = True
-                    os.killpg(process, signal.SIGKILL)
+            for process, case in self.running.items():
+                if time.monotonic() - case.began > SECONDS:
+                    os.kill(process, signal.SIGKILL)
             time.sleep(0.005)
             return
-        folder, began = self.running.pop(child)
-        name = self._name[folder]
-        self.seconds[name] = round(time.monotonic() - began, 2)
-        result = Path(f"{folder}.json")
+        case = self.running.pop(child)
+        self.seconds[case.name] = round(time.monotonic() - case.began, 2)
+        result = case.folder.with_suffix(".json")
         if result.is_file():
             self.entries.update(json.loads(result.read_text(encoding="utf-8")))
         else:
-            self.entries[f"{name}#ended with"] = status
-
-    def finish(self) -> None:
-        """Wait for all cases."""
-        while self.running:
-            self.wait()
+            self.entries[f"{case.name}#ended with"] = status
+        shutil.rmtree(case.folder, ignore_errors=True)
 
 
 def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
@@ -133,8 +133,9 @@ def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
         entries = box.keep()
         part = folder.with_suffix(".part")
         part.write_text(json.dumps(entries), encoding="utf-8")
-        part.rename(f"{folder}.json")
+        part.rename(folder.with_suffix(".json"))
     except BaseException:  # noqa: BLE001  # a case that fails shall not go on as a second parent
+        print(f"recording: {case.name}", file=sys.stderr)
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -157,7 +158,8 @@ def main() -> None:
     chosen = [case for case in every if not pattern or re.search(pattern[0], case.name)]
     for number, case in enumerate(chosen):
         pool.add(number, case)
-    pool.finish()
+    while pool.running:
+        pool.wait()
     took = {"seconds": round(time.monotonic() - began, 1), "cases": pool.seconds}
     Path(out).write_text(json.dumps({"entries": pool.entries, "took": took}), encoding="utf-8")
 
