@@ -15,6 +15,7 @@ import argparse
 import difflib
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def record(name: str, recorder: Path, cache: Path | None, only: str, jobs: int) 
     took = found["took"]
     longest = sorted(took["cases"].items(), key=lambda pair: -pair[1])[:3]
     print(
-        f"{name}: {len(found['entries']):,} entries of {len(took['cases'])} cases in {took['seconds']:.0f} s; longest: "
+        f"{name}: {len(found['entries']):,} entries of {len(took['cases'])} cases in {took['seconds']:.0f} s, "
+        f"{sum(took['cases'].values()):.0f} s of them on a processor; longest: "
         + ", ".join(f"{case} {seconds:.0f} s" for case, seconds in longest),
         file=sys.stderr,
     )
@@ -61,8 +63,13 @@ def run_recorder(recorder: Path, tree: Path, only: str, jobs: int) -> dict[str, 
         scratch = Path(place) / "scratch"
         scratch.mkdir()
         command = [sys.executable, str(recorder / "runner.py"), str(tree), str(scratch), str(out), str(jobs), only]
-        done = subprocess.run(command, cwd=scratch, env=environment(tree), stdin=subprocess.DEVNULL)
-        if done.returncode or not out.is_file():
+        with subprocess.Popen(command, cwd=scratch, env=environment(tree), start_new_session=True) as recording:
+            try:
+                recording.wait()
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(recording.pid, signal.SIGKILL)  # where this was interrupted, its cases still run
+        if not out.is_file():
             sys.exit(f"net: the recording of {tree} failed.")
         return dict(json.loads(out.read_text(encoding="utf-8")))
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 Entries = dict[str, Any]
-LEFT_OUT = re.compile(  # the machine, the time, and what hangs on the text of the code or on a container's bytes
-    r"seconds|.*_per_second|date|time|git|python|versions|environment|idpgan|checksum|code|state|sha256"
-)
+LEFT_OUT = re.compile(r"seconds|.*_per_second|date|git|python|versions|environment|idpgan")  # keys: time and machine
+OF_THE_CODE = re.compile(r"checksum|code|state|sha256")  # keys of a ledger: hashes of the code and of containers
 UNREAD = re.compile(r".*\.(html|lock|log)|log\.txt|environment\.json|lock|events\.out\.tfevents.*|ledger\.json\.key")
 STATE = "state"  # a run's folder of what only it reads: its tensors count, wherever they lie
 LONG_LIST = 12  # numbers, above which a list is one digest
@@ -45,7 +44,9 @@ class Reader:
             for key, inner in value.items():
                 if key == "files" and isinstance(inner, Mapping):
                     yield f"{name}.files", sorted(inner)
-                elif not LEFT_OUT.fullmatch(str(key)):
+                elif not LEFT_OUT.fullmatch(str(key)) and not (
+                    "ledger.json" in name and OF_THE_CODE.fullmatch(str(key))
+                ):
                     yield from self.flat(inner, f"{name}.{key}")
         elif isinstance(value, list | tuple):
             if len(value) > LONG_LIST and numeric(value):

@@ -103,7 +103,7 @@ class Pool:
 
     def wait(self) -> None:
         """Wait a moment for one case to end, and take its entries; kill those that take too long."""
-        child, status = os.waitpid(-1, os.WNOHANG)
+        child, status, used = os.wait4(-1, os.WNOHANG)
         if child == 0:
             for process, case in self.running.items():
                 if time.monotonic() - case.began > SECONDS:
@@ -111,7 +111,7 @@ class Pool:
             time.sleep(0.005)
             return
         case = self.running.pop(child)
-        self.seconds[case.name] = round(time.monotonic() - case.began, 2)
+        self.seconds[case.name] = round(used.ru_utime + used.ru_stime, 2)
         result = case.folder.with_suffix(".json")
         if result.is_file():
             self.entries.update(json.loads(result.read_text(encoding="utf-8")))

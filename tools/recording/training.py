@@ -36,7 +36,6 @@ SMALL_CONFIG = {
     f"method.fourier=30 {PUBLIC}",
     "faces-gaussian": "data.num_images=400 data.num_people=400 data.image_size=28 method.candidates=2",
     "faces-wild-aggregate": "training.steps=0 method.candidates=2 model.latent_dim=12 model.width=4",
-    "faces-wild-evolution": "model.codes=6",
     "mnist-dp-gan": "privacy.sample_rate=0.04",
     "mnist-hybrid": "privacy.sample_rate=0.04",
     "faces-wild-hybrid": "privacy.sample_rate=0.1 model.latent_dim=12 model.width=4 method.aggregate.candidates=2 "
