@@ -51,15 +51,20 @@ def test_the_license_is_named_and_lies_there():
     assert "license: Apache-2.0" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
+def clone(folder):
+    """Copy what is built into a new folder, so that the checkout stays clean."""
+    assert pytest.importorskip("setuptools", minversion="77")
+    folder.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "idpgan", folder / "idpgan", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Build the wheel from a copy, so that the checkout stays clean; nothing is downloaded."""
-    setuptools = pytest.importorskip("setuptools", minversion="77")
-    assert setuptools
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "idpgan", source / "idpgan", ignore=shutil.ignore_patterns("__pycache__"))
+    """Build the wheel; nothing is downloaded."""
+    source, out = clone(tmp_path_factory.mktemp("source") / "idpgan"), tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = [*pip, "wheel", str(source), "--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(out)]
     subprocess.run(build, check=True)
@@ -112,3 +117,18 @@ def test_an_installed_package_trains_and_has_every_config(environment, tmp_path)
     said(environment, ["idpgan", "sample", "second", "--num", "20", "--out", "images"], tmp_path)
     assert len(list((tmp_path / "images").glob("*/*.png"))) == 20
     assert "mnist" in said(environment, ["idpgan", "init", "mnist-dp-gan"], tmp_path)
+
+
+@pytest.mark.wheel
+def test_an_editable_install_is_found_from_the_folder_beside_the_clone(tmp_path):
+    """There a clone of this name is an empty namespace, which only a package on the path itself precedes."""
+    source, built = clone(tmp_path / "idpgan"), tmp_path / "built"
+    code = f"from setuptools.build_meta import build_editable; build_editable({str(built)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    venv.create(tmp_path / "env", with_pip=False)
+    (packages,) = tmp_path.glob("env/lib/python*/site-packages")
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(packages)
+    where = said(tmp_path / "env", ["python", "-c", "import idpgan; print(idpgan.__file__)"], tmp_path).strip()
+    assert Path(where) == source / "idpgan" / "__init__.py"

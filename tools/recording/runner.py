@@ -1,0 +1,168 @@
+"""Records one tree: `python runner.py TREE SCRATCH OUT.json JOBS [PATTERN]`, with TREE first on the Python path.
+
+All modules of the package are imported once; every case then runs in a fork of its own, with fresh caches. What would
+make two runs of the same code differ is fixed before the import: the bits of the operating system, the date, and what
+`worktrees.FIXED` says of threads and hashes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import re
+import resource
+import secrets
+import shutil
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROCESSOR_SECONDS, SECONDS = 120, 1200  # a case that takes longer is killed, and recorded as such
+NOW = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+
+class FixedDatetime(datetime.datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+        """Return the same moment always."""
+        return NOW.astimezone(tz) if tz else NOW.replace(tzinfo=None)
+
+
+def constant_bytes(size: int | None = None) -> bytes:
+    """Stand for `secrets.token_bytes`: every key is the same."""
+    return hashlib.shake_256(b"idpgan net").digest(32 if size is None else size)
+
+
+def constant_bits(bits: int) -> int:
+    """Stand for `secrets.randbits`."""
+    return int.from_bytes(constant_bytes((bits + 7) // 8), "big") >> (-bits % 8)
+
+
+def fix() -> None:
+    """Fix date and random bits; before the package is imported."""
+    datetime.datetime = FixedDatetime  # type: ignore[misc]
+    secrets.token_bytes = constant_bytes  # type: ignore[assignment]
+    secrets.randbits = constant_bits
+    secrets.token_hex = lambda size=32: os.urandom(size).hex()  # names of hidden files, which must not meet
+
+
+def preload(tree: Path) -> list[str]:
+    """Import every module of the package; return those that cannot be imported."""
+    import idpgan
+
+    if Path(idpgan.__file__).parents[1] != tree:
+        sys.exit(f"{idpgan.__file__} was imported in the place of {tree}.")
+    failed = []
+    for module in pkgutil.walk_packages(idpgan.__path__, "idpgan."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            failed.append(f"{module.name}: {error}")
+    import torch
+
+    torch.set_num_threads(1)
+    torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler
+    return failed
+
+
+class Running(NamedTuple):
+    """A case that runs."""
+
+    name: str
+    folder: Path
+    began: float
+
+
+class Pool:
+    """Forks cases, a few at a time."""
+
+    def __init__(self, scratch: Path, tree: Path, jobs: int) -> None:
+        self.scratch, self.tree, self.jobs = scratch, tree, jobs
+        self.running: dict[int, Running] = {}
+        self.entries: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+
+    def add(self, number: int, case: Any) -> None:
+        """Start a case as soon as there is room."""
+        while len(self.running) >= self.jobs:
+            self.wait()
+        folder = self.scratch / "cases" / f"{number}"
+        child = os.fork()
+        if child == 0:
+            run_case(case, folder, self.scratch, self.tree)
+        self.running[child] = Running(case.name, folder, time.monotonic())
+
+    def wait(self) -> None:
+        """Wait a moment for one case to end, and take its entries; kill those that take too long."""
+        child, status, used = os.wait4(-1, os.WNOHANG)
+        if child == 0:
+            for process, case in self.running.items():
+                if time.monotonic() - case.began > SECONDS:
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.005)
+            return
+        case = self.running.pop(child)
+        self.seconds[case.name] = round(used.ru_utime + used.ru_stime, 2)
+        result = case.folder.with_suffix(".json")
+        if result.is_file():
+            self.entries.update(json.loads(result.read_text(encoding="utf-8")))
+        else:
+            self.entries[f"{case.name}#ended with"] = status
+        shutil.rmtree(case.folder, ignore_errors=True)
+
+
+def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
+    """Run a case in this process, write its entries, and end the process."""
+    from box import Box
+
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+        folder.mkdir(parents=True)
+        os.chdir(folder)
+        box = Box(case.name, folder, scratch / "data", tree)
+        case.act(box)
+        entries = box.keep()
+        part = folder.with_suffix(".part")
+        part.write_text(json.dumps(entries), encoding="utf-8")
+        part.rename(folder.with_suffix(".json"))
+    except BaseException:  # noqa: BLE001  # a case that fails shall not go on as a second parent
+        print(f"recording: {case.name}", file=sys.stderr)
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def main() -> None:
+    """Run the command line."""
+    tree, scratch, out, jobs, *pattern = sys.argv[1:]
+    fix()
+    import cases
+    import data
+
+    os.environ["IDPGAN_DATA"] = f"{scratch}/data"
+    os.environ["IDPGAN_CACHE"] = f"{scratch}/cache"
+    data.make_all(Path(scratch) / "data")
+    began = time.monotonic()
+    pool = Pool(Path(scratch), Path(tree), int(jobs))
+    pool.entries["modules that cannot be imported"] = preload(Path(tree))
+    every = cases.every_case(Path(tree))
+    chosen = [case for case in every if not pattern or re.search(pattern[0], case.name)]
+    for number, case in enumerate(chosen):
+        pool.add(number, case)
+    while pool.running:
+        pool.wait()
+    took = {"seconds": round(time.monotonic() - began, 1), "cases": pool.seconds}
+    Path(out).write_text(json.dumps({"entries": pool.entries, "took": took}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
