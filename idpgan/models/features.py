@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.data.images import to_float
-from idpgan.models.augment import augment
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
+from idpgan.models.warp import augment
 from idpgan.numerics.dct import cosines
 
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, pyramid_of
-from idpgan.models.critic import SLOPE
+from idpgan.models.dcgan import SLOPE
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.relevance import bin_allocation
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, Relation, Unit, compose_epsilon
