@@ -115,7 +115,7 @@ class GaussianGenerator(Generator):
             self.factor[:, :, : factor.shape[2]] = factor
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """See `Generator.forward`."""
+        """Draw images of coefficients ``z``, clamped."""
         return self.unclamped(z, labels).clamp(-1.0, 1.0)
 
     def unclamped(self, z: Tensor, labels: Tensor | None) -> Tensor:
@@ -168,7 +168,7 @@ class RefinedGenerator(GaussianGenerator):
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """See `Generator.forward`."""
+        """Draw images of the coefficients, the first numbers of ``z``, and refine them with the others as noise."""
         coefficients, noise = z.split([self._coefficients, z.shape[1] - self._coefficients], dim=1)
         drawn = self.unclamped(coefficients, labels)
         return softly_clamped(drawn + self._residual(softly_clamped(drawn), noise))
@@ -181,8 +181,7 @@ class RefinedGenerator(GaussianGenerator):
         hidden = torch.cat([images, plane[:, :, :height, :width], places.expand(num, -1, -1, -1)], dim=1)
         for layer in self.hidden:
             hidden = functional.gelu(layer(hidden))
-        residual: Tensor = self.last(hidden)
-        return residual
+        return self.last(hidden)
 
 
 def softly_clamped(images: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -147,28 +148,17 @@ def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: li
 def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int) -> str | None:
     """Return the first (and innermost) module whose output mixes records although its input does not."""
     for training in (True, False):
-        base = _probe(trial, shape, classes)
-        score = _scored(trial, base, training)
+        score, calls = _scored(trial, _probe(trial, shape, classes), training)
         if score.shape[:1] != (PROBE_RECORDS,):
             raise ValueError(f"{PROBE_RECORDS} records got scores of shape {tuple(score.shape)}, not one score each")
         for record in REPLACED:
-            changed = _probe(trial, shape, classes, replaced=record)
-            if _mixes([score], [_scored(trial, changed, training)], record):
-                return _culprit(trial, base, changed, training, record)
+            other, changed = _scored(trial, _probe(trial, shape, classes, replaced=record), training)
+            if _mixes([score], [other], record):
+                for one, two in zip(calls, changed, strict=True):  # parts before the whole
+                    if _mixes(one.outputs, two.outputs, record) and not _mixes(one.inputs, two.inputs, record):
+                        return one.name
+                return ""
     return None
-
-
-def _culprit(
-    trial: nn.Module, base: tuple[Tensor, ...], changed: tuple[Tensor, ...], training: bool, record: int
-) -> str:
-    """Compare two runs call by call, in the order in which the calls end: parts before the whole."""
-    calls: tuple[list[_Call], list[_Call]] = ([], [])
-    for inputs, into in zip((base, changed), calls, strict=True):
-        _scored(trial, inputs, training, into)
-    for before, after in zip(*calls, strict=True):
-        if _mixes(before.outputs, after.outputs, record) and not _mixes(before.inputs, after.inputs, record):
-            return before.name
-    return ""
 
 
 def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
@@ -182,24 +172,17 @@ def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
     return False
 
 
-def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool, calls: list[_Call] | None = None) -> Tensor:
-    """Score a batch with a fresh copy and fixed random numbers; record every submodule's tensors in ``calls``."""
-    copied = copy.deepcopy(trial).train(training)
-    if calls is not None:
-        for name, part in copied.named_modules():
-            part.register_forward_hook(_recorder(name, calls))
-    with seeded_init(0), torch.no_grad():  # the same dropout masks in every run
-        score: Tensor = copied(*inputs)
-    return score
+def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool) -> tuple[Tensor, list[_Call]]:
+    """Score a batch with a fresh copy and fixed random numbers; also return the calls of all submodules."""
+    copied, calls = copy.deepcopy(trial).train(training), list[_Call]()
 
-
-def _recorder(name: str, calls: list[_Call]) -> Callable[[nn.Module, Any, Any], None]:
-    """Make a forward hook that keeps copies of inputs and outputs, as layers may work in place."""
-
-    def record(_: nn.Module, args: Any, output: Any) -> None:
+    def record(name: str, _: nn.Module, args: Any, output: Any) -> None:  # copies, as layers may work in place
         calls.append(_Call(name, [t.clone() for t in _flat(args)], [t.clone() for t in _flat(output)]))
 
-    return record
+    for name, part in copied.named_modules():
+        part.register_forward_hook(functools.partial(record, name))
+    with seeded_init(0), torch.no_grad():  # the same dropout masks in every run
+        return copied(*inputs), calls
 
 
 def _flat(value: Any) -> list[Tensor]:

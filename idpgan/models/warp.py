@@ -110,8 +110,6 @@ class WarpGenerator(Generator):
         log_spread: Logarithm of the standard deviation around each, same shape.
     """
 
-    std: Tensor
-
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         pyramid_of(image_shape)  # refuses sizes that no critic is built for
         super().__init__(config, image_shape, num_classes, config.latent_dim + MOVES + 1)
@@ -128,7 +126,7 @@ class WarpGenerator(Generator):
             self.log_spread = nn.Parameter(torch.full_like(self.means, math.log(0.3)))
             nn.init.constant_(self.last.bias, -1.0)  # dark at first
         std = torch.tensor([*_AFFINE_STD, *[_NODE_STD] * (2 * NODES**2)])
-        self.register_buffer("std", std * config.warp)
+        self.std = nn.Buffer(std * config.warp)
 
     def set_codes(self, means: Tensor, spread: Tensor, labels: Tensor | None) -> None:
         """Set codes to posteriors of images; a class with fewer than ``config.codes`` images repeats them.
@@ -145,7 +143,7 @@ class WarpGenerator(Generator):
             self.log_spread.data[group] = spread[chosen].clamp(min=_LEAST_SPREAD).log()
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """See `Generator.forward`."""
+        """Choose a code of the class, spread around it, decode and warp."""
         spread, warp, choice = z.split([self.config.latent_dim, len(self.std), 1], dim=1)
         group = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         uniform = torch.special.ndtr(choice[:, 0])
