@@ -61,9 +61,11 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     falling = torch.tensor([1 / (1 + square) for square, _, _ in ordered], dtype=torch.float64)
     counts = _counts(channels, height * width, latent_dim)
     functions = cosines(height, width, [(u, v) for _, u, v in ordered[: max(counts)]])
+    # Orthonormal rows: brightness, and red-blue and green-magenta differences where there are colors.
+    axes = torch.tensor([[1, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
+    axes = axes / axes.norm(dim=1, keepdim=True) if channels == 3 else torch.ones(1, 1, dtype=torch.float64)
     parts, variances = [], []
-    planes = zip(_color_axes(channels), counts, strict=True)
-    for number, (axis, count) in enumerate(planes):
+    for number, (axis, count) in enumerate(zip(axes, counts, strict=True)):
         parts.append((axis[:, None, None] * functions[:, :count]).flatten(0, 1))
         variances.append(falling[:count] * (_CHROMA_VARIANCE if number else 1.0))
     whole = falling.sum() * (1 + _CHROMA_VARIANCE * (channels - 1))
@@ -76,14 +78,6 @@ def _counts(channels: int, pixels: int, latent_dim: int) -> list[int]:
     first = math.ceil(latent_dim * _BRIGHTNESS_SHARE)
     second = (latent_dim - first + 1) // 2
     return [min(count, pixels) for count in (first, second, latent_dim - first - second)]
-
-
-def _color_axes(channels: int) -> Tensor:
-    """Return orthonormal rows: brightness, and red-blue and green-magenta differences where there are colors."""
-    if channels == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
-    axes = torch.tensor([[1, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
-    return axes / axes.norm(dim=1, keepdim=True)
 
 
 class GaussianGenerator(Generator):
@@ -171,17 +165,13 @@ class RefinedGenerator(GaussianGenerator):
         """Draw images of the coefficients, the first numbers of ``z``, and refine them with the others as noise."""
         coefficients, noise = z.split([self._coefficients, z.shape[1] - self._coefficients], dim=1)
         drawn = self.unclamped(coefficients, labels)
-        return softly_clamped(drawn + self._residual(softly_clamped(drawn), noise))
-
-    def _residual(self, images: Tensor, noise: Tensor) -> Tensor:
-        """Return what is added to images (B, C, H, W)."""
-        num, (height, width) = len(images), self.image_shape[1:]
+        num, (height, width) = len(z), self.image_shape[1:]
         plane = noise.view(num, 1, *self._noise_shape).repeat_interleave(2, 2).repeat_interleave(2, 3)
-        places = cosines(height, width, _PLACES).T.to(images).view(1, -1, height, width) * (height * width) ** 0.5
-        hidden = torch.cat([images, plane[:, :, :height, :width], places.expand(num, -1, -1, -1)], dim=1)
+        places = cosines(height, width, _PLACES).T.to(drawn).view(1, -1, height, width) * (height * width) ** 0.5
+        hidden = torch.cat([softly_clamped(drawn), plane[:, :, :height, :width], places.expand(num, -1, -1, -1)], dim=1)
         for layer in self.hidden:
             hidden = functional.gelu(layer(hidden))
-        return self.last(hidden)
+        return softly_clamped(drawn + self.last(hidden))
 
 
 def softly_clamped(images: Tensor) -> Tensor:

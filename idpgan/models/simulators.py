@@ -49,6 +49,11 @@ def normal_of(uniform: Tensor) -> Tensor:
     return torch.special.ndtri(uniform.double()).float()
 
 
+def _place(z: Tensor, num: int) -> Tensor:
+    """Return which of several things the first number of vectors (B, numbers) chooses, (B,)."""
+    return (uniform_of(z[:, 0]) * num).long().clamp(max=num - 1)
+
+
 class Simulator(nn.Module):
     """Draws images from vectors of numbers.
 
@@ -170,7 +175,7 @@ class PhotoSimulator(Simulator):
 
     def chosen(self, z: Tensor) -> Tensor:
         """Return which image each vector (B, numbers) is of, (B,)."""
-        return (uniform_of(z[:, 0]) * len(self.photos)).long().clamp(max=len(self.photos) - 1)
+        return _place(z, len(self.photos))
 
     def choosing(self, index: Tensor) -> Tensor:
         """Return the first number of vectors that choose these images, (B,)."""
@@ -214,14 +219,10 @@ class GeneratorSimulator(Simulator):
         """Put the latent numbers in the generator's order, and let it draw."""
         latent = torch.empty_like(z[:, self._conditional :])
         latent[:, self._order] = z[:, self._conditional :]
-        return self.generator(latent, self._classes_of(z) if self._conditional else None)
-
-    def _classes_of(self, z: Tensor) -> Tensor:
-        num = len(self.looks)
-        return (uniform_of(z[:, 0]) * num).long().clamp(max=num - 1)
+        return self.generator(latent, _place(z, len(self.looks)) if self._conditional else None)
 
     def _is(self, z: Tensor, look: int) -> Tensor:
-        return self._classes_of(z) == look
+        return _place(z, len(self.looks)) == look
 
 
 #: those that need nothing but a program, by name: ``model.simulator``

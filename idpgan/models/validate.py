@@ -97,22 +97,15 @@ def validate_private_critic(
 def _known(module: nn.Module) -> Iterator[Offender]:
     """Yield the layers that are refused by type."""
     for name, part in module.named_modules():
+        # Spectral norm is a hook (old) or a parametrization (new).
+        lists = part.parametrizations.values() if parametrize.is_parametrized(part) else ()
+        found = [*part._forward_pre_hooks.values(), *(one for each in lists for one in each)]
         if isinstance(part, _BatchNorm):
             yield Offender(name, type(part).__name__, _BATCH_NORM)
         elif isinstance(part, _InstanceNorm) and part.track_running_stats:
             yield Offender(name, type(part).__name__, _INSTANCE_NORM)
-        elif _has_spectral_norm(part):
+        elif any(isinstance(one, SpectralNorm | _SpectralNorm) for one in found):
             yield Offender(name, f"spectral_norm of {type(part).__name__.removeprefix('Parametrized')}", _SPECTRAL_NORM)
-
-
-def _has_spectral_norm(part: nn.Module) -> bool:
-    """Tell whether a layer carries torch's spectral norm, as a hook (old) or as a parametrization (new)."""
-    if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
-        return True
-    if not parametrize.is_parametrized(part):
-        return False
-    lists = part.parametrizations.values()  # type: ignore[operator]
-    return any(isinstance(one, _SpectralNorm) for each in lists for one in each)
 
 
 def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:

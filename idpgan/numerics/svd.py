@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -181,10 +180,11 @@ def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int
             future.result()
 
 
-def _check(matrices: Any, rank: Any) -> None:
-    if not isinstance(matrices, Tensor) or matrices.dtype not in (torch.float32, torch.float64):
-        kind = matrices.dtype if isinstance(matrices, Tensor) else type(matrices).__name__
-        raise InputError(f"matrices must be a tensor of float32 or float64, got {kind}. Convert with .float().")
+def _check(matrices: Tensor, rank: int | None) -> None:
+    if matrices.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"matrices must be a tensor of float32 or float64, got {matrices.dtype}. Convert with .float()."
+        )
     shape = tuple(matrices.shape)
     if len(shape) != 3 or 0 in shape[1:]:
         raise InputError(
@@ -194,7 +194,7 @@ def _check(matrices: Any, rank: Any) -> None:
     if matrices.device.type not in _CHUNK_BYTES:
         raise InputError(f"matrices must be on cpu or cuda, got {matrices.device}. Move them with .cpu().")
     limit = min(shape[1:])
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= limit):
+    if rank is not None and not 1 <= rank <= limit:
         raise InputError(
             f"rank = {rank!r} must be an integer from 1 to {limit}, the smaller side of {shape[1]} x {shape[2]} "
             "matrices. Leave it out for all singular values."
