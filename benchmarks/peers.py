@@ -6,7 +6,7 @@ python benchmarks/peers.py --set drawn|ORL_FOLDER [--units pixel column image] [
 drawn faces; `lap` is plain Laplace noise on pixels; `best` is what ``--method best`` takes. `constant`, each image's
 own mean grey, is no release at all, but what every method must beat; `none` is the images themselves. Everything is
 judged after clipping to bytes. Recognition: five released images of each person train, the others are tested, by
-principal components and SVM, and by the network of `idpgan.models.recognizer`. A cell is the mean over noise seeds;
+principal components and SVM, and by the network of `idpgan.models.classifier`. A cell is the mean over noise seeds;
 recognition, which differs most, has its standard deviation beside it.
 """
 

@@ -10,8 +10,8 @@ from idpgan.data.load import describe, load
 from idpgan.errors import InputError
 from idpgan.memory import GIB, check_memory, free_memory
 from idpgan.models import ModelConfig, build_generator
-from idpgan.models.critic import Critic
-from idpgan.models.footprint import critic_bytes, generator_bytes
+from idpgan.models.dcgan import Critic
+from idpgan.models.families import critic_bytes, generator_bytes
 from tests.redteam.test_files import png_of_size
 
 

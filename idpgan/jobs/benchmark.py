@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Ledger, Noise, Relation, RoundedGaussian, Unit
 from idpgan.progress import Progress, silent

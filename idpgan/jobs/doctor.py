@@ -17,7 +17,7 @@ from idpgan.data.load import SOURCES, describe
 from idpgan.errors import InputError
 from idpgan.memory import GIB, free_memory
 from idpgan.models.config import ModelConfig
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
 

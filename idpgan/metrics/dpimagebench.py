@@ -25,8 +25,8 @@ from idpgan.metrics.accuracy import epsilon_text
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.metric import Judging, MetricTable
 from idpgan.metrics.utility import ClassifierScore, UtilityResult, check_sets, judge_fits, spread
+from idpgan.models.classifier import ResidualNetwork, ResNet, ResNeXt, WideResNet, build_residual, check_sides
 from idpgan.models.initialize import torch_seed
-from idpgan.models.residual import ResidualNetwork, ResNet, ResNeXt, WideResNet, build_residual, check_sides
 from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, Fitted, fit_classifier
 

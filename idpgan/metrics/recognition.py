@@ -19,8 +19,8 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
+from idpgan.models.classifier import build_recognizer
 from idpgan.models.initialize import torch_seed
-from idpgan.models.recognizer import build_recognizer
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 Solver = Literal["randomized", "full"]
@@ -175,7 +175,7 @@ def recognize_by_network(
 ) -> Recognition:
     """Recognize people by a small convolutional network, as Liu et al. (2021), section 4.3, judge what they publish.
 
-    The network is `idpgan.models.recognizer`, trained from fresh weights on the training images alone; of all epochs
+    The network is `idpgan.models.classifier`, trained from fresh weights on the training images alone; of all epochs
     the one that knows those best is taken. The paper states neither layers nor training.
 
     Args:

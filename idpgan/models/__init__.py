@@ -12,7 +12,7 @@ from idpgan.lazy import lazy_names
 if TYPE_CHECKING:
     from idpgan.models.checkpoint import load_generator, save_generator
     from idpgan.models.config import ModelConfig
-    from idpgan.models.critic import Critic
+    from idpgan.models.dcgan import Critic
     from idpgan.models.ema import Ema
     from idpgan.models.families import build_generator
     from idpgan.models.generator import Generator
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Critic": "critic",
+    "Critic": "dcgan",
     "Ema": "ema",
     "Generator": "generator",
     "ModelConfig": "config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from idpgan.config import Section, build
 from idpgan.data.labels import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_atomic
-from idpgan.models.config import ModelConfig
+from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import described_classifier
@@ -180,27 +181,16 @@ def build_described(described: Any, path: Path) -> Generator:
         config = build(ModelConfig, model, "generator.model")
         with torch.device("meta"):
             generator = build_generator(config, shape, len(classes))
-    except ConfigError as error:
-        raise InputError(f"{path}: {error}") from error
-    if len(classes) != generator.num_classes:
-        raise InputError(f"{path}: an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
-    try:
+        if len(classes) != generator.num_classes:
+            raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    generator.classes = tuple(classes)
-    if "teacher" in described:
-        return _taught(generator, described["teacher"], path)
-    return generator
-
-
-def _taught(generator: Generator, described: Any, path: Path) -> Generator:
-    """Give a generator the teacher that its description names, without weights, on torch's meta device."""
-    try:
-        wanted = build(_Teacher, described, "generator.teacher")
+        generator.classes = tuple(classes)
+        if "teacher" not in described:
+            return generator
+        wanted = build(_Teacher, described["teacher"], "generator.teacher")
         teacher = described_classifier(wanted.network, wanted.options, generator.image_shape, generator.classes)
         return generator.taught_by(teacher, wanted.candidates)
-    except (ConfigError, InputError) as error:
+    except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
@@ -222,7 +212,11 @@ def put_weights(network: nn.Module, content: bytes, path: Path, *, what: str = "
         raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys())
-    wrong += [name for name in expected if name in tensors and not _alike(expected[name], tensors[name])]
+    wrong += [
+        name
+        for name, tensor in expected.items()
+        if name in tensors and (tensor.shape, tensor.dtype) != (tensors[name].shape, tensors[name].dtype)
+    ]
     if wrong:
         raise InputError(
             f"{path} does not hold the {what} that {CONFIG} beside it describes: '{wrong[0]}' is missing, not "
@@ -234,5 +228,23 @@ def put_weights(network: nn.Module, content: bytes, path: Path, *, what: str = "
     network.load_state_dict(tensors, assign=True)
 
 
-def _alike(expected: Tensor, given: Tensor) -> bool:
-    return expected.shape == given.shape and expected.dtype == given.dtype
+def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:
+    """Return the weights of the generator of a release, on the CPU; those of a teacher beside it are left out.
+
+    Raises:
+        ConfigError: If they are not those that ``origin`` names, or no folder is named.
+        InputError: If they are missing or damaged.
+    """
+    if path is None:
+        raise ConfigError('model.simulator = "generator" needs data.public_generator: the folder of its release.')
+    weights = find_weights(path.expanduser())
+    described = weights.with_name(CONFIG)
+    generator = describe_generator(read_plain(described, MOST_TEXT_BYTES, follow=True), described)
+    content = read_plain(weights, most_weight_bytes(generator), follow=True)
+    if hashlib.sha256(content).hexdigest() != origin.weights:
+        raise ConfigError(
+            f"data.public_generator = '{path}' holds other weights than model.origin names. Name the release that the "
+            "run began with, or leave model.origin out of the config, so that it is read anew."
+        )
+    put_weights(generator, content, weights)
+    return {name: tensor for name, tensor in generator.state_dict().items() if not name.startswith("teacher.")}

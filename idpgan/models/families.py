@@ -1,24 +1,29 @@
-"""The generator families by name: ``model.generator``."""
+"""The generator families by name, ``model.generator``, and the least memory that training one beside a critic takes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
-from idpgan.models.config import ModelConfig
-from idpgan.models.dcgan import DcganGenerator
-from idpgan.models.gaussian import GaussianGenerator
+import torch
+from torch import nn
+
+from idpgan.errors import ConfigError
+from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.dcgan import Critic, DcganGenerator
+from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import Generator
-from idpgan.models.population import PopulationGenerator
-from idpgan.models.refined import RefinedGenerator
+from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.models.warp import WarpGenerator
 
 GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
     "gaussian": GaussianGenerator,
-    "population": PopulationGenerator,
     "refined": RefinedGenerator,
     "warp": WarpGenerator,
 }
+_COPIES = 4  # of each weight: itself, its gradient, and Adam's two averages
+_FLOAT = 4  # bytes
 
 
 def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> Generator:
@@ -26,4 +31,53 @@ def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes
 
     Arguments and errors are those of `DcganGenerator`; "gaussian", "refined" and "population" have any size.
     """
+    if config.generator == "population":
+        members = max(classes_of(config, num_classes), 1) * config.codes
+        simulator = build_simulator(config, image_shape, members)
+        return PopulationGenerator(config, image_shape, num_classes, simulator)
     return GENERATORS[config.generator](config, image_shape, num_classes, seed=seed)
+
+
+def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
+    """Build the simulator that a [model] names; "public" holds so many images, "generator" has any weights.
+
+    Raises:
+        ConfigError: If it does not draw such images.
+    """
+    if model.simulator == "public":
+        return PhotoSimulator(image_shape, num_photos, model.warp)
+    if model.origin is None:
+        return DRAWN[model.simulator](image_shape)
+    origin = model.origin
+    if tuple(image_shape) != origin.image_shape:
+        known, given = (" x ".join(map(str, shape)) for shape in (origin.image_shape, image_shape))
+        raise ConfigError(
+            f"the generator of data.public_generator draws images of {known} (channels x height x width), and those of "
+            f"the data have {given}. Name one of the same shape."
+        )
+    generator = build_generator(origin.model, origin.image_shape, len(origin.classes))
+    if generator.num_classes:
+        generator.classes = origin.classes
+    return GeneratorSimulator(generator)
+
+
+def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
+    """Return the bytes that training a generator keeps, whatever the batch, without building it."""
+    with torch.device("meta"):
+        return _COPIES * _weight_bytes(build_generator(model, image_shape, num_classes))
+
+
+def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
+    """Return the bytes of one copy of a critic's weights, without building it."""
+    with torch.device("meta"):
+        return _weight_bytes(Critic(model, image_shape, num_classes))
+
+
+def _weight_bytes(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters()) * _FLOAT
+
+
+def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:
+    """Return the least bytes of a batch: the feature maps next to the image, at half its size and with gradients."""
+    channels, height, width = image_shape
+    return batch_size * _FLOAT * (math.prod((channels, height, width)) + model.width * height * width // 2)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.data.images import to_float
-from idpgan.models.augment import augment
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
+from idpgan.models.warp import augment
 from idpgan.numerics.dct import cosines
 
 _COUNT = 0.5  # weight of the count coordinate, relative to a block's
@@ -173,8 +173,7 @@ class EmbeddingNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, K) of float images in [-1, 1]."""
-        logits: Tensor = self.head(self.activations(images)[1])
-        return logits
+        return self.head(self.activations(images)[1])
 
 
 class PublicFeatures(FeatureMap):
@@ -194,13 +193,6 @@ class PublicFeatures(FeatureMap):
         fourier: Number of random Fourier features.
     """
 
-    center: Tensor
-    components: Tensor
-    pixel_length: Tensor
-    hidden_length: Tensor
-    directions: Tensor
-    phases: Tensor
-
     def __init__(
         self,
         network: EmbeddingNet,
@@ -212,6 +204,8 @@ class PublicFeatures(FeatureMap):
         components: int = 40,
         fourier: int = 1000,
     ) -> None:
+        from sklearn.decomposition import PCA
+
         super().__init__(norm)
         self.network = network.eval().requires_grad_(False)
         self.num_classes = num_classes
@@ -219,16 +213,18 @@ class PublicFeatures(FeatureMap):
         images = to_float(public.cpu())
         images = torch.cat([images, *(augment(images, rng) for _ in range(_COPIES - 1))])
         flat = images.flatten(1)
-        self.register_buffer("center", flat.mean(0))
-        axes = _principal_axes(flat, components)
-        self.register_buffer("components", axes.T.contiguous())  # (C H W, q)
+        self.center = nn.Buffer(flat.mean(0))
+        # Not all axes: a full SVD of faces takes minutes.
+        fitted = PCA(min(components, *flat.shape), svd_solver="randomized", random_state=0).fit(flat.numpy())
+        axes = torch.from_numpy(fitted.components_).to(flat.dtype)
+        self.components = nn.Buffer(axes.T.contiguous())  # (C H W, q)
         coefficients = (flat - self.center) @ self.components
         # Typical lengths on public images, fixed before a private image is read.
-        self.register_buffer("pixel_length", coefficients.norm(dim=1).mean())
+        self.pixel_length = nn.Buffer(coefficients.norm(dim=1).mean())
         with torch.no_grad():
-            self.register_buffer("hidden_length", network.activations(images)[1].norm(dim=1).mean())
-        self.register_buffer("directions", torch.randn(len(axes), fourier, generator=rng) / 0.7)
-        self.register_buffer("phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
+            self.hidden_length = nn.Buffer(network.activations(images)[1].norm(dim=1).mean())
+        self.directions = nn.Buffer(torch.randn(len(axes), fourier, generator=rng) / 0.7)
+        self.phases = nn.Buffer(torch.rand(fourier, generator=rng) * 2 * math.pi)
         self._finish(public.shape[1:], num_classes)
 
     @staticmethod
@@ -243,7 +239,7 @@ class PublicFeatures(FeatureMap):
         return _moments(embedding, pixels) + last.shape[1] + fourier + num_classes * embedding + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """See `FeatureMap.blocks`."""
+        """Return the five kinds of blocks, or four without classes."""
         constant = images.new_full((len(images), 1), _CONSTANT)
         last, hidden = self.network.activations(images)
         embedding = self._unit(torch.cat([hidden / self.hidden_length, constant], dim=1))
@@ -275,14 +271,6 @@ class RandomFeatures(FeatureMap):
         level: Brightness, 0 black and 1 white, that the DCT coefficients are counted from.
     """
 
-    dct: Tensor
-    gabor: Tensor
-    projection: Tensor
-    dct_directions: Tensor
-    moduli_directions: Tensor
-    dct_phases: Tensor
-    moduli_phases: Tensor
-
     def __init__(
         self,
         image_shape: Sequence[int],
@@ -298,14 +286,17 @@ class RandomFeatures(FeatureMap):
         self.level = level
         self.length = math.sqrt(height * width) / 4  # typical, of low DCT coefficients
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
-        self.register_buffer("dct", _low_cosines(height, width, dimensions))  # (H W, q)
+        # The cosine functions of lowest (u / height)^2 + (v / width)^2.
+        low = sorted(((u * width) ** 2 + (v * height) ** 2, u, v) for u in range(height) for v in range(width))
+        frequencies = [(u, v) for _, u, v in low[:dimensions]]
+        self.dct = nn.Buffer(cosines(height, width, frequencies).float())  # (H W, q)
         self._prepare_texture((self.channels, height, width))
-        moduli, frequencies = self.count_texture(image_shape), self.dct.shape[1] * self.channels
-        self.register_buffer("projection", torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
-        self.register_buffer("dct_directions", torch.randn(frequencies, fourier, generator=rng) / 0.35)
-        self.register_buffer("moduli_directions", torch.randn(moduli, fourier, generator=rng) / 0.3)
-        self.register_buffer("dct_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
-        self.register_buffer("moduli_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
+        moduli, spectrum = self.count_texture(image_shape), self.dct.shape[1] * self.channels
+        self.projection = nn.Buffer(torch.randn(moduli, dimensions, generator=rng) / math.sqrt(moduli))
+        self.dct_directions = nn.Buffer(torch.randn(spectrum, fourier, generator=rng) / 0.35)
+        self.moduli_directions = nn.Buffer(torch.randn(moduli, fourier, generator=rng) / 0.3)
+        self.dct_phases = nn.Buffer(torch.rand(fourier, generator=rng) * 2 * math.pi)
+        self.moduli_phases = nn.Buffer(torch.rand(fourier, generator=rng) * 2 * math.pi)
         self._finish(image_shape, 0)
 
     @classmethod
@@ -322,7 +313,7 @@ class RandomFeatures(FeatureMap):
 
     def _prepare_texture(self, image_shape: tuple[int, int, int]) -> None:
         self.stride = 2 if min(image_shape[1:]) > 16 else 1  # of the Gabor filters
-        self.register_buffer("gabor", gabor_filters())  # (32, 1, 9, 9)
+        self.gabor = nn.Buffer(gabor_filters())  # (32, 1, 9, 9)
 
     def texture(self, light: Tensor) -> Tensor:
         """Describe the edges of images (B, C, H, W) in [0, 1] by vectors (B, T) of norm at most 1."""
@@ -332,13 +323,16 @@ class RandomFeatures(FeatureMap):
         return self._unit(moduli.view(len(light), -1))  # (B, C 16 16)
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """See `FeatureMap.blocks`; the labels have no influence."""
+        """Return the five blocks; the labels have no influence."""
         light = (images + 1) / 2  # [0, 1]
         constant = light.new_ones(len(light), 1)
         spectrum = ((light - self.level).flatten(2) @ self.dct).flatten(1)  # (B, C q)
         pooled = self.texture(light)
+        # Projections of a texture of norm 1 are made about as long as the constant.
+        size = len(self.projection)
+        lift = 4.0 * math.sqrt(size / (self.channels * _MODULI)) * (1.0 if self.norm == 2 else math.sqrt(size))
         low = self._unit(torch.cat([spectrum / self.length, 0.7 * constant], dim=1))
-        projected = self._unit(torch.cat([self._lift() * pooled @ self.projection, 0.3 * constant], dim=1))
+        projected = self._unit(torch.cat([lift * pooled @ self.projection, 0.3 * constant], dim=1))
         return [
             Block(low, low),
             Block(projected, projected),
@@ -346,11 +340,6 @@ class RandomFeatures(FeatureMap):
             Block(self._fourier(self._unit(spectrum), self.dct_directions, self.dct_phases)),
             Block(self._fourier(pooled, self.moduli_directions, self.moduli_phases)),
         ]
-
-    def _lift(self) -> float:
-        """Return the factor that makes projections of a texture of norm 1 about as long as the constant."""
-        size = len(self.projection)
-        return 4.0 * math.sqrt(size / (self.channels * _MODULI)) * (1.0 if self.norm == 2 else math.sqrt(size))
 
 
 class ScatteringFeatures(RandomFeatures):
@@ -365,7 +354,7 @@ class ScatteringFeatures(RandomFeatures):
 
     @classmethod
     def count_texture(cls, image_shape: Sequence[int]) -> int:
-        """See `RandomFeatures.count_texture`."""
+        """Return the length of `texture`."""
         shape = int(image_shape[0]), int(image_shape[1]), int(image_shape[2])
         return math.prod(scattering_shape(shape, scales_of(*shape[1:]), cls._DIRECTIONS))
 
@@ -373,7 +362,7 @@ class ScatteringFeatures(RandomFeatures):
         self._scattering = [Scattering(image_shape, directions=self._DIRECTIONS)]  # no weights: not in the state
 
     def texture(self, light: Tensor) -> Tensor:
-        """See `RandomFeatures.texture`."""
+        """Return the normalized scattering of images (B, C, H, W) in [0, 1], (B, T) of norm at most 1."""
         self._scattering[0] = self._scattering[0].to(light.device)
         return self._unit(self._scattering[0].normalized(light))
 
@@ -384,18 +373,3 @@ DATALESS: dict[str, type[RandomFeatures]] = {"random": RandomFeatures, "scatteri
 
 def _moments(*sizes: int) -> int:
     return sum(size * (size + 1) // 2 for size in sizes)
-
-
-def _principal_axes(vectors: Tensor, count: int) -> Tensor:
-    """Return the first principal axes of (N, p) vectors, (count or fewer, p); a full SVD of faces takes minutes."""
-    from sklearn.decomposition import PCA
-
-    count = min(count, *vectors.shape)
-    fitted = PCA(count, svd_solver="randomized", random_state=0).fit(vectors.numpy())
-    return torch.from_numpy(fitted.components_).to(vectors.dtype)
-
-
-def _low_cosines(height: int, width: int, count: int) -> Tensor:
-    """Return the ``count`` cosine functions of lowest ``(u / height)^2 + (v / width)^2``, (H W, count) float32."""
-    low = sorted(((u * width) ** 2 + (v * height) ** 2, u, v) for u in range(height) for v in range(width))[:count]
-    return cosines(height, width, [(u, v) for _, u, v in low]).float()

@@ -8,6 +8,7 @@ channel, whose backward pass has no more than that channel to work on.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -67,7 +68,12 @@ class _Layout:
         self.positions = self.blocks[0] * self.blocks[1] * _BLOCK**2
         self.seen = tuple(self.step * (blocks - 1) + self.patch for blocks in self.blocks)
         self.filters = len(filters) // 2
-        self.kernel = _at_offsets(filters, stride)
+        # The filters at each offset in a block's patch: (patch^2, 2 offsets F).
+        placed = filters.new_zeros(2, _BLOCK, _BLOCK, self.filters, self.patch, self.patch)
+        parts = filters.view(self.filters, 2, side, side).transpose(0, 1)
+        for i, j in itertools.product(range(_BLOCK), repeat=2):
+            placed[:, i, j, :, stride * i : stride * i + side, stride * j : stride * j + side] = parts
+        self.kernel = placed.view(-1, self.patch**2).T.contiguous()
         self.pool = _cell_means(rows, columns, grid).to(planes)
         numbers = self.blocks[0] * self.blocks[1] * (self.patch**2 + 3 * _BLOCK**2 * self.filters)
         self.chunk = max(1, _WORKING.get(planes.device.type, 1 << 30) // (planes.element_size() * numbers))
@@ -131,18 +137,6 @@ class _PooledModuli(torch.autograd.Function):
             of_waves = waves[part].view(-1, 2, half) * per_wave[:, None]
             found[part] = layout.planes(of_waves.view(-1, 2 * half) @ layout.kernel.T, len(slope[part]))
         return found, None, None, None, None
-
-
-def _at_offsets(filters: Tensor, stride: int) -> Tensor:
-    """Return filters (2 F, 1, side, side) at each offset in a block's patch, (patch^2, 2 offsets F)."""
-    side, count = filters.shape[-1], len(filters) // 2
-    patch = side + stride * (_BLOCK - 1)
-    placed = filters.new_zeros(2, _BLOCK, _BLOCK, count, patch, patch)
-    parts = filters.view(count, 2, side, side).transpose(0, 1)
-    for i in range(_BLOCK):
-        for j in range(_BLOCK):
-            placed[:, i, j, :, stride * i : stride * i + side, stride * j : stride * j + side] = parts
-    return placed.view(-1, patch**2).T.contiguous()
 
 
 @functools.lru_cache(maxsize=16)

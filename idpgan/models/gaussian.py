@@ -1,4 +1,9 @@
-"""A generator in closed form: a normal distribution of low DCT coefficients for each class, and no network at all."""
+"""Generators from a normal distribution of low DCT coefficients for each class: in closed form, or refined further.
+
+Of a refined one, what the moments of private images say is in the normal distribution and stays there: its mean and
+factor are no weights of the training. A few convolutions begin with nothing and add what a normal distribution of low
+frequencies cannot have, edges above all.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
+from idpgan.models.initialize import seeded_init
 from idpgan.numerics.dct import cosines
 
 _BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; color differences are smooth,
 _CHROMA_VARIANCE = 0.1  # and have so much less variance
+_DILATIONS = (1, 2, 4)  # of the hidden convolutions: with the last one they see 17 x 17 pixels
+_PLACES = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # cosines that tell a convolution where it is
+_LINEAR = 0.8  # brightness, of 1, up to which a pixel stays what it is
 
 
 class Spectrum(NamedTuple):
@@ -51,9 +61,11 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     falling = torch.tensor([1 / (1 + square) for square, _, _ in ordered], dtype=torch.float64)
     counts = _counts(channels, height * width, latent_dim)
     functions = cosines(height, width, [(u, v) for _, u, v in ordered[: max(counts)]])
+    # Orthonormal rows: brightness, and red-blue and green-magenta differences where there are colors.
+    axes = torch.tensor([[1, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
+    axes = axes / axes.norm(dim=1, keepdim=True) if channels == 3 else torch.ones(1, 1, dtype=torch.float64)
     parts, variances = [], []
-    planes = zip(_color_axes(channels), counts, strict=True)
-    for number, (axis, count) in enumerate(planes):
+    for number, (axis, count) in enumerate(zip(axes, counts, strict=True)):
         parts.append((axis[:, None, None] * functions[:, :count]).flatten(0, 1))
         variances.append(falling[:count] * (_CHROMA_VARIANCE if number else 1.0))
     whole = falling.sum() * (1 + _CHROMA_VARIANCE * (channels - 1))
@@ -66,14 +78,6 @@ def _counts(channels: int, pixels: int, latent_dim: int) -> list[int]:
     first = math.ceil(latent_dim * _BRIGHTNESS_SHARE)
     second = (latent_dim - first + 1) // 2
     return [min(count, pixels) for count in (first, second, latent_dim - first - second)]
-
-
-def _color_axes(channels: int) -> Tensor:
-    """Return orthonormal rows: brightness, and red-blue and green-magenta differences where there are colors."""
-    if channels == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
-    axes = torch.tensor([[1, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
-    return axes / axes.norm(dim=1, keepdim=True)
 
 
 class GaussianGenerator(Generator):
@@ -105,7 +109,7 @@ class GaussianGenerator(Generator):
             self.factor[:, :, : factor.shape[2]] = factor
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """See `Generator.forward`."""
+        """Draw images of coefficients ``z``, clamped."""
         return self.unclamped(z, labels).clamp(-1.0, 1.0)
 
     def unclamped(self, z: Tensor, labels: Tensor | None) -> Tensor:
@@ -120,3 +124,60 @@ class GaussianGenerator(Generator):
 @functools.lru_cache(maxsize=2)  # every batch needs it
 def _basis(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
     return low_spectrum(image_shape, latent_dim).basis
+
+
+class RefinedGenerator(GaussianGenerator):
+    """Draw images as a `GaussianGenerator`, add the output of a small convolutional network, and clamp smoothly.
+
+    The network sees the drawn image, a plane of noise of half its size, and five cosines of the place. Its last layer
+    is zero at first, so that images are those of the normal distribution until it is trained. It does not see the
+    class: it would draw a faint texture as a mark of it, which a classifier of the images learns instead of the class.
+
+    Args:
+        config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps.
+        image_shape: (C, H, W) in px of any size, C in {1, 3}.
+        num_classes: Classes of the data; ignored unless ``config.conditional``.
+        seed: Of the weights.
+
+    Attributes:
+        mean: (max(num_classes, 1), q), not trained.
+        factor: (max(num_classes, 1), q, q), not trained.
+    """
+
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+        super().__init__(config, image_shape, num_classes, seed=seed)
+        self.mean.requires_grad_(False)
+        self.factor.requires_grad_(False)
+        channels, height, width = self.image_shape
+        self._coefficients, self._noise_shape = self.latent_dim, (-(-height // 2), -(-width // 2))
+        self.latent_dim += self._noise_shape[0] * self._noise_shape[1]
+        maps = [channels + 1 + len(_PLACES), *[config.width] * len(_DILATIONS)]
+        with seeded_init(seed):
+            self.hidden = nn.ModuleList(
+                nn.Conv2d(before, after, 3, padding=dilation, dilation=dilation)
+                for before, after, dilation in zip(maps[:-1], maps[1:], _DILATIONS, strict=True)
+            )
+        self.last = nn.Conv2d(config.width, channels, 3, padding=1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Draw images of the coefficients, the first numbers of ``z``, and refine them with the others as noise."""
+        coefficients, noise = z.split([self._coefficients, z.shape[1] - self._coefficients], dim=1)
+        drawn = self.unclamped(coefficients, labels)
+        num, (height, width) = len(z), self.image_shape[1:]
+        plane = noise.view(num, 1, *self._noise_shape).repeat_interleave(2, 2).repeat_interleave(2, 3)
+        places = cosines(height, width, _PLACES).T.to(drawn).view(1, -1, height, width) * (height * width) ** 0.5
+        hidden = torch.cat([softly_clamped(drawn), plane[:, :, :height, :width], places.expand(num, -1, -1, -1)], dim=1)
+        for layer in self.hidden:
+            hidden = functional.gelu(layer(hidden))
+        return softly_clamped(drawn + self.last(hidden))
+
+
+def softly_clamped(images: Tensor) -> Tensor:
+    """Bring pixels into [-1, 1]: those within 0.8 stay, the rest comes ever nearer to the end, without a kink.
+
+    A hard clamp has no gradient beyond the end, and a pixel that is there would never come back.
+    """
+    inner = images.clamp(-_LINEAR, _LINEAR)
+    return inner + (1 - _LINEAR) * torch.tanh((images - inner) / (1 - _LINEAR))

@@ -109,7 +109,7 @@ class Generator(nn.Module):
         return self.images(z, labels)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """See `forward`; the arguments are checked already."""
+        """Generate images as `forward` does; the arguments are checked already."""
         raise NotImplementedError
 
     def sample_labels(self, num: int) -> Tensor | None:
@@ -150,7 +150,12 @@ class Generator(nn.Module):
         images = torch.empty(num, *self.image_shape)
         done = 0
         for drawn in self._batches(num, chosen, seed, batch_size):
-            images[done : done + len(drawn)] = self._best(drawn, None if chosen is None else chosen[done:])
+            best = torch.zeros(len(drawn), dtype=torch.int64)
+            if self.teacher is not None and chosen is not None and self.candidates > 1:
+                many = chosen[done : done + len(drawn)].repeat_interleave(self.candidates)
+                odds = log_odds(self.teacher.logits(drawn.flatten(0, 1)), many)
+                best = odds.view(len(drawn), -1).argmax(1).cpu()
+            images[done : done + len(drawn)] = drawn[torch.arange(len(drawn)), best]
             done += len(drawn)
             progress("sample", done, num)
         return images
@@ -161,48 +166,33 @@ class Generator(nn.Module):
 
     def _batches(self, num: int, labels: Tensor | None, seed: int | None, batch_size: int) -> Iterator[Tensor]:
         """Yield candidates of images, (B, candidates, C, H, W) on the CPU, in eval mode and without gradients."""
-        device, done = next(self.parameters()).device, 0
-        for latent in _latents(num, self.candidates * self.latent_dim, seed):
-            for z in latent.split(max(batch_size // self.candidates, 1)):
-                part = None if labels is None else labels[done : done + len(z)].repeat_interleave(self.candidates)
+        device, rng = next(self.parameters()).device, torch.Generator()
+        if seed is None:
+            rng.seed()
+        else:
+            rng.manual_seed(torch_seed(seed))
+        temperature = torch.full((self.latent_dim,), self.config.temperature)
+        temperature[list(self.choosing)] = 1.0
+        for start in range(0, num, LATENT_BLOCK):  # blocks of fixed size, so that row i never depends on ``num``
+            latent = torch.randn(LATENT_BLOCK, self.candidates * self.latent_dim, generator=rng)[: num - start]
+            for rows in torch.arange(start, start + len(latent)).split(max(batch_size // self.candidates, 1)):
+                z = latent[rows - start].view(-1, self.latent_dim) * temperature
+                part = None if labels is None else labels[rows].repeat_interleave(self.candidates).to(device)
                 with _eval_mode(self), torch.no_grad():
-                    images = self(self._heated(z).to(device), None if part is None else part.to(device))
-                yield images.view(len(z), self.candidates, *self.image_shape).cpu()
-                done += len(z)
-
-    def _heated(self, z: Tensor) -> Tensor:
-        """Return latent vectors (B, latent_dim) of ``config.temperature`` for each image's candidates."""
-        factor = torch.full((self.latent_dim,), self.config.temperature)
-        factor[list(self.choosing)] = 1.0
-        return z.reshape(-1, self.latent_dim) * factor
-
-    def _best(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        """Choose one of the candidates (B, candidates, C, H, W) of each image: the one that the teacher prefers."""
-        if self.teacher is None or labels is None or self.candidates == 1:
-            return images[:, 0]
-        many = labels[: len(images)].repeat_interleave(self.candidates)
-        odds = log_odds(self.teacher.logits(images.flatten(0, 1)), many)
-        return images[torch.arange(len(images)), odds.view(len(images), -1).argmax(1).cpu()]
-
-    def _numbers(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str) -> Any:
-        """Return labels with the number of each class in the place of its name."""
-        if isinstance(labels, str):
-            return self._number(labels)
-        if isinstance(labels, Tensor):
-            return labels
-        if isinstance(labels, Sequence) and not isinstance(labels, bytes):
-            return [self._number(label) if isinstance(label, str) else label for label in labels]
-        return labels
-
-    def _number(self, name: str) -> int:
-        if name not in self.classes:
-            raise InputError(f"{name[:60]!a} is no class of this generator. {nearest_hint(name, self.classes)}")
-        return self.classes.index(name)
+                    images = self(z.to(device), part)
+                yield images.view(len(rows), self.candidates, *self.image_shape).cpu()
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
         if not self.num_classes:
             raise labels_error("generator", 0)
-        labels = self._numbers(labels)
+        several = isinstance(labels, Sequence) and not isinstance(labels, str | bytes)
+        named: list[Any] = list(labels) if several else [labels]  # type: ignore[arg-type]
+        for i, name in enumerate(named):
+            if isinstance(name, str):
+                if name not in self.classes:
+                    raise InputError(f"{name[:60]!a} is no class of this generator. {nearest_hint(name, self.classes)}")
+                named[i] = self.classes.index(name)
+        labels = named if several else named[0]
         try:
             given = torch.as_tensor(labels).cpu()
         except (TypeError, ValueError, RuntimeError) as error:  # text, or rows of different lengths
@@ -222,17 +212,6 @@ class Generator(nn.Module):
                 f"{self.num_classes} classes ({known})."
             )
         return given
-
-
-def _latents(num: int, latent_dim: int, seed: int | None) -> Iterator[Tensor]:
-    """Yield ``num`` standard normal rows in blocks of fixed size, so that row i never depends on ``num``."""
-    rng = torch.Generator()
-    if seed is None:
-        rng.seed()
-    else:
-        rng.manual_seed(torch_seed(seed))
-    for start in range(0, num, LATENT_BLOCK):
-        yield torch.randn(LATENT_BLOCK, latent_dim, generator=rng)[: num - start]
 
 
 @contextmanager

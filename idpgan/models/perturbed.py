@@ -13,6 +13,11 @@ adds one draw to all images of a batch: differences within the batch carry no no
 
 The paper's D0 is a constant of the *layer* and is divided by the batch size. Neither is a sensitivity of what is
 released here; that is why claimed and proven differ.
+
+How noise is allotted: layer-wise relevance propagation (LRP) distributes the score of a network over its pixels, layer
+by layer, and IDP-GAN gives less noise to relevant pixels (introduction; Phan et al. 2017). The relevance is that of
+PUBLIC images only. Relevance from private images would be a release of its own that nobody has paid for, so private
+images must never be passed to `propagate_relevance` or `mean_relevance`.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -28,9 +33,8 @@ from torch import Tensor, nn
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, pyramid_of
-from idpgan.models.critic import SLOPE
+from idpgan.models.dcgan import SLOPE
 from idpgan.models.initialize import group_norm, seeded_init
-from idpgan.models.relevance import bin_allocation
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, Relation, Unit, compose_epsilon
 
 Draw = Literal["once", "per_step", "per_batch"]
@@ -38,6 +42,10 @@ ImageShape = tuple[int, int, int]
 PIXEL_RANGE = 2.0  # R: networks see [-1, 1]
 SHARED_NOISE = "one draw of noise is shared by all images of a batch, so their differences carry no noise"
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
+MOST_BINS = 32
+_STABILISER = 1e-6  # of the epsilon rule, relative to the largest activation
+_LINEAR = (nn.Linear, nn.Conv2d, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
+_PASSED = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout)  # relevance goes through unchanged
 
 
 def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, pooling: int = 1) -> int:
@@ -168,8 +176,6 @@ class PerturbedAffine(nn.Module):
         InputError: If the layer does not fit the images, or a number is not positive and finite.
     """
 
-    bias_noise: Tensor
-
     def __init__(
         self,
         layer: nn.Linear | nn.Conv2d,
@@ -190,7 +196,7 @@ class PerturbedAffine(nn.Module):
         self.sensitivity = float(formula if sensitivity is None else sensitivity)
         self.pixel_noise = PixelNoise(image_shape, self.sensitivity / (epsilon * batch_size), draw, allocation)
         width = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
-        self.register_buffer("bias_noise", torch.zeros(width))
+        self.bias_noise: Tensor = nn.Buffer(torch.zeros(width))
 
     def draw_bias_noise(self, rng: torch.Generator) -> None:
         """Replace the noise of the bias by a fresh draw."""
@@ -199,10 +205,8 @@ class PerturbedAffine(nn.Module):
     def forward(self, perturbed: Tensor) -> Tensor:
         """Apply the layer to perturbed images (B, C, H, W): (B, out) or (B, out, H_out, W_out)."""
         if isinstance(self.layer, nn.Linear):
-            linear: Tensor = self.layer(perturbed.flatten(1)) + self.bias_noise
-            return linear
-        convolved: Tensor = self.layer(perturbed) + self.bias_noise.view(-1, 1, 1)
-        return convolved
+            return self.layer(perturbed.flatten(1)) + self.bias_noise
+        return self.layer(perturbed) + self.bias_noise.view(-1, 1, 1)
 
 
 class PerturbedCritic(nn.Module):
@@ -237,7 +241,7 @@ class PerturbedCritic(nn.Module):
 
     def features(self, perturbed: Tensor, labels: Tensor | None = None) -> Tensor:
         """Map perturbed images to the last hidden features (B, d), all in [-1, 1]."""
-        hidden: Tensor = self.hidden(self.first(perturbed))
+        hidden = self.hidden(self.first(perturbed))
         if self.label_embedding is not None:
             hidden = hidden + self.label_embedding(labels)
         return (self.bound(hidden) / 2).clamp(-1, 1)
@@ -280,23 +284,17 @@ def build_critic(
     pyramid = pyramid_of(image_shape)
     with seeded_init(seed, stream=1):
         first = perturb(first_layer(kind, config, image_shape))
+        channels = config.width
         if kind == "linear":
-            hidden = nn.Sequential(
-                nn.LayerNorm(config.width), nn.LeakyReLU(SLOPE), nn.Linear(config.width, num_features)
-            )
+            hidden = [nn.LayerNorm(channels), nn.LeakyReLU(SLOPE), nn.Linear(channels, num_features)]
         else:
-            hidden = nn.Sequential(*_hidden(config.width, pyramid.doublings, math.prod(pyramid.last), num_features))
-        return PerturbedCritic(first, hidden, num_features, num_outputs, label_classes)
-
-
-def _hidden(channels: int, halvings: int, positions: int, num_features: int) -> Iterator[nn.Module]:
-    """Yield the layers after a convolutional h0: normalization before every activation (section 2.2.1)."""
-    yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
-    for _ in range(halvings - 1):
-        yield nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1)
-        channels *= 2
-        yield from (group_norm(channels, groups=1), nn.LeakyReLU(SLOPE))
-    yield from (nn.Flatten(), nn.Linear(channels * positions, num_features))
+            hidden = [group_norm(channels, groups=1), nn.LeakyReLU(SLOPE)]
+            for _ in range(pyramid.doublings - 1):  # normalization before every activation (section 2.2.1)
+                hidden.append(nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1))
+                channels *= 2
+                hidden += [group_norm(channels, groups=1), nn.LeakyReLU(SLOPE)]
+            hidden += [nn.Flatten(), nn.Linear(channels * math.prod(pyramid.last), num_features)]
+        return PerturbedCritic(first, nn.Sequential(*hidden), num_features, num_outputs, label_classes)
 
 
 def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num_labels: int = 0) -> None:
@@ -315,3 +313,100 @@ def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num
             f"The critic's last features reach {largest:.4g}, but the noise of the loss (Yang, Zhou and Ning, eq. 11) "
             "is sized for features in [-1, 1]. End the hidden layers with normalization within each record and a clamp."
         )
+
+
+def propagate_relevance(network: nn.Sequential, images: Tensor, labels: Tensor) -> Tensor:
+    r"""Distribute the score of each image's own class over its pixels.
+
+    The epsilon rule of `Bach et al. (2015), Eq. (58) <https://doi.org/10.1371/journal.pone.0130140>`_, from the last
+    layer to the first: ``R_i = a_i * sum_j w_ij R_j / (z_j + eps sign z_j)``, with z_j the output of neuron j, its
+    bias included. Without biases the relevance of all pixels sums to the score.
+
+    Args:
+        network: Linear layers, convolutions, pooling, ReLU or LeakyReLU, Flatten; its output are logits (B, K).
+        images: Public images, (B, C, H, W) in [-1, 1].
+        labels: (B,) int64 in [0, K).
+
+    Returns:
+        Relevance, the shape of `images`; either sign.
+
+    Raises:
+        InputError: If the network holds another kind of layer: no rule is guessed.
+    """
+    inputs = [images]
+    with torch.no_grad():
+        for layer in network:
+            if not isinstance(layer, (*_LINEAR, *_PASSED, nn.Flatten)):
+                raise InputError(f"relevance has no rule for a layer of kind {type(layer).__name__}.")
+            inputs.append(layer(inputs[-1]))
+    logits = inputs.pop()
+    chosen = torch.nn.functional.one_hot(labels, logits.shape[1])
+    relevance = logits * chosen  # (B, K)
+    for layer, activation in zip(reversed(network), reversed(inputs), strict=True):
+        if isinstance(layer, _LINEAR):  # as activation times gradient (Montavon et al. 2019, section 10.3)
+            leaf = activation.detach().requires_grad_()
+            with torch.enable_grad():
+                outputs = layer(leaf)
+                stabiliser = _STABILISER * outputs.detach().abs().max().clamp(min=1e-30)
+                sign = torch.where(outputs >= 0, 1.0, -1.0)
+                ratio = (relevance / (outputs + stabiliser * sign)).detach()
+                (gradient,) = torch.autograd.grad((outputs * ratio).sum(), leaf)
+            relevance = activation * gradient
+        relevance = relevance.reshape(activation.shape)
+    return relevance
+
+
+def mean_relevance(network: nn.Sequential, images: Tensor, labels: Tensor, batch_size: int = 500) -> Tensor:
+    """Average the relevance of each pixel over public images, at least one: float64 (C, H, W), either sign."""
+    if len(images) == 0:
+        raise InputError("relevance needs public images: set data.public_share, or data.public_root.")
+    total = torch.zeros(images.shape[1:], dtype=torch.float64, device=images.device)
+    for batch, batch_labels in zip(images.split(batch_size), labels.split(batch_size), strict=True):
+        total += propagate_relevance(network, batch, batch_labels).double().sum(0)
+    return total / len(images)
+
+
+def allocate(relevance: Tensor, floor: float) -> tuple[float, ...]:
+    """Turn relevance into the divisors beta_j of the noise scale: ``beta_j = n r_j / sum r``.
+
+    ``r_j = max(|relevance_j|, floor * mean |relevance|)``: relevance has no unit, so the floor is relative to its mean.
+
+    Args:
+        relevance: Any shape with n numbers.
+        floor: In (0, 1]; 1 lifts every pixel below the average to it.
+
+    Returns:
+        n numbers > 0 whose sum is n, in the order of ``relevance.flatten()``.
+
+    Raises:
+        InputError: If the floor is out of range, or the relevance is zero everywhere or not finite.
+    """
+    if not 0 < floor <= 1:
+        raise InputError(f"the floor of the relevance = {floor} must lie in (0, 1]: a pixel of none would lose itself.")
+    size = relevance.detach().double().flatten().abs()
+    mean = size.mean().item()
+    if not 0 < mean < math.inf:
+        raise InputError(f"the mean relevance of the public images is {mean}: nothing can be allotted by it.")
+    size = size.clamp(min=floor * mean)
+    beta = size * (len(size) / size.sum())
+    return tuple(beta.tolist())
+
+
+def bin_allocation(beta: Sequence[float], most_bins: int = MOST_BINS) -> tuple[tuple[float, int], ...]:
+    """Group the divisors beta_j > 0 into a few geometric bins, each stated by its largest member: rounded up.
+
+    A larger divisor is less noise, so pricing a pixel at its bin's largest divisor never prices it too low. Afterwards
+    the sum exceeds n by the rounding.
+
+    Returns:
+        (largest divisor, number of pixels) per bin that is not empty, ascending.
+    """
+    values = sorted(beta)
+    if not values or not 0 < values[0] <= values[-1] < math.inf:
+        raise InputError("the divisors of the noise scale must be positive and finite.")
+    width = math.log(values[-1] / values[0]) / most_bins
+    bins: dict[int, list[float]] = {}
+    for value in values:
+        number = min(int(math.log(value / values[0]) / width), most_bins - 1) if width > 0 else 0
+        bins.setdefault(number, []).append(value)
+    return tuple((members[-1], len(members)) for members in bins.values())

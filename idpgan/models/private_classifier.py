@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from idpgan.config import Section, build, nearest_hint
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
+from idpgan.models.classifier import stride_to
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
 from idpgan.privacy.noise import Noise
@@ -34,9 +35,11 @@ class PrivateClassifier(nn.Module):
     Args:
         image_shape: (C, H, W), C = 1 or 3, sides of 8 to 512 pixels.
         classes: Names of the K >= 2 classes, in the order of the labels.
+        options: What makes the network besides, the keys of `Options`.
 
     Attributes:
         network: Name of the kind.
+        Options: The options of a described network, which are checked as an enemy's.
         privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
             release; else None. It speaks of the weights as they were loaded: set it to None before they are trained on
             other private images.
@@ -46,8 +49,9 @@ class PrivateClassifier(nn.Module):
     """
 
     network: ClassVar[str]
+    Options: ClassVar[type[Section]]
 
-    def __init__(self, image_shape: Sequence[int], classes: Sequence[str]) -> None:
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], **options: int) -> None:
         super().__init__()
         channels, height, width = image_shape
         if channels not in CHANNELS or not all(SIDES[0] <= side <= SIDES[1] for side in (height, width)):
@@ -61,19 +65,11 @@ class PrivateClassifier(nn.Module):
             )
         self.image_shape, self.classes = (int(channels), int(height), int(width)), tuple(classes)
         self.privacy: Any = None
+        self._options = options
 
     def options(self) -> dict[str, Any]:
         """Return what makes the network besides image shape and classes, JSON values."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """Return the network that `options` describes.
-
-        Raises:
-            InputError: If they describe none; they are checked as an enemy's.
-        """
-        raise NotImplementedError
+        return dict(self._options)
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, K) of images (N, C, H, W), uint8 or floating point in [-1, 1], batch by batch.
@@ -112,11 +108,6 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.gather(1, chosen)[:, 0] - rest
 
 
-class _ScatteringOptions(Section):
-    scales: int = Field(ge=1, le=6)
-    directions: int = Field(ge=1, le=16)
-
-
 class LinearScattering(PrivateClassifier):
     """Linear softmax on normalized scattering features, which know no data; see `Scattering.normalized`.
 
@@ -132,27 +123,21 @@ class LinearScattering(PrivateClassifier):
 
     network = "scattering"
 
+    class Options(Section):
+        """J and L."""
+
+        scales: int = Field(ge=1, le=6)
+        directions: int = Field(ge=1, le=16)
+
     def __init__(
         self, image_shape: Sequence[int], classes: Sequence[str], *, scales: int | None = None, directions: int = 8
     ) -> None:
-        super().__init__(image_shape, classes)
-        _, height, width = self.image_shape
-        self.scales = scales_of(height, width) if scales is None else scales
-        self.directions = directions
-        maps, rows, columns = scattering_shape(self.image_shape, self.scales, directions)
+        scales = scales_of(*image_shape[1:]) if scales is None else scales
+        super().__init__(image_shape, classes, scales=scales, directions=directions)
+        maps, rows, columns = scattering_shape(self.image_shape, scales, directions)
         self.num_features = maps * rows * columns + 1
         self.weight = nn.Parameter(torch.zeros(len(classes), self.num_features))
         self._scattering: list[Scattering] = []  # made when it is first used; it has no weights
-
-    def options(self) -> dict[str, Any]:
-        """See `PrivateClassifier`."""
-        return {"scales": self.scales, "directions": self.directions}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """See `PrivateClassifier`."""
-        checked = build(_ScatteringOptions, options, "the network")
-        return cls(image_shape, classes, scales=checked.scales, directions=checked.directions)
 
     def features(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) to features (B, D) of norm at most 1, the constant coordinate included.
@@ -161,7 +146,7 @@ class LinearScattering(PrivateClassifier):
         product of its residual and these features, so that its norm is at most that of the residual.
         """
         if not self._scattering:
-            self._scattering.append(Scattering(self.image_shape, self.scales, self.directions))
+            self._scattering.append(Scattering(self.image_shape, **self.options()))
         vectors = self._scattering[0].to(images.device).normalized(images)
         constant = torch.full_like(vectors[:, :1], _CONSTANT)
         return torch.cat([vectors * (1 - _CONSTANT**2) ** 0.5, constant], 1)
@@ -169,10 +154,6 @@ class LinearScattering(PrivateClassifier):
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
         return self.features(images) @ self.weight.T
-
-
-class _CnnOptions(Section):
-    width: int = Field(ge=1, le=1024)
 
 
 class Cnn(PrivateClassifier):
@@ -185,29 +166,23 @@ class Cnn(PrivateClassifier):
         seed: Of the initial weights, >= 0. The caller's random state is neither read nor changed.
     """
 
-    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
-        super().__init__(image_shape, classes)
-        self.width = width
-        with seeded_init(seed):
-            self.body, self.head = self._layers(len(classes))
+    class Options(Section):
+        """The width."""
 
-    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+        width: int = Field(ge=1, le=1024)
+
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes, width=width)
+        with seeded_init(seed):
+            self.body, self.head = self._layers(width, len(classes))
+
+    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
         """Return body and head."""
         raise NotImplementedError
 
-    def options(self) -> dict[str, Any]:
-        """See `PrivateClassifier`."""
-        return {"width": self.width}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """See `PrivateClassifier`."""
-        return cls(image_shape, classes, width=build(_CnnOptions, options, "the network").width)
-
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        logits: Tensor = self.head(self.body(images))
-        return logits
+        return self.head(self.body(images))
 
 
 class GroupNormCnn(Cnn):
@@ -219,13 +194,10 @@ class GroupNormCnn(Cnn):
 
     network = "cnn"
 
-    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
-        channels, height, image_width = self.image_shape
-        width, stride = self.width, 1
-        while max(height, image_width) > _BODY_PX * stride:
-            stride *= 2
+    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+        stride = stride_to(self.image_shape, _BODY_PX)
         body = nn.Sequential(
-            nn.Conv2d(channels, width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
+            nn.Conv2d(self.image_shape[0], width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
             group_norm(width),
             nn.Tanh(),
             nn.Conv2d(width, 2 * width, 3, 2, padding=1),
@@ -249,9 +221,9 @@ class ReluCnn(Cnn):
 
     network = "relu-cnn"
 
-    def _layers(self, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
-        channels, height, image_width = self.image_shape
-        width, rows, columns = self.width, min(7, height // 4), min(7, image_width // 4)
+    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+        channels, *sides = self.image_shape
+        rows, columns = (min(7, side // 4) for side in sides)
         body = nn.Sequential(
             nn.Conv2d(channels, width, 4, 2, padding=1),
             nn.ReLU(),
@@ -268,11 +240,6 @@ class ReluCnn(Cnn):
 def nullify(images: Tensor, coins: Tensor, rate: float) -> Tensor:
     """Set pixels to black: images (N, C, H, W) in [-1, 1], coins uniform in (0, 1) (N, 1, H, W), pixel by pixel."""
     return torch.where(coins.to(images.device) < rate, _BLACK, images) if rate else images
-
-
-class _SplitOptions(Section):
-    width: int = Field(ge=1, le=1024)
-    features: int = Field(ge=1, le=MOST_FEATURES)
 
 
 class SplitCnn(PrivateClassifier):
@@ -294,10 +261,16 @@ class SplitCnn(PrivateClassifier):
 
     network = "split-cnn"
 
+    class Options(Section):
+        """The width, and d."""
+
+        width: int = Field(ge=1, le=1024)
+        features: int = Field(ge=1, le=MOST_FEATURES)
+
     def __init__(
         self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, features: int = 16, seed: int = 0
     ) -> None:
-        super().__init__(image_shape, classes)
+        super().__init__(image_shape, classes, width=width, features=features)
         with seeded_init(seed):
             self.phone = nn.Sequential(
                 nn.Conv2d(self.image_shape[0], width, 4, 2, padding=1),
@@ -312,17 +285,7 @@ class SplitCnn(PrivateClassifier):
                 nn.Linear(features, _CLOUD), nn.ReLU(), nn.Linear(_CLOUD, _CLOUD), nn.ReLU(),
                 nn.Linear(_CLOUD, len(classes)),
             )  # fmt: skip
-        self.width, self.num_features = width, features
-
-    def options(self) -> dict[str, Any]:
-        """See `PrivateClassifier`."""
-        return {"width": self.width, "features": self.num_features}
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], image_shape: Sequence[int], classes: Sequence[str]) -> Self:
-        """See `PrivateClassifier`."""
-        checked = build(_SplitOptions, options, "the network")
-        return cls(image_shape, classes, width=checked.width, features=checked.features)
+        self.num_features = features
 
     def features(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to features (B, d) in [-1, 1]: the phone's part, without noise."""
@@ -331,8 +294,7 @@ class SplitCnn(PrivateClassifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K), as if the phone added no noise."""
-        logits: Tensor = self.cloud(self.features(images))
-        return logits
+        return self.cloud(self.features(images))
 
     @torch.no_grad()
     def perturb(
@@ -379,8 +341,7 @@ class SplitCnn(PrivateClassifier):
         """
         if tuple(features.shape[1:]) != (self.num_features,):
             raise InputError(f"The cloud takes features (N, {self.num_features}), got {tuple(features.shape)}.")
-        logits: Tensor = self.cloud(features.to(next(self.parameters()).device))
-        return logits.argmax(1)
+        return self.cloud(features.to(next(self.parameters()).device)).argmax(1)
 
 
 NETWORKS: dict[str, type[PrivateClassifier]] = {
@@ -398,5 +359,7 @@ def described_classifier(
     """
     if network not in NETWORKS:
         raise InputError(f"there is no classifier network '{network}'. {nearest_hint(network, NETWORKS)}")
+    kind = NETWORKS[network]
+    checked = build(kind.Options, options, "the network").model_dump()
     with torch.device("meta"):
-        return NETWORKS[network].from_options(options, image_shape, classes)
+        return kind(image_shape, classes, **checked)

@@ -1,5 +1,7 @@
 """Simulators: programs that turn standard normal numbers into images, without having seen a private one.
 
+A generator is made of a simulator and a population of its settings: an image is a small variation of a member's.
+
 Everything that varies in an image is one vector z of independent standard normal numbers. A variation of strength s is
 ``sqrt(1 - s^2) z + s e`` with fresh e: it is as likely under the simulator as z itself, near z for small s, and a new
 draw for s = 1 (the proposal of Cotter, Roberts, Stuart and White, "MCMC methods for functions", 2013).
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +23,9 @@ from idpgan.data.face_looks import ATTRIBUTES, NUMBERS, look_of
 from idpgan.data.faces import LEAST_SIDE
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
-from idpgan.models.augment import NODES, move, moves_of
-from idpgan.models.config import ModelConfig, Origin
-
-if TYPE_CHECKING:
-    from idpgan.models.generator import Generator
+from idpgan.models.config import ModelConfig
+from idpgan.models.generator import Generator
+from idpgan.models.warp import NODES, move, moves_of
 
 _NOT = "not "
 _CAMERA: Mapping[str, tuple[float, float]] = {  # uniform ranges
@@ -49,6 +49,11 @@ def normal_of(uniform: Tensor) -> Tensor:
     return torch.special.ndtri(uniform.double()).float()
 
 
+def _place(z: Tensor, num: int) -> Tensor:
+    """Return which of several things the first number of vectors (B, numbers) chooses, (B,)."""
+    return (uniform_of(z[:, 0]) * num).long().clamp(max=num - 1)
+
+
 class Simulator(nn.Module):
     """Draws images from vectors of numbers.
 
@@ -56,11 +61,18 @@ class Simulator(nn.Module):
         image_shape: (C, H, W) in px.
 
     Attributes:
+        name: In ``model.simulator``.
+        least_side: Of an image, px.
         numbers: Length of a vector.
         choices: So many numbers, the first, choose among a few things; a variation leaves them as they are.
         looks: Names that a class can have so that `has_look` knows it.
+
+    Raises:
+        ConfigError: If it does not draw such images.
     """
 
+    name: str
+    least_side: int = 1
     numbers: int
     choices: int = 0
     looks: tuple[str, ...] = ()
@@ -68,6 +80,11 @@ class Simulator(nn.Module):
     def __init__(self, image_shape: Sequence[int]) -> None:
         super().__init__()
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
+        if min(self.image_shape[1:]) < self.least_side:
+            raise ConfigError(
+                f'model.simulator = "{self.name}" draws images of {self.least_side} pixels a side or more, not '
+                f"{self.image_shape[2]} x {self.image_shape[1]}."
+            )
 
     def forward(self, z: Tensor) -> Tensor:
         """Draw images (B, C, H, W) in [-1, 1] from vectors (B, numbers), differentiable in most of the numbers."""
@@ -79,10 +96,10 @@ class Simulator(nn.Module):
 
     def has_look(self, z: Tensor, look: str) -> Tensor:
         """Return whether vectors (B, numbers) draw images of a known look, (B,) bool."""
-        column = self._is(z, look.removeprefix(_NOT))
+        column = self._is(z, self.looks.index(look.removeprefix(_NOT)))
         return ~column if look.startswith(_NOT) else column
 
-    def _is(self, z: Tensor, name: str) -> Tensor:
+    def _is(self, z: Tensor, look: int) -> Tensor:
         raise NotImplementedError
 
     def vary(self, z: Tensor, fresh: Tensor, strength: float) -> Tensor:
@@ -97,18 +114,10 @@ class FaceSimulator(Simulator):
     Six numbers more (`_CAMERA`) say how near it is, where it aims, and how bright and sharp the picture is.
     """
 
-    numbers, looks = NUMBERS + len(_CAMERA), ATTRIBUTES
-
-    def __init__(self, image_shape: Sequence[int]) -> None:
-        super().__init__(image_shape)
-        if min(self.image_shape[1:]) < LEAST_SIDE:
-            raise ConfigError(
-                f'model.simulator = "faces" draws images of {LEAST_SIDE} pixels a side or more, not '
-                f"{self.image_shape[2]} x {self.image_shape[1]}."
-            )
+    name, least_side, numbers, looks = "faces", LEAST_SIDE, NUMBERS + len(_CAMERA), ATTRIBUTES
 
     def forward(self, z: Tensor) -> Tensor:
-        """See `Simulator`; the look is computed on the CPU, so that it is the same on every device."""
+        """Draw faces; the look is computed on the CPU, so that it is the same on every device."""
         channels, height, width = self.image_shape
         uniform = uniform_of(z.cpu())
         look, _ = look_of(uniform[:, :NUMBERS], channels)
@@ -126,31 +135,24 @@ class FaceSimulator(Simulator):
         drawn = torch.where(blur < 1, torch.lerp(drawn, softer, blur), torch.lerp(softer, softest, blur - 1))
         return ((2 * drawn - 1) * gain + offset).clamp_(-1, 1)
 
-    def _is(self, z: Tensor, name: str) -> Tensor:
+    def _is(self, z: Tensor, look: int) -> Tensor:
         _, attributes = look_of(uniform_of(z[:, :NUMBERS].cpu()), 1)
-        return attributes[:, ATTRIBUTES.index(name)].bool().to(z.device)
+        return attributes[:, look].bool().to(z.device)
 
 
 class FontSimulator(Simulator):
     """The pen of `idpgan.data.fonts`; its looks are the digits."""
 
+    name, least_side = "fonts", fonts.LEAST_SIDE
     numbers, choices, looks = fonts.NUMBERS, fonts.CHOICES, fonts.CLASSES
 
-    def __init__(self, image_shape: Sequence[int]) -> None:
-        super().__init__(image_shape)
-        if min(self.image_shape[1:]) < fonts.LEAST_SIDE:
-            raise ConfigError(
-                f'model.simulator = "fonts" draws images of {fonts.LEAST_SIDE} pixels a side or more, not '
-                f"{self.image_shape[2]} x {self.image_shape[1]}."
-            )
-
     def forward(self, z: Tensor) -> Tensor:
-        """See `Simulator`."""
+        """Draw digits, the same in every channel."""
         channels, height, width = self.image_shape
         return (2 * fonts.render(uniform_of(z), height, width) - 1).expand(-1, channels, -1, -1)
 
-    def _is(self, z: Tensor, name: str) -> Tensor:
-        return fonts.digits_of(uniform_of(z)) == fonts.CLASSES.index(name)
+    def _is(self, z: Tensor, look: int) -> Tensor:
+        return fonts.digits_of(uniform_of(z)) == look
 
 
 class PhotoSimulator(Simulator):
@@ -165,23 +167,22 @@ class PhotoSimulator(Simulator):
     """
 
     numbers, choices = 1 + 6 + 2 * NODES**2 + 2, 1
-    photos: Tensor
 
     def __init__(self, image_shape: Sequence[int], num: int, strength: float = 1.0) -> None:
         super().__init__(image_shape)
         self.strength = strength
-        self.register_buffer("photos", torch.zeros(num, *self.image_shape, dtype=torch.uint8))
+        self.photos = nn.Buffer(torch.zeros(num, *self.image_shape, dtype=torch.uint8))
 
     def chosen(self, z: Tensor) -> Tensor:
         """Return which image each vector (B, numbers) is of, (B,)."""
-        return (uniform_of(z[:, 0]) * len(self.photos)).long().clamp(max=len(self.photos) - 1)
+        return _place(z, len(self.photos))
 
     def choosing(self, index: Tensor) -> Tensor:
         """Return the first number of vectors that choose these images, (B,)."""
         return normal_of((index.double() + 0.5) / len(self.photos))
 
     def forward(self, z: Tensor) -> Tensor:
-        """See `Simulator`."""
+        """Move the chosen images, then change contrast and brightness."""
         images = to_float(self.photos[self.chosen(z)])
         moved = move(images, moves_of(uniform_of(z[:, 1:7]), z[:, 7:-2], self.strength))
         contrast, brightness = (deviation * z[:, at] for deviation, at in zip(_TINT, (-2, -1), strict=True))
@@ -215,22 +216,17 @@ class GeneratorSimulator(Simulator):
         return super().train(False)
 
     def forward(self, z: Tensor) -> Tensor:
-        """See `Simulator`."""
+        """Put the latent numbers in the generator's order, and let it draw."""
         latent = torch.empty_like(z[:, self._conditional :])
         latent[:, self._order] = z[:, self._conditional :]
-        images: Tensor = self.generator(latent, self._classes_of(z) if self._conditional else None)
-        return images
+        return self.generator(latent, _place(z, len(self.looks)) if self._conditional else None)
 
-    def _classes_of(self, z: Tensor) -> Tensor:
-        num = len(self.looks)
-        return (uniform_of(z[:, 0]) * num).long().clamp(max=num - 1)
-
-    def _is(self, z: Tensor, name: str) -> Tensor:
-        return self._classes_of(z) == self.looks.index(name)
+    def _is(self, z: Tensor, look: int) -> Tensor:
+        return _place(z, len(self.looks)) == look
 
 
 #: those that need nothing but a program, by name: ``model.simulator``
-DRAWN: Mapping[str, type[FaceSimulator] | type[FontSimulator]] = {"faces": FaceSimulator, "fonts": FontSimulator}
+DRAWN: Mapping[str, type[Simulator]] = {kind.name: kind for kind in (FaceSimulator, FontSimulator)}
 
 
 def looks_known(model: ModelConfig) -> tuple[str, ...]:
@@ -240,30 +236,49 @@ def looks_known(model: ModelConfig) -> tuple[str, ...]:
     return () if model.simulator == "public" else DRAWN[model.simulator].looks
 
 
-def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
-    """Build the simulator that a [model] names; "public" holds so many images, "generator" has any weights.
+class PopulationGenerator(Generator):
+    """Draw a member of the image's class by its share, vary its numbers, and let the simulator draw them.
 
-    Raises:
-        ConfigError: If it does not draw such images.
+    The first latent number chooses the member, the others vary it.
+
+    Args:
+        config: The [model] section: ``codes`` members a class, ``simulator`` and ``variation``.
+        image_shape: (C, H, W) in px of any size that the simulator draws.
+        num_classes: Classes of the data; ignored unless ``config.conditional``.
+        simulator: Of such images; one of photos holds an image of every member, and no other.
+
+    Attributes:
+        members: (max(num_classes, 1), codes, numbers): what the simulator draws them from; before `set_population` its
+            middle.
+        shares: (max(num_classes, 1), codes): how often each is drawn, at least 0; a row of zeros is uniform.
     """
-    if model.simulator == "public":
-        return PhotoSimulator(image_shape, num_photos, model.warp)
-    return DRAWN[model.simulator](image_shape) if model.origin is None else _of_origin(model.origin, image_shape)
 
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, simulator: Simulator) -> None:
+        super().__init__(config, image_shape, num_classes, latent_dim=1 + simulator.numbers)
+        rows, codes = max(self.num_classes, 1), config.codes
+        self.choosing = (0,)
+        self.simulator = simulator
+        self.members = nn.Parameter(torch.zeros(rows, codes, simulator.numbers))
+        self.shares = nn.Parameter(torch.ones(rows, codes))
 
-def _of_origin(origin: Origin, image_shape: Sequence[int]) -> GeneratorSimulator:
-    from idpgan.models.families import build_generator  # here: a family of generators has a simulator
+    def set_population(self, members: Tensor, shares: Tensor, photos: Tensor | None = None) -> None:
+        """Set members (rows, codes, numbers), shares (rows, codes), and of "public" each member's image.
 
-    if tuple(image_shape) != origin.image_shape:
-        raise ConfigError(
-            f"the generator of data.public_generator draws images of {_sides(origin.image_shape)} (channels x height x "
-            f"width), and those of the data have {_sides(image_shape)}. Name one of the same shape."
-        )
-    generator = build_generator(origin.model, origin.image_shape, len(origin.classes))
-    if generator.num_classes:
-        generator.classes = origin.classes
-    return GeneratorSimulator(generator)
+        ``photos`` is uint8 (rows * codes, C, H, W); members then choose their own, whatever they chose before.
+        """
+        with torch.no_grad():
+            self.members.copy_(members)
+            self.shares.copy_(shares)
+            if isinstance(self.simulator, PhotoSimulator) and photos is not None:
+                self.simulator.photos.copy_(photos)
+                own = self.simulator.choosing(torch.arange(len(photos)))
+                self.members[:, :, 0] = own.view(self.shares.shape)
 
-
-def _sides(image_shape: Sequence[int]) -> str:
-    return " x ".join(map(str, image_shape))
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Draw members by the first latent number, and vary them by the others."""
+        rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
+        heights = self.shares.clamp(min=0).double().cumsum(1)
+        heights = torch.where(heights[:, -1:] > 0, heights, torch.ones_like(heights).cumsum(1))
+        place = uniform_of(z[:, 0]).double()[:, None] * heights[rows, -1:]
+        chosen = torch.searchsorted(heights[rows], place, right=True)[:, 0].clamp(max=self.shares.shape[1] - 1)
+        return self.simulator(self.simulator.vary(self.members[rows, chosen], z[:, 1:], self.config.variation))

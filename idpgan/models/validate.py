@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -96,22 +97,15 @@ def validate_private_critic(
 def _known(module: nn.Module) -> Iterator[Offender]:
     """Yield the layers that are refused by type."""
     for name, part in module.named_modules():
+        # Spectral norm is a hook (old) or a parametrization (new).
+        lists = part.parametrizations.values() if parametrize.is_parametrized(part) else ()
+        found = [*part._forward_pre_hooks.values(), *(one for each in lists for one in each)]
         if isinstance(part, _BatchNorm):
             yield Offender(name, type(part).__name__, _BATCH_NORM)
         elif isinstance(part, _InstanceNorm) and part.track_running_stats:
             yield Offender(name, type(part).__name__, _INSTANCE_NORM)
-        elif _has_spectral_norm(part):
+        elif any(isinstance(one, SpectralNorm | _SpectralNorm) for one in found):
             yield Offender(name, f"spectral_norm of {type(part).__name__.removeprefix('Parametrized')}", _SPECTRAL_NORM)
-
-
-def _has_spectral_norm(part: nn.Module) -> bool:
-    """Tell whether a layer carries torch's spectral norm, as a hook (old) or as a parametrization (new)."""
-    if any(isinstance(hook, SpectralNorm) for hook in part._forward_pre_hooks.values()):
-        return True
-    if not parametrize.is_parametrized(part):
-        return False
-    lists = part.parametrizations.values()  # type: ignore[operator]
-    return any(isinstance(one, _SpectralNorm) for each in lists for one in each)
 
 
 def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
@@ -147,28 +141,17 @@ def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: li
 def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int) -> str | None:
     """Return the first (and innermost) module whose output mixes records although its input does not."""
     for training in (True, False):
-        base = _probe(trial, shape, classes)
-        score = _scored(trial, base, training)
+        score, calls = _scored(trial, _probe(trial, shape, classes), training)
         if score.shape[:1] != (PROBE_RECORDS,):
             raise ValueError(f"{PROBE_RECORDS} records got scores of shape {tuple(score.shape)}, not one score each")
         for record in REPLACED:
-            changed = _probe(trial, shape, classes, replaced=record)
-            if _mixes([score], [_scored(trial, changed, training)], record):
-                return _culprit(trial, base, changed, training, record)
+            other, changed = _scored(trial, _probe(trial, shape, classes, replaced=record), training)
+            if _mixes([score], [other], record):
+                for one, two in zip(calls, changed, strict=True):  # parts before the whole
+                    if _mixes(one.outputs, two.outputs, record) and not _mixes(one.inputs, two.inputs, record):
+                        return one.name
+                return ""
     return None
-
-
-def _culprit(
-    trial: nn.Module, base: tuple[Tensor, ...], changed: tuple[Tensor, ...], training: bool, record: int
-) -> str:
-    """Compare two runs call by call, in the order in which the calls end: parts before the whole."""
-    calls: tuple[list[_Call], list[_Call]] = ([], [])
-    for inputs, into in zip((base, changed), calls, strict=True):
-        _scored(trial, inputs, training, into)
-    for before, after in zip(*calls, strict=True):
-        if _mixes(before.outputs, after.outputs, record) and not _mixes(before.inputs, after.inputs, record):
-            return before.name
-    return ""
 
 
 def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
@@ -182,24 +165,17 @@ def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
     return False
 
 
-def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool, calls: list[_Call] | None = None) -> Tensor:
-    """Score a batch with a fresh copy and fixed random numbers; record every submodule's tensors in ``calls``."""
-    copied = copy.deepcopy(trial).train(training)
-    if calls is not None:
-        for name, part in copied.named_modules():
-            part.register_forward_hook(_recorder(name, calls))
-    with seeded_init(0), torch.no_grad():  # the same dropout masks in every run
-        score: Tensor = copied(*inputs)
-    return score
+def _scored(trial: nn.Module, inputs: tuple[Tensor, ...], training: bool) -> tuple[Tensor, list[_Call]]:
+    """Score a batch with a fresh copy and fixed random numbers; also return the calls of all submodules."""
+    copied, calls = copy.deepcopy(trial).train(training), list[_Call]()
 
-
-def _recorder(name: str, calls: list[_Call]) -> Callable[[nn.Module, Any, Any], None]:
-    """Make a forward hook that keeps copies of inputs and outputs, as layers may work in place."""
-
-    def record(_: nn.Module, args: Any, output: Any) -> None:
+    def record(name: str, _: nn.Module, args: Any, output: Any) -> None:  # copies, as layers may work in place
         calls.append(_Call(name, [t.clone() for t in _flat(args)], [t.clone() for t in _flat(output)]))
 
-    return record
+    for name, part in copied.named_modules():
+        part.register_forward_hook(functools.partial(record, name))
+    with seeded_init(0), torch.no_grad():  # the same dropout masks in every run
+        return copied(*inputs), calls
 
 
 def _flat(value: Any) -> list[Tensor]:

@@ -7,11 +7,11 @@ memory, and on the CPU spreads the chunks over threads. Nothing here adds noise,
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from idpgan.numerics import svd_methods
 DECOMPOSITIONS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
     "lapack": svd_methods.lapack,
     "gram": svd_methods.gram,
-    "gram-block-jacobi": svd_methods.gram_block_jacobi,
+    "gram-block-jacobi": functools.partial(svd_methods.gram, eigensolver=svd_methods.block_jacobi_eigh),
     "jacobi": svd_methods.jacobi,
 }
 SUBSPACE = "subspace"  # truncated only; matrices where it does not converge get the full method of the device
@@ -98,8 +98,11 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     tall = matrices.mT if m < n else matrices
     long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
     device = matrices.device.type
-    if method == SUBSPACE and count >= _FEWEST_PROBED and not _nearly_all_converge(tall[::_PROBED], rank):
-        method = choose_method(device, matrices.dtype, m, n)
+    if method == SUBSPACE and count >= _FEWEST_PROBED:
+        # Flat spectra do not suit it. Where it serves less than nine in ten, the full one alone takes less time.
+        _, holds = svd_methods.subspace(_scaled(tall[::_PROBED])[0], rank)
+        if not bool(holds.double().mean() >= 0.9):
+            method = choose_method(device, matrices.dtype, m, n)
     threads = min(torch.get_num_threads() if device == "cpu" else 1, count)
     if device == "cpu" and threads == 1 and method == "lapack":
         U, S, V = _solve(tall, rank, method)
@@ -149,15 +152,6 @@ def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return torch.ldexp(matrices, -exponent[:, None, None]), exponent
 
 
-def _nearly_all_converge(some: Tensor, rank: int) -> bool:
-    """Return whether subspace iteration serves nine in ten of some tall matrices: flat spectra do not suit it.
-
-    Where it does not, the full decomposition has to follow, which alone takes less time.
-    """
-    _, holds = svd_methods.subspace(_scaled(some)[0], rank)
-    return bool(holds.double().mean() >= 0.9)
-
-
 def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
     """Call work for every task on threads of one intra-op thread each; LAPACK runs outside Python's lock.
 
@@ -178,22 +172,19 @@ def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int
             futures = [pool.submit(work, *task) for task in tasks]  # starts the workers
             ready.wait()
             ready.wait()
-            _set_for_threads_to_come(common[0])
+            # The common count, from a thread of its own, so that the caller's stays as it is.
+            restoring = threading.Thread(target=torch.set_num_threads, args=(common[0],))
+            restoring.start()
+            restoring.join()
         for future in futures:
             future.result()
 
 
-def _set_for_threads_to_come(count: int) -> None:
-    """Restore the common count from a thread of its own, so that the caller's stays as it is."""
-    thread = threading.Thread(target=torch.set_num_threads, args=(count,))
-    thread.start()
-    thread.join()
-
-
-def _check(matrices: Any, rank: Any) -> None:
-    if not isinstance(matrices, Tensor) or matrices.dtype not in (torch.float32, torch.float64):
-        kind = matrices.dtype if isinstance(matrices, Tensor) else type(matrices).__name__
-        raise InputError(f"matrices must be a tensor of float32 or float64, got {kind}. Convert with .float().")
+def _check(matrices: Tensor, rank: int | None) -> None:
+    if matrices.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"matrices must be a tensor of float32 or float64, got {matrices.dtype}. Convert with .float()."
+        )
     shape = tuple(matrices.shape)
     if len(shape) != 3 or 0 in shape[1:]:
         raise InputError(
@@ -203,7 +194,7 @@ def _check(matrices: Any, rank: Any) -> None:
     if matrices.device.type not in _CHUNK_BYTES:
         raise InputError(f"matrices must be on cpu or cuda, got {matrices.device}. Move them with .cpu().")
     limit = min(shape[1:])
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= limit):
+    if rank is not None and not 1 <= rank <= limit:
         raise InputError(
             f"rank = {rank!r} must be an integer from 1 to {limit}, the smaller side of {shape[1]} x {shape[2]} "
             "matrices. Leave it out for all singular values."

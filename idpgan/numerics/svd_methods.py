@@ -8,12 +8,10 @@ Errors in the docstrings are relative to the largest singular value; eps is that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-
-from idpgan.numerics.safe_svd import safe_svd
 
 Factors = tuple[Tensor, Tensor, Tensor]
 Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -24,6 +22,38 @@ _BLOCK = 16  # columns of a block: pairs are 32 wide, the largest size that torc
 _MORE_ROUNDS = 2  # of `subspace`; with them rank 20 held on all of ORL's faces and of the drawn ones tried
 _NEARLY = 200.0  # times its limit: a residual from which more rounds are cheaper than a full decomposition
 _EIGH_BATCH = 32_768  # cusolverDnXsyevBatched refuses 65,536 matrices
+
+
+def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decompose ``A = U diag(S) Vh`` by ``torch.linalg.svd``, and where that gives up, by QR iteration.
+
+    Divide and conquer (LAPACK gesdd) fails on rare matrices: "The algorithm failed to converge because the input matrix
+    is ill-conditioned or has too many repeated singular values". One such is a release of SRA, whose isotonic step
+    repeats values. One failure voids the whole batch, so its matrices are then taken one by one.
+
+    ``matrices`` are (..., m, n), floating point, finite. Returns U (..., m, r), S (..., r) non-increasing and
+    Vh (..., r, n), r = min(m, n).
+
+    Raises:
+        torch.linalg.LinAlgError: If an entry is not finite (on the CPU).
+    """
+    try:
+        return torch.linalg.svd(matrices, full_matrices=False)
+    except torch.linalg.LinAlgError:
+        if not bool(matrices.isfinite().all()):
+            raise
+    parts: list[Sequence[Tensor]] = []
+    for matrix in matrices.reshape(-1, *matrices.shape[-2:]):
+        try:
+            parts.append(torch.linalg.svd(matrix, full_matrices=False))
+        except torch.linalg.LinAlgError:
+            import scipy.linalg
+
+            factors = scipy.linalg.svd(matrix.double().cpu().numpy(), full_matrices=False, lapack_driver="gesvd")
+            parts.append([torch.from_numpy(factor).to(matrix) for factor in factors])
+    stacked = (torch.stack(factor) for factor in zip(*parts, strict=True))
+    left, values, right = (factor.reshape(*matrices.shape[:-2], *factor.shape[1:]) for factor in stacked)
+    return left, values, right
 
 
 def lapack(A: Tensor) -> Factors:
@@ -45,6 +75,8 @@ def eigh(G: Tensor) -> tuple[Tensor, Tensor]:
 
 def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
     r"""Eigendecomposition of ``A^T A`` in float64, then ``U = A V / S``.
+
+    With the eigensolver `block_jacobi_eigh` there are only matrix products and eigenproblems of size 32.
 
     float32: the Gram matrix of float32 numbers is computed and solved in float64, whose eps is smaller than the square
     of float32's: singular values within eps / 2 (better than `lapack`; relative to each one 1e-7 down to 1e-4 of the
@@ -68,11 +100,6 @@ def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
         # Below 2 eps a direction of A cannot be told from rounding: any orthonormal complement will do there.
         U[index], S[index], V[index] = _from_products(A[index], B[index], V[index], 2.0**-22)
     return U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)
-
-
-def gram_block_jacobi(A: Tensor) -> Factors:
-    """`gram` with `block_jacobi_eigh`: only matrix products and eigenproblems of size 32; same accuracy."""
-    return gram(A, block_jacobi_eigh)
 
 
 def block_jacobi_eigh(G: Tensor) -> tuple[Tensor, Tensor]:

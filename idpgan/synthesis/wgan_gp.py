@@ -16,7 +16,7 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Split, place
 from idpgan.methods import METHODS
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit

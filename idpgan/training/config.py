@@ -203,7 +203,7 @@ class RunConfig(Section):
         """
         from idpgan.device import resolve_device
         from idpgan.memory import check_memory
-        from idpgan.models.footprint import batch_bytes, generator_bytes
+        from idpgan.models.families import batch_bytes, generator_bytes
 
         classes = classes_of(self.model, len(shape.classes))
         pyramid_of(shape.image_shape)

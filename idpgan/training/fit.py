@@ -108,19 +108,9 @@ def fit_classifier(
         FitError: If the loss becomes infinite or not a number.
     """
     config = config or FitConfig()
-    _check(model, images, labels, "images")
-    labels = labels.to(images.device)
     rng = torch.Generator().manual_seed(torch_seed(config.seed, 1))  # stream 0 is for initial weights
-    order = torch.randperm(len(images), generator=rng).to(images.device)
-    if held_back is None:
-        num_held = max(1, round(config.held_back_share * len(images)))
-        held_index, order = order[:num_held], order[num_held:]
-        held_back = images[held_index], labels[held_index]
-    else:
-        _check(model, *held_back, "validation images")
-    if len(order) < 2:
-        raise InputError(f"{len(order)} image is left to train on, and at least 2 are needed. Give more images.")
-
+    order, held_back = _parts(model, images, labels, held_back, config.held_back_share, rng)
+    labels = labels.to(images.device)
     num_batches = math.ceil(len(order) / config.batch_size)
     optimizer, scheduler = _optimizer(model, config, num_batches)
     average = None if config.ema_decay is None else Ema(model, config.ema_decay)
@@ -168,6 +158,28 @@ def predict(
         results = [call(_network_input(batch, model)) for batch in images.split(batch_size)]
     model.train(was_training)
     return torch.cat(results)  # outside of inference mode: a tensor that autograd can use
+
+
+def _parts(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    held_back: tuple[Tensor, Tensor] | None,
+    share: float,
+    rng: torch.Generator,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Check the images; return which of them are trained on, in random order, and the held-back part."""
+    _check(model, images, labels, "images")
+    order = torch.randperm(len(images), generator=rng).to(images.device)
+    if held_back is None:
+        num_held = max(1, round(share * len(images)))
+        held_index, order = order[:num_held], order[num_held:]
+        held_back = images[held_index], labels.to(images.device)[held_index]
+    else:
+        _check(model, *held_back, "validation images")
+    if len(order) < 2:
+        raise InputError(f"{len(order)} image is left to train on, and at least 2 are needed. Give more images.")
+    return order, held_back
 
 
 def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[Tensor, Tensor]) -> Epoch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
@@ -16,7 +16,7 @@ from idpgan.run import RunFolder
 from idpgan.training.config import TrainingConfig
 from idpgan.training.distributed import Leader
 from idpgan.training.interrupt import StopSignals
-from idpgan.training.method import Method, TickCallback
+from idpgan.training.method import Method, Tick, TickCallback
 from idpgan.training.state import SavedState, StateStore, nonfinite
 from idpgan.training.stats import Recorder
 
@@ -79,7 +79,11 @@ def train(
         with signals:
             step = upkeep.resume_or_prepare(progress)
     except KeyboardInterrupt:
-        return Outcome(0, "interrupted", _interrupted_early(signals.received, run))
+        message = (
+            f"Stopped by {signals.received or 'Ctrl-C'} before the first step; what was released until then is kept "
+            f"and paid once. Continue with: idpgan train --resume {run.path}"
+        )
+        return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
 
     if config.steps:  # a method that is whole once it is prepared has nothing to show
@@ -89,7 +93,11 @@ def train(
             # The only lines that may read private images.
             event = method.step_event()
             if event is not None:
-                if not _affordable(ledger, event, step):
+                if ledger.affordable(event) < event.count:
+                    # Without a step done such a run is a mistake, not an end. (A continuation that charges steps again
+                    # may find nothing left for the first of them.)
+                    if step == 0 and not ledger.has_repeated:
+                        raise no_step_affordable(event, ledger.target)
                     break
                 ledger.charge(event)  # before the step: a failure over-counts, never under-counts
             step += 1
@@ -102,13 +110,27 @@ def train(
                 upkeep.tick(step, on_tick, progress)
         if signals.received is not None and step < config.steps:
             upkeep.save(step)
-            message = _interrupted(signals.received, step, config.steps, run)
-            return Outcome(step, "interrupted", message, signals.received)
+            return _outcome(step, config.steps, ledger, run, signals.received)
         if step > upkeep.recorder.tick_step:
             upkeep.tick(step, on_tick, progress)
         upkeep.finish(step)
-    if step < config.steps:
-        return Outcome(step, "budget", _spent(step, config.steps, ledger))
+    return _outcome(step, config.steps, ledger, run)
+
+
+def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str | None = None) -> Outcome:
+    """Say how a run ended that has done so many of its steps."""
+    if signal is not None:
+        message = (
+            f"Stopped by {signal} after step {step:,} of {steps:,}; everything is saved. "
+            f"Continue with: idpgan train --resume {run.path}"
+        )
+        return Outcome(step, "interrupted", message, signal)
+    if step < steps:
+        message = (
+            f"Stopped after step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
+            "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
+        )
+        return Outcome(step, "budget", message)
     done = f"Finished {step:,} steps." if step else "Finished: the release is made, and there is nothing to train."
     return Outcome(step, "finished", done)
 
@@ -147,7 +169,7 @@ class _Upkeep:
         self.method.load_state(saved.method)
         self.recorder.load_state(saved.recorder)
         self.saved_step = saved.step
-        if not saved.exact and not self._keys_erased:
+        if not saved.exact and not all(noise.erased for noise in self.method.noises):
             for noise in self.method.noises:
                 noise.rekey()
             self.save(saved.step)  # with the new keys: from here on, steps may be taken again
@@ -159,14 +181,10 @@ class _Upkeep:
 
     def finish(self, step: int) -> None:
         """Erase the keys after the last step: the run's noise can never be drawn again, not even from its state."""
-        if not self._keys_erased:
+        if not all(noise.erased for noise in self.method.noises):
             for noise in self.method.noises:
                 noise.erase()
             self.save(step)
-
-    @property
-    def _keys_erased(self) -> bool:
-        return all(noise.erased for noise in self.method.noises)
 
     def tick(self, step: int, on_tick: Sequence[TickCallback], progress: Progress) -> None:
         """Check, record, save, show."""
@@ -179,29 +197,24 @@ class _Upkeep:
             if decides and not abs(value) <= self.config.diverged_above:  # also where it is NaN
                 limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
                 raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
-        state = self._good_state(step)
-        self.recorder.write(tick)  # before the state: after a kill in between, the line is cut off and written again
-        self._write(step, state)
+        self.save(step, tick)
         progress("train", step, self.config.steps, _charged(epsilon))
         for callback in on_tick:
             callback(tick)
 
-    def save(self, step: int) -> None:
-        """Save the state between two ticks."""
-        self._write(step, self._good_state(step))
+    def save(self, step: int, tick: Tick | None = None) -> None:
+        """Save the method's state, all of it finite and the same on every rank, and with it the ledger that names it.
 
-    def _good_state(self, step: int) -> dict[str, Any]:
-        """Return the method's state, all of it finite and the same on every rank."""
+        The line of a tick is written before the state: after a kill in between it is cut off and written again.
+        """
         state = self.method.state()
         checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
         bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
         if bad:
             raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
         self.leader.compare(state)
-        return state
-
-    def _write(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state, and with it the ledger that names it."""
+        if tick is not None:
+            self.recorder.write(tick)
         self.store.save(SavedState(step, state, self.ledger.position, self.recorder.state()))
         self.saved_step = step
 
@@ -212,19 +225,6 @@ class _Upkeep:
             f"{self.store.run.state}. Resuming it takes the same steps again, so start a new run with a lower learning "
             "rate in [method]."
         )
-
-
-def _affordable(ledger: Ledger, event: Event, step: int) -> bool:
-    """Return whether one more such step after `step` stays within the target.
-
-    Raises:
-        BudgetError: If it does not and no step has been done: such a run is a mistake, not an end. (A continuation
-            that charges steps again may find nothing left for the first of them.)
-    """
-    enough = ledger.affordable(event) >= event.count
-    if not enough and step == 0 and not ledger.has_repeated:
-        raise no_step_affordable(event, ledger.target)
-    return enough
 
 
 def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
@@ -243,24 +243,3 @@ def _charged(epsilon: float) -> str:
 
 def _target(target: Budget | None) -> str:
     return f"target epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
-
-
-def _interrupted(signal_name: str, step: int, steps: int, run: RunFolder) -> str:
-    return (
-        f"Stopped by {signal_name} after step {step:,} of {steps:,}; everything is saved. "
-        f"Continue with: idpgan train --resume {run.path}"
-    )
-
-
-def _interrupted_early(signal_name: str | None, run: RunFolder) -> str:
-    return (
-        f"Stopped by {signal_name or 'Ctrl-C'} before the first step; what was released until then is kept and paid "
-        f"once. Continue with: idpgan train --resume {run.path}"
-    )
-
-
-def _spent(step: int, steps: int, ledger: Ledger) -> str:
-    return (
-        f"Stopped after step {step:,} of {steps:,}: one more would exceed the {_target(ledger.target)}. "
-        "The run is complete; a larger budget or more noise per step allows more steps, in a new run."
-    )

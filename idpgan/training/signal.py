@@ -58,9 +58,8 @@ class Signal:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        figure = self.figure if math.isfinite(self.figure) else None
         return {
-            "figure": figure,
+            "figure": self.figure if math.isfinite(self.figure) else None,
             "least": LEAST,
             "records_per_class": self.records,
             "classes": self.classes,

@@ -73,10 +73,7 @@ class StateStore:
         self.run, self.processes = run, processes
         self.fingerprint = dict(fingerprint)
         self.ledger = ledger
-
-    @property
-    def _pending(self) -> Path:
-        return self.run.state.with_name("state.new.pt")
+        self._pending = run.state.with_name("state.new.pt")
 
     def save(self, saved: SavedState) -> None:
         """Write the state; the previous one stays until the new one is whole and the ledger names it.
@@ -98,7 +95,11 @@ class StateStore:
             "machine": self._machine(),
             "prepared": self.ledger.released_digest,
         }
-        _check_plain(content)
+        for name, value in _leaves(content, ""):  # what `torch.load(weights_only=True)` would refuse after a kill
+            if not (value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)):
+                raise TypeError(
+                    f"state entry '{name}' is a {type(value).__name__}: only tensors and plain values are saved."
+                )
         buffer = io.BytesIO()
         torch.save(content, buffer)
         write_bytes_atomic(self._pending, buffer.getvalue(), mode=PRIVATE_FILE)
@@ -150,7 +151,8 @@ class StateStore:
         names = [name for name in {**saved, **self.fingerprint} if saved.get(name) != self.fingerprint.get(name)]
         if names:
             shown = "; ".join(
-                f"{name}: {_short(saved.get(name))} saved, {_short(self.fingerprint.get(name))} now" for name in names
+                f"{name}: {saved.get(name, 'nothing')[:12]} saved, {self.fingerprint.get(name, 'nothing')[:12]} now"
+                for name in names
             )
             raise InputError(
                 f"Cannot resume {self.run.path}: {shown}. A run goes on only as it began: otherwise its charges would "
@@ -221,10 +223,10 @@ def code_digest() -> str:
 
 def nonfinite(values: dict[str, Any]) -> list[str]:
     """Return the names of the tensors in a nested state that hold NaN or infinity; one transfer per device."""
-    tensors = [(name, tensor) for name, tensor in tensors_of(values) if tensor.is_floating_point()]
     flags: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    for name, tensor in tensors:
-        flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
+    for name, tensor in tensors_of(values):
+        if tensor.is_floating_point():
+            flags.setdefault(tensor.device, []).append((name, tensor.isfinite().all()))
     bad = []
     for pairs in flags.values():
         good = torch.stack([flag for _, flag in pairs]).tolist()
@@ -248,15 +250,6 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         return
     for key, item in pairs:
         yield from _leaves(item, f"{name}.{key}" if name else key)
-
-
-def _check_plain(content: dict[str, Any]) -> None:
-    """Refuse what `torch.load(weights_only=True)` would refuse after a kill, when it is too late."""
-    for name, value in _leaves(content, ""):
-        if not (value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)):
-            raise TypeError(
-                f"state entry '{name}' is a {type(value).__name__}: only tensors and plain values are saved."
-            )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -285,7 +278,3 @@ def _sha256(path: Path) -> str:
 
 def _damaged(path: Path, reason: str) -> str:
     return f"Cannot resume from {path}: {reason}. Restore the file from a copy, or start a new run."
-
-
-def _short(value: str | None) -> str:
-    return "nothing" if value is None else value[:12]

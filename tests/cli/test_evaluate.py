@@ -17,7 +17,7 @@ from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.metrics import features as fitting
 from idpgan.metrics.dpimagebench import BenchmarkSettings
-from idpgan.models.residual import ResNet, ResNeXt, WideResNet
+from idpgan.models.classifier import ResNet, ResNeXt, WideResNet
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -15,7 +15,7 @@ from idpgan.metrics.dpimagebench import (
     check_benchmark,
     measure_dpimagebench,
 )
-from idpgan.models.residual import ResNet, ResNeXt, WideResNet
+from idpgan.models.classifier import ResNet, ResNeXt, WideResNet
 
 # The first convolution leaves 4 x 4.
 TINY = BenchmarkSettings(ResNet(8, 8, 4), WideResNet(10, 1, grid_px=4), ResNeXt(11, 2, 4, grid_px=4), epochs=8)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from idpgan.models.augment import MOVES, augment, move
 from idpgan.models.features import (
     DATALESS,
     EmbeddingNet,
@@ -11,6 +10,7 @@ from idpgan.models.features import (
     RandomFeatures,
     ScatteringFeatures,
 )
+from idpgan.models.warp import MOVES, augment, move
 
 CLASSES = 3
 

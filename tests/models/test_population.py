@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
+from idpgan.models.families import build_simulator
 from idpgan.models.simulators import (
     FaceSimulator,
     FontSimulator,
     PhotoSimulator,
-    build_simulator,
     normal_of,
     uniform_of,
 )

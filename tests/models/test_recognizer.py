@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.models.recognizer import build_recognizer
+from idpgan.models.classifier import build_recognizer
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 16), (1, 112, 92), (3, 48, 40), (1, 231, 195)])

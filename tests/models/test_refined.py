@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
-from idpgan.models.footprint import generator_bytes
-from idpgan.models.refined import softly_clamped
+from idpgan.models.families import generator_bytes
+from idpgan.models.gaussian import softly_clamped
 
 
 def config(**keys):

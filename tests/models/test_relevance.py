@@ -11,8 +11,7 @@ from torch import nn
 
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
-from idpgan.models.perturbed import PixelNoise
-from idpgan.models.relevance import allocate, bin_allocation, mean_relevance, propagate_relevance
+from idpgan.models.perturbed import PixelNoise, allocate, bin_allocation, mean_relevance, propagate_relevance
 from idpgan.privacy import compose_epsilon
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.models.residual import ResNet, ResNeXt, WideBlock, WideResNet, build_residual
+from idpgan.models.classifier import ResNet, ResNeXt, WideBlock, WideResNet, build_residual
 
 SMALL = (ResNet(8, 4, grid_px=16), WideResNet(10, 1, grid_px=16), ResNeXt(11, 2, 4, grid_px=16))
 

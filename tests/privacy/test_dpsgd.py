@@ -14,7 +14,7 @@ from torch.func import functional_call
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
 from idpgan.privacy.dpsgd import per_example_gradients, record_gradients
 from idpgan.synthesis.dp_gan.loss import CriticLoss

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.synthesis.networks import Adam, Networks
 from tests.training.toy import CPU, bits, digits, tiny_config
 

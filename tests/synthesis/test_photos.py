@@ -13,7 +13,7 @@ from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
-from idpgan.models.refined import softly_clamped
+from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.cells import Cells, private_vectors

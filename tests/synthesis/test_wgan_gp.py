@@ -16,7 +16,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.models.generator import Generator
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.guarantee import Relation, Unit

@@ -10,8 +10,8 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
-from idpgan.models.augment import NODES, move, moves_of
 from idpgan.models.features import FeatureMap
+from idpgan.models.warp import NODES, move, moves_of
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.precision import full_precision
 

@@ -32,11 +32,10 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.models.augment import augment
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
-from idpgan.models.warp import WarpGenerator
+from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy import Ledger, Noise, Unit
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks

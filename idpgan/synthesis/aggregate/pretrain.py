@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.data.images import Images, to_float
-from idpgan.models.augment import augment
 from idpgan.models.features import EmbeddingNet
 from idpgan.models.initialize import seeded_init, torch_seed
-from idpgan.models.warp import WarpGenerator
+from idpgan.models.warp import WarpGenerator, augment
 from idpgan.training.fit import FitConfig, fit_classifier
 
 _BATCH = 128

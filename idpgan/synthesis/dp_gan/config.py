@@ -13,7 +13,7 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
-from idpgan.models.footprint import critic_bytes
+from idpgan.models.families import critic_bytes
 from idpgan.privacy import Event, Relation, Unit, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise

@@ -36,10 +36,10 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.models.augment import NODES, move, moves_of
-from idpgan.models.critic import Critic
+from idpgan.models.dcgan import Critic
 from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
+from idpgan.models.warp import NODES, move, moves_of
 from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
 from idpgan.ranks import Ranks

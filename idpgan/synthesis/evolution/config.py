@@ -12,7 +12,7 @@ from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of
-from idpgan.models.footprint import generator_bytes
+from idpgan.models.families import generator_bytes
 from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import looks_known
 from idpgan.privacy import Event, Relation, Unit

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.models.families import build_generator
+from idpgan.models.checkpoint import origin_weights
+from idpgan.models.families import build_generator, build_simulator
 from idpgan.models.initialize import torch_seed
-from idpgan.models.origin import origin_weights
-from idpgan.models.population import PopulationGenerator
-from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Simulator, build_simulator
+from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.privacy import Event, Ledger, Noise, Unit
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares

@@ -36,10 +36,11 @@ from idpgan.models.perturbed import (
     ImageShape,
     PerturbedAffine,
     PerturbedCritic,
+    allocate,
     build_critic,
     check_bounded_features,
+    mean_relevance,
 )
-from idpgan.models.relevance import allocate, mean_relevance
 from idpgan.privacy import Event, Laplace, Ledger, Noise, RandomizedResponse
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator

@@ -14,9 +14,8 @@ from idpgan.jobs.origin import of_generator
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import verify
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
-from idpgan.models.checkpoint import WEIGHTS, build_described, describe
+from idpgan.models.checkpoint import WEIGHTS, build_described, describe, origin_weights
 from idpgan.models.config import Origin
-from idpgan.models.origin import origin_weights
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.simulators import GeneratorSimulator
 from idpgan.training.config import build_config
