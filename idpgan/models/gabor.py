@@ -99,7 +99,7 @@ class _Layout:
 
 
 class _PooledModuli(torch.autograd.Function):
-    """See `pooled_moduli`. Columns of a row of waves: real and imaginary part, then offsets, then filters."""
+    """The differentiable call. Columns of a row of waves: real and imaginary part, then offsets, then filters."""
 
     @staticmethod
     def forward(ctx: Any, planes: Tensor, filters: Tensor, stride: int, grid: int, keeps: bool) -> Tensor:
