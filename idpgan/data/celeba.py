@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import warn_of_null
-from idpgan.data.source import Found, Read, Refused
+from idpgan.data.image_files import Files, open_image, planes, read_files
+from idpgan.data.source import Found, Read, Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.progress import Progress, silent
 
@@ -80,8 +79,8 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
     channels = config.channels or 3
-    images, refused = folder.read_files(
-        folder.Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
+    images, refused = read_files(
+        Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
     wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision's: 1 and -1 became 1 and 0
     unlabeled = tuple(
@@ -103,7 +102,7 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
     """Cut and shrink one picture to uint8 (C, side, side)."""
     from PIL import Image
 
-    image, mode = folder.open_image(path, channels, decode=True)
+    image, mode = open_image(path, channels, decode=True)
     if image.size != ALIGNED:
         raise DataError(
             f"{path} is {image.width} x {image.height}, but aligned CelebA pictures are {ALIGNED[0]} x {ALIGNED[1]}. "
@@ -111,8 +110,7 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
         )
     left, top = (ALIGNED[0] - CUT) // 2, (ALIGNED[1] - CUT) // 2
     cut = image.convert(mode).crop((left, top, left + CUT, top + CUT))
-    pixels = np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    return planes(cut.resize((side, side), Image.Resampling.BILINEAR))
 
 
 def _side(config: DataConfig) -> int:

@@ -14,7 +14,7 @@ from idpgan.config import config_names, load_table, nearest_hint, packaged
 from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
-from idpgan.data.labels import names_people
+from idpgan.data.images import names_people
 from idpgan.data.load import SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
@@ -134,7 +134,7 @@ def _of_folder(root: Path) -> _Data:
     settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
     if (root / METADATA).is_file():
         return _of_metadata(root, settings)
-    layout = _people_layout(root)
+    layout = face_folder.known_layout(root)
     if layout is not None:
         people = face_folder.scan(root, layout)
         paths = [path for files in people.values() for path in files]
@@ -164,7 +164,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     rows = read_rows(root, columns)
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
-        settings["num_people"] = Setting(rows.num_people, "names in the column person")
+        settings["num_people"] = Setting(len(rows.person_names), "names in the column person")
     settings |= _looks(root, rows.paths)
     fitting = {
         column: values
@@ -184,18 +184,9 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
 
 
-def _people_layout(root: Path) -> str | None:
-    """Return the layout of a known face database."""
-    try:
-        layout = face_folder.recognize(root)
-    except DataError:
-        return None
-    return layout if layout in face_folder.OF_PEOPLE else None
-
-
 def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Setting]:
     """Return size and channels that most images have."""
-    shapes, first_error = probed(paths, lambda path: folder.header(path, None))
+    shapes, first_error = probed(paths, None)
     found = looks(shapes)
     if not found and first_error is not None:
         raise first_error

@@ -15,8 +15,7 @@ from PIL import Image
 
 from idpgan.checks import typed
 from idpgan.data.metadata import METADATA, PERSON
-from idpgan.data.photos import Crop, is_grey, large_photos, photo_pixels
-from idpgan.data.prepare import Folders, Photo, Planned, metadata_csv, plan
+from idpgan.data.photos import Crop, Folders, Photo, Planned, is_grey, large_photos, metadata_csv, photo_pixels, plan
 from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
