@@ -12,7 +12,7 @@ paper has 48 x 48 and does not say how; this cut is that of most GANs on this se
 The files are not compared with the originals: torchvision's MD5 sums would refuse a part of the set or drawn faces in
 this layout. What the lists hold is checked instead. A picture that is missing, damaged, of another size or without its
 attributes keeps its row as a null record. The official partition is not used: parts are dealt out as for every set
-(`split.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
+(`load.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
 ``data.label`` names attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
@@ -54,11 +54,20 @@ def describe(config: DataConfig) -> Found | None:
     if place is None:
         return None
     names, attribute_names = _attribute_header(place / ATTRIBUTES)
-    people = _people(place / IDENTITIES)
-    if sum(people) != names:
-        raise DataError(f"{place / IDENTITIES} has {sum(people)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
+    rows = [line.split() for line in _lines(place / IDENTITIES)]
+    wrong = next(
+        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
+    )
+    if wrong is not None or not rows:
+        raise DataError(
+            f"{place / IDENTITIES} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has "
+            "not. Replace the file by the original."
+        )
+    if len(rows) != names:
+        raise DataError(f"{place / IDENTITIES} has {len(rows)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
+    people = np.unique([int(row[1]) for row in rows], return_counts=True)[1]  # by their numbers
     side = _side(config)
-    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, people)
+    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, tuple(people.tolist()))
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
@@ -194,21 +203,6 @@ def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
             f"'{number[:40]}'. Replace the file by the original."
         )
     return int(number), tuple(names)
-
-
-def _people(path: Path) -> tuple[int, ...]:
-    """Count the pictures of each person, in the order of their numbers."""
-    rows = [line.split() for line in _lines(path)]
-    wrong = next(
-        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
-    )
-    if wrong is not None or not rows:
-        raise DataError(
-            f"{path} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has not. Replace "
-            "the file by the original."
-        )
-    numbers = np.array([int(row[1]) for row in rows])
-    return tuple(np.unique(numbers, return_counts=True)[1].tolist())
 
 
 def _lines(path: Path) -> list[str]:

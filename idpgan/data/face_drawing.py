@@ -41,7 +41,6 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     picture = Picture(look, height, width, channels)
     picture.paint_behind()
     picture.paint_head()
-    picture.paint_beard()
     picture.paint_mouth()
     picture.paint_nose()
     picture.paint_eyes()
@@ -49,7 +48,8 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     picture.paint_glasses()
     picture.paint_hair()
     picture.paint_hat()
-    return picture.developed()
+    gain, offset = look["contrast"][:, None], look["exposure"][:, None]
+    return picture.image.sub_(0.5).mul_(gain).add_(0.5 + offset)
 
 
 class Picture:
@@ -66,24 +66,19 @@ class Picture:
         cos, sin = look["tilt"].cos(), look["tilt"].sin()
         self.x, self.y = x * cos + y * sin, y * cos - x * sin  # (B, H, W), head frame
         self.per_px = unit * look["scale"]  # px per head unit
-        self._face_coordinates()
-        self.image = look["background"] * (1 + look["background_slope"] * self.screen_y)[:, None]
-        self.image = self.image.expand(-1, channels, height, width).contiguous()
-
-    def _face_coordinates(self) -> None:
-        """Place the surface of the head under the pixels."""
-        look = self.look
         self.half_width = look["head_width"] * (1 + look["jaw"] * (self.y / look["head_height"]).clamp(-1, 1))
         normal_x, normal_y = self.x / self.half_width, self.y / look["head_height"]
         square = normal_x.square() + normal_y.square()
         self.radius = square.sqrt()  # 1 on the outline
         normal_z = (1 - square).clamp_(min=0).sqrt_()
-        self.normal = normal_x, normal_y, normal_z
+        self.normal = normal_x, normal_y, normal_z  # of the surface of the head under the pixels
         turned_x = normal_x * look["yaw"].cos() - normal_z * look["yaw"].sin()
         turned_y = normal_y * look["nod"].cos() - normal_z * look["nod"].sin()
         self.face_x, self.face_y = turned_x * look["head_width"], turned_y * look["head_height"]
         self.side = self.face_x.abs()  # left and right are painted together
         self.head = self._mask((self.radius - 1) * look["head_width"])
+        self.image = look["background"] * (1 + look["background_slope"] * self.screen_y)[:, None]
+        self.image = self.image.expand(-1, channels, height, width).contiguous()
 
     def _mask(self, distance: Tensor) -> Tensor:
         """Return how much of each pixel lies inside: 1 where the distance (head units) is negative, 0 outside."""
@@ -119,15 +114,11 @@ class Picture:
         self._paint(ears, look["skin"] * 0.85)
 
     def paint_head(self) -> None:
-        """Paint the skin, and redder cheeks."""
+        """Paint the skin, redder cheeks, and a beard up to the temples."""
         look = self.look
         self._paint(self.head, look["skin"])
         away = ((self.side - 0.22) / 0.13).square() + ((self.face_y - 0.14) / 0.11).square()
         self._paint((1 - away).clamp_(min=0) * look["blush"], (0.80, 0.32, 0.28))
-
-    def paint_beard(self) -> None:
-        """Paint a beard up to the temples."""
-        look = self.look
         top = look["beard_top"] - 0.32 * (self.side / look["head_width"]).square()
         self._paint(self._mask((top - self.face_y) * 0.4) * self.head * look["beard"], look["beard_color"])
 
@@ -239,12 +230,6 @@ class Picture:
         shine = 1 - 0.35 * (self.x / wide * -look["light_x"]).clamp(-1, 1)
         self.image = torch.lerp(self.image, look["hat_color"] * shine[:, None], (crown_mask * look["hat"])[:, None])
         self._paint(brim * look["hat"], look["hat_color"] * 0.6)
-
-    def developed(self) -> Tensor:
-        """Return the pictures with their exposure and contrast."""
-        look = self.look
-        gain, offset = look["contrast"][:, None], look["exposure"][:, None]
-        return self.image.sub_(0.5).mul_(gain).add_(0.5 + offset)
 
 
 # Landmarks --------------------------------------------------------------------------------------------------------

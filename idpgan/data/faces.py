@@ -100,7 +100,7 @@ def draw_landmarks(
     """Return the landmarks of the faces that `draw` draws when it is told the same.
 
     Returns:
-        float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_landmarks`.
+        float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_drawing`.
 
     Raises:
         DataError: As of `draw`.

@@ -300,23 +300,14 @@ _SKELETONS: Sequence[Sequence[tuple[Points, Strokes]]] = (
 )  # fmt: skip
 
 
-class _Skeletons(NamedTuple):
-    """All skeletons, padded.
-
-    Attributes:
-        points: (10, STYLES, MOST_POINTS, 2).
-        curves: Weights of the points in each vertex of the curves, (10, STYLES, S + 1, MOST_POINTS).
-        pen: Whether a piece between two vertices is drawn, bool (10, STYLES, S).
-    """
-
-    points: Tensor
-    curves: Tensor
-    pen: Tensor
-
-
 @functools.cache
-def _skeletons() -> _Skeletons:
-    """Return the skeletons as tensors."""
+def _skeletons() -> tuple[Tensor, Tensor, Tensor]:
+    """Return all skeletons, padded.
+
+    Returns:
+        The points, (10, STYLES, MOST_POINTS, 2); the weights of the points in each vertex of the curves, (10, STYLES,
+        S + 1, MOST_POINTS); and whether a piece between two vertices is drawn, bool (10, STYLES, S).
+    """
     made = [[_curve(strokes) for _, strokes in styles] for styles in _SKELETONS]
     most = max(len(weights) for styles in made for weights, _ in styles)
     points = torch.zeros(10, STYLES, MOST_POINTS, 2)
@@ -329,7 +320,7 @@ def _skeletons() -> _Skeletons:
             curves[digit, style, : len(weights)] = weights
             curves[digit, style, len(weights) :] = weights[-1]
             pen[digit, style, : len(drawn)] = drawn
-    return _Skeletons(points, curves, pen)
+    return points, curves, pen
 
 
 def _curve(strokes: Strokes) -> tuple[Tensor, Tensor]:
@@ -385,9 +376,8 @@ class Hand(NamedTuple):
 
 def write(hand: Hand, height: int, width: int) -> Tensor:
     """Draw one digit per row, white on black: float32 (B, 1, H, W) in [0, 1]."""
-    device, known = hand.jitter.device, _skeletons()
-    chosen = (hand.digit.cpu(), hand.style.cpu())
-    points, curves, pen = (table[chosen].to(device) for table in known)
+    device, chosen = hand.jitter.device, (hand.digit.cpu(), hand.style.cpu())
+    points, curves, pen = (table[chosen].to(device) for table in _skeletons())
     bent = (points - 0.5) * torch.stack([hand.width, torch.ones_like(hand.width)], 1)[:, None] + hand.jitter
     path = _normalized(curves @ bent, pen, hand)  # (B, S + 1, 2), image sides
     side = min(height, width)

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -26,8 +26,6 @@ from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA, PERSON, file_names, read_table
 from idpgan.errors import DataError
 
-Crop = Literal["center", "none"]
-Folders = Literal["label", "person", "none"]
 SUFFIXES = (  # by their names alone files are photos, so that an unreadable one keeps its place
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
@@ -54,12 +52,12 @@ class Planned(NamedTuple):
     left_out: tuple[Path, ...]  # files that are no photos by their names
 
 
-def plan(source: Path, folders: Folders | None = None, labels: Path | None = None) -> Planned:
+def plan(source: Path, folders: str | None = None, labels: Path | None = None) -> Planned:
     """List the photos below a folder, in the order of their names, with labels and person.
 
     Args:
         source: The folder; hidden files are left out.
-        folders: What its subfolders mean; None = not said.
+        folders: What its subfolders mean: "label", "person" or "none"; None = not said.
         labels: CSV file with ``file_name`` (path below the folder) and columns of labels, maybe ``person``; None = the
             folder's own metadata.csv, if it has one.
 
@@ -77,8 +75,18 @@ def plan(source: Path, folders: Folders | None = None, labels: Path | None = Non
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
     columns, values = _values(source, names, folders, labels)
+    targets: dict[str, str] = {}  # names of the PNGs, no two alike
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{name!a} is no UTF-8 text. Rename the photo or its folder.") from error
+        target = str(PurePosixPath(name).with_suffix(".png"))
+        if target in targets:
+            raise DataError(f"{targets[target]} and {name} would both become {target}. Rename one of them.")
+        targets[target] = name
     return Planned(
-        tuple(Photo(*row) for row in zip(photos, _targets(names), values, strict=True)),
+        tuple(Photo(*row) for row in zip(photos, targets, values, strict=True)),
         columns,
         tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
     )
@@ -95,23 +103,8 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
     return text.getvalue()
 
 
-def _targets(names: Sequence[str]) -> list[str]:
-    """Return the names of the PNGs, no two alike."""
-    targets: dict[str, str] = {}
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(f"{name!a} is no UTF-8 text. Rename the photo or its folder.") from error
-        target = str(PurePosixPath(name).with_suffix(".png"))
-        if target in targets:
-            raise DataError(f"{targets[target]} and {name} would both become {target}. Rename one of them.")
-        targets[target] = name
-    return list(targets)
-
-
 def _values(
-    source: Path, names: Sequence[str], folders: Folders | None, labels: Path | None
+    source: Path, names: Sequence[str], folders: str | None, labels: Path | None
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     parts = [PurePosixPath(name).parts for name in names]
     if labels is None and folders is None and any(len(part) > 1 for part in parts):
@@ -153,7 +146,7 @@ def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, l
     }
 
 
-def _first_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: Folders) -> list[str]:
+def _first_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
     beside = next((part for part in parts if len(part) == 1), None)
     if beside is not None:
         raise DataError(
@@ -180,7 +173,7 @@ def large_photos() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -> tuple[np.ndarray, tuple[int, int]]:
+def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Decode, turn, cut and resize one photo.
 
     Args:
@@ -214,15 +207,14 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error)  # of the system, without the name that stands before
         raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
-    box = _middle(image.size, size) if crop == "center" else (0.0, 0.0, float(image.width), float(image.height))
+    left, top = 0.0, 0.0
+    if crop == "center":  # the largest box of the wanted shape
+        scale = min(image.width / size[1], image.height / size[0])
+        left, top = (image.width - scale * size[1]) / 2, (image.height - scale * size[0]) / 2
+    box = left, top, image.width - left, image.height - top
     wanted = image.convert("L" if channels == 1 else "RGB")
     resized = wanted.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)
     return np.asarray(resized), (round(box[3] - box[1]), round(box[2] - box[0]))
-
-
-def is_grey(pixels: np.ndarray) -> bool:
-    """Tell whether pixels (H, W, 3) have no color."""
-    return bool((pixels == pixels[..., :1]).all())
 
 
 def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
@@ -238,10 +230,3 @@ def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
         below.alpha_composite(above)
         return below.convert("RGB")
     return image if mode in ("L", "RGB") else image.convert("RGB")
-
-
-def _middle(found: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return the largest box of the shape (H, W) in the middle of (width, height)."""
-    scale = min(found[0] / size[1], found[1] / size[0])
-    left, top = ((side - scale * wanted) / 2 for side, wanted in zip(found, size[::-1], strict=True))
-    return left, top, found[0] - left, found[1] - top

@@ -104,7 +104,9 @@ def _template(source: str, data_root: Path | None, method: str) -> Template:
     sections = {"data": settings, **suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     build_config(table, "what init has written").check(shape)
-    return Template(_text(source, sections, data, shape), table, _notes(data))
+    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
+    note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
+    return Template(_text(source, sections, data, shape), table, (note,) if counts else ())
 
 
 def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:
@@ -227,28 +229,13 @@ def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str
             ]
         lines.append(f"[{name}]")
         for key, setting in keys.items():
-            lines += _lines(key, setting)
+            value = shown(setting.value)
+            line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
+            beside = f"{line:<{_WIDTH}} # {setting.why}" if setting.why else line
+            lines += [beside] if len(beside) <= _LONGEST or not setting.why else [f"# {setting.why}", line]
         if name == "data" and data.others:
             lines.append(f"# other columns of labels: {', '.join(data.others)}")
         if name == "data":
             lines.append(f"# private images after test and holdout are split off: {shape.num_private:,}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _lines(key: str, setting: Setting) -> list[str]:
-    """Write one setting, its reason behind it or, where that would be long, above it."""
-    value = shown(setting.value)
-    line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
-    if not setting.why:
-        return [line]
-    beside = f"{line:<{_WIDTH}} # {setting.why}"
-    return [beside] if len(beside) <= _LONGEST else [f"# {setting.why}", line]
-
-
-def _notes(data: _Data) -> tuple[str, ...]:
-    """Say what is for the curator alone."""
-    if not data.counts:
-        return ()
-    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
-    return (f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise.",)
