@@ -164,8 +164,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             part would be empty. The message names the file or key. What is in a private file is never an error: one
             that is damaged or not as declared stands as a null record.
     """
-    source, root = _source(config), _public_root(config)
-    with _naming_files(config):
+    with _opened(config) as (source, root):
         public = None if root is None else folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
@@ -248,8 +247,7 @@ def describe(config: DataConfig) -> DataShape | None:
         ConfigError: If there is no source of that name.
         DataError: If it is plain already that `load` will fail.
     """
-    source, root = _source(config), _public_root(config)
-    with _naming_files(config):
+    with _opened(config) as (source, root):
         found = source.describe(config)
         public = None if root is None else folder.scanned(root, config)
     if found is None:
@@ -293,35 +291,27 @@ def known_shape(config: DataConfig) -> DataShape:
     return shape
 
 
-def _source(config: DataConfig) -> Source:
+@contextlib.contextmanager
+def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
+    """Give the source and the folder of public images, which must not hold the private ones too.
+
+    An error of the system in the block (no permission, no space, gone) becomes one that names the file.
+    """
     if config.name not in SOURCES:
         raise ConfigError(f"data.name = '{config.name}' is no known data set. {nearest_hint(config.name, SOURCES)}")
-    return SOURCES[config.name]
-
-
-def _public_root(config: DataConfig) -> Path | None:
-    """Return the folder of public images, which must not hold the private ones too."""
-    if config.public_root is None:
-        return None
-    root = config.public_root.expanduser()
-    if config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
+    root = None if config.public_root is None else config.public_root.expanduser()
+    if root and config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
             f"data.public_root = '{root}' holds data.root = '{config.root}', so that private images would be public. "
             "Name a folder that holds public images only."
         )
-    if config.name.endswith("folder") and root.resolve().is_relative_to(config.data_root.resolve()):
+    if root and config.name.endswith("folder") and root.resolve().is_relative_to(config.data_root.resolve()):
         raise ConfigError(
             f"data.public_root = '{root}' lies in data.root = '{config.root}', so that its images would be private and "
             "public at once. Move it out."
         )
-    return root
-
-
-@contextlib.contextmanager
-def _naming_files(config: DataConfig) -> Iterator[None]:
-    """Turn an error of the system (no permission, no space, gone) into one that names the file."""
     try:
-        yield
+        yield SOURCES[config.name], root
     except OSError as error:
         name = error.filename or f"the data set '{config.name}'"
         raise DataError(f"Cannot read {name}: {error.strerror or error}.") from error

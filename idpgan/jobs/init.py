@@ -124,8 +124,7 @@ def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting],
 
 
 def _config(settings: Mapping[str, Setting]) -> DataConfig:
-    values = {key: tuple(s.value) if isinstance(s.value, list) else s.value for key, s in settings.items()}
-    return DataConfig.model_validate(values)
+    return DataConfig.model_validate({key: setting.value for key, setting in settings.items()})
 
 
 # What a folder shows ---------------------------------------------------------------------------------------------
