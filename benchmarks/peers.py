@@ -22,7 +22,7 @@ from torch import Tensor
 
 from idpgan.data.face_folder import scan
 from idpgan.data.faces import draw_people
-from idpgan.data.folder import decode
+from idpgan.data.image_files import decode
 from idpgan.data.images import to_unit
 from idpgan.metrics.images import entropy, mse, ssim
 from idpgan.metrics.recognition import first_images, recognize, recognize_by_network

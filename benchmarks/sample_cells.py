@@ -20,9 +20,8 @@ from sweep import finish
 from idpgan import load_generator
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.config import DataConfig
-from idpgan.data.images import to_uint8
+from idpgan.data.images import make_grid, png_bytes, to_uint8
 from idpgan.data.load import describe, load
-from idpgan.data.picture import make_grid, png_bytes
 from idpgan.errors import InputError
 from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
 from idpgan.jobs.evaluate import evaluate_source, write_evaluation

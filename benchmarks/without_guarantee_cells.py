@@ -20,11 +20,10 @@ from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.inference import Attacker, person_disjoint, picture_disjoint, train_attacker
 from idpgan.attacks.membership import nearest_sample
 from idpgan.data.faces import draw, draw_landmarks
-from idpgan.data.folder import decode
-from idpgan.data.images import Images, to_uint8, to_unit
+from idpgan.data.image_files import decode
+from idpgan.data.images import Images, make_grid, png_bytes, to_uint8, to_unit
 from idpgan.data.load import Split
 from idpgan.data.metadata import read_rows
-from idpgan.data.picture import make_grid, png_bytes
 from idpgan.jobs.train import train_on
 from idpgan.obfuscate import METHODS, make_obfuscator
 from idpgan.publish import release

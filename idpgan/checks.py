@@ -45,11 +45,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
-            variable = signature.parameters[name].kind in (
-                inspect.Parameter.VAR_POSITIONAL,
-                inspect.Parameter.VAR_KEYWORD,
-            )
-            if name in hints() and not variable:
+            if name in hints() and signature.parameters[name].kind not in _VARIABLE:
                 bound.arguments[name] = fit(value, hints()[name], name)
         return function(*bound.args, **bound.kwargs)
 

@@ -74,10 +74,8 @@ class Ranks:
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add up tensors of one type and device over all ranks, in place: every rank gets the same bits."""
         if not self.alone and tensors:
-            import torch.distributed as dist
-
             flat = _flat(tensors)
-            with self._answering():
+            with self._answering() as dist:
                 dist.all_reduce(flat)
             _unflatten(flat, tensors)
 
@@ -86,10 +84,9 @@ class Ranks:
         if self.alone:
             return tensors
         import torch
-        import torch.distributed as dist
 
         flat = _flat(tensors)
-        with self._answering():
+        with self._answering() as dist:
             dist.reduce(flat, 0)
         if not self.first:
             return []
@@ -100,10 +97,8 @@ class Ranks:
     def from_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors of one type and device by those of rank 0, in place."""
         if not self.alone and tensors:
-            import torch.distributed as dist
-
             flat = _flat(tensors)
-            with self._answering():
+            with self._answering() as dist:
                 dist.broadcast(flat, 0)
             _unflatten(flat, tensors)
 
@@ -114,7 +109,6 @@ class Ranks:
         if tensor is not None and self.alone:
             return tensor
         import torch
-        import torch.distributed as dist
 
         if tensor is not None:
             told = tensor.detach().cpu().contiguous()
@@ -123,7 +117,7 @@ class Ranks:
             dtype, shape = json.loads(self.receive())
             told = torch.empty(shape, dtype=getattr(torch, dtype))
         if told.numel():
-            with self._answering():
+            with self._answering() as dist:
                 dist.broadcast(told, 0, group=self.words)
         return told
 
@@ -137,12 +131,10 @@ class Ranks:
             raise ValueError(f"rank {self.rank} has {len(part)} rows, and its share of {num} are {self.rows(num)}.")
         if self.alone:
             return part
-        import torch.distributed as dist
-
         mine = part.detach().cpu().contiguous()
         if not self.first:
             if mine.numel():
-                with self._answering():
+                with self._answering() as dist:
                     dist.send(mine, 0, group=self.words)
             return part
         whole = mine.new_empty((num, *mine.shape[1:]))
@@ -150,7 +142,7 @@ class Ranks:
         for rank in range(1, self.size):
             rows = whole[Ranks(rank, self.size).share(num)]
             if rows.numel():
-                with self._answering():
+                with self._answering() as dist:
                     dist.recv(rows, rank, group=self.words)
         return whole
 
@@ -211,10 +203,9 @@ class Ranks:
         if self.alone:
             return [text]
         import torch
-        import torch.distributed as dist
 
         content = text.encode()
-        with self._answering():
+        with self._answering() as dist:
             lengths = torch.zeros(self.size, dtype=torch.int64)
             lengths[self.rank] = len(content)
             dist.all_reduce(lengths, group=self.words)
@@ -225,27 +216,27 @@ class Ranks:
 
     def _number(self, number: int) -> int:
         import torch
-        import torch.distributed as dist
 
         told = torch.tensor([number], dtype=torch.int64)
-        with self._answering():
+        with self._answering() as dist:
             dist.broadcast(told, 0, group=self.words)
         return int(told)
 
     def _bytes(self, content: bytearray) -> bytes:
         import torch
-        import torch.distributed as dist
 
         if content:
-            with self._answering():
+            with self._answering() as dist:
                 dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0, group=self.words)
         return bytes(content)
 
     @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Say in one sentence that another rank does not answer; nothing goes on after it."""
+    def _answering(self) -> Iterator[Any]:
+        """Give `torch.distributed`, and say in one sentence that another rank does not answer; nothing goes on then."""
+        import torch.distributed
+
         try:
-            yield
+            yield torch.distributed
         except BaseException as error:
             self.busy = True  # nobody hears a word any more
             if not isinstance(error, RuntimeError):

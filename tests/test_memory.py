@@ -53,7 +53,7 @@ def test_large_images_are_refused_before_they_are_read(tmp_path, monkeypatch):
 def test_reading_asks_too(tmp_path, monkeypatch):
     for index in range(3):
         Image.new("L", (8, 8)).save(tmp_path / f"{index}.png")
-    monkeypatch.setattr("idpgan.data.folder.check_memory", memory.check_memory)
+    monkeypatch.setattr("idpgan.data.image_files.check_memory", memory.check_memory)
     monkeypatch.setattr(memory, "free_memory", lambda device: 100)
     with pytest.raises(InputError, match="3 images of 8 x 8"):
         load(DataConfig(name="folder", root=tmp_path, num_images=3, image_size=8, channels=1, classes=()))

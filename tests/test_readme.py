@@ -15,7 +15,7 @@ import typer
 
 from idpgan.cli import app
 from idpgan.data.faces import draw
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

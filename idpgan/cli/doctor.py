@@ -24,7 +24,17 @@ def doctor(
     Example: idpgan doctor --benchmark
     """
     if benchmark:
-        _measure(device, quiet, as_json)
+        from idpgan.device import resolve_device
+        from idpgan.jobs.benchmark import benchmark as measure
+        from idpgan.jobs.benchmark import to_json
+
+        where = resolve_device(device, "--device")
+        with shown(quiet or as_json) as progress:
+            rows = measure(where, progress=progress)
+        if as_json:
+            print_json(to_json(rows, where))
+        else:
+            print("\n".join(map(str, rows)))
         return
     if device != "auto":
         raise InputError(f"--device {device[:40]} belongs to --benchmark; without it all devices are examined.")
@@ -39,16 +49,3 @@ def doctor(
             print(f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}")
     if not all(finding.good for finding in findings):
         raise typer.Exit(1)
-
-
-def _measure(device: str, quiet: bool, as_json: bool) -> None:
-    from idpgan.device import resolve_device
-    from idpgan.jobs.benchmark import benchmark, to_json
-
-    where = resolve_device(device, "--device")
-    with shown(quiet or as_json) as progress:
-        rows = benchmark(where, progress=progress)
-    if as_json:
-        print_json(to_json(rows, where))
-    else:
-        print("\n".join(map(str, rows)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,14 +38,6 @@ def split_folder(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
             f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
         )
     return Path(folders[0]), apply_overrides({}, [text for text in arguments if text not in folders])
-
-
-def sides(size: str) -> tuple[int, int]:
-    """Return height and width of ``--size``; raises `InputError` if it is neither SIDE nor HxW."""
-    match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size.strip(), re.ASCII)
-    if match is None:
-        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
-    return int(match[1]), int(match[2] or match[1])
 
 
 def print_json(value: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json, sides
+from idpgan.cli.options import with_options
+from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
@@ -16,21 +18,11 @@ if TYPE_CHECKING:
 _SHOWN = 10  # refused photos, copies; all of them are in prepared.json
 
 
+@with_options
 def prepare(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of photos.")],
     out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to be.")],
-    size: Annotated[str, typer.Option(metavar="SIDE|HxW", help="Height and width in px: 48, or 112x92.")],
-    grey: Annotated[bool, typer.Option("--grey", help="Drop the colors.")] = False,
-    crop: Annotated[
-        str, typer.Option(metavar="center|none", help="center: cut the middle; none: squeeze the whole photo.")
-    ] = "center",
-    folders: Annotated[
-        str | None, typer.Option(metavar="label|person|none", help="What the subfolders of SRC are.")
-    ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.csv", help="Columns file_name, labels, person; default: SRC/metadata.csv."),
-    ] = None,
+    options: PrepareOptions,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,17 +32,14 @@ def prepare(
 
     Example: idpgan prepare photos faces48 --size 48 --folders person
     """
-    height_width = sides(size)
-
     from idpgan.jobs.prepare import prepare as prepare_photos
 
     with shown(quiet or as_json) as progress:
-        choices: dict[str, Any] = {"crop": crop, "folders": folders}  # checked there
-        done = prepare_photos(source, out, height_width, grey=grey, labels=labels, progress=progress, **choices)
+        done = prepare_photos(source, out, options, progress)
     if as_json:
         print_json(done.to_json())
     else:
-        _tell(done, crop)
+        _tell(done, options.crop)
 
 
 def _tell(done: Prepared, crop: str) -> None:

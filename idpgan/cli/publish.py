@@ -14,9 +14,9 @@ from idpgan.cli.output import (
     Quiet,
     print_json,
     processes,
-    sides,
     split_folder,
 )
+from idpgan.jobs.options import sides
 from idpgan.progress import shown
 from idpgan.ranks import refuse_several
 

@@ -12,7 +12,7 @@ paper has 48 x 48 and does not say how; this cut is that of most GANs on this se
 The files are not compared with the originals: torchvision's MD5 sums would refuse a part of the set or drawn faces in
 this layout. What the lists hold is checked instead. A picture that is missing, damaged, of another size or without its
 attributes keeps its row as a null record. The official partition is not used: parts are dealt out as for every set
-(`split.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
+(`load.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
 ``data.label`` names attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import warn_of_null
-from idpgan.data.source import Found, Read, Refused
+from idpgan.data.image_files import Files, open_image, planes, read_files
+from idpgan.data.source import Found, Read, Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.progress import Progress, silent
 
@@ -55,11 +54,20 @@ def describe(config: DataConfig) -> Found | None:
     if place is None:
         return None
     names, attribute_names = _attribute_header(place / ATTRIBUTES)
-    people = _people(place / IDENTITIES)
-    if sum(people) != names:
-        raise DataError(f"{place / IDENTITIES} has {sum(people)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
+    rows = [line.split() for line in _lines(place / IDENTITIES)]
+    wrong = next(
+        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
+    )
+    if wrong is not None or not rows:
+        raise DataError(
+            f"{place / IDENTITIES} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has "
+            "not. Replace the file by the original."
+        )
+    if len(rows) != names:
+        raise DataError(f"{place / IDENTITIES} has {len(rows)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
+    people = np.unique([int(row[1]) for row in rows], return_counts=True)[1]  # by their numbers
     side = _side(config)
-    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, people)
+    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, tuple(people.tolist()))
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
@@ -80,8 +88,8 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
     channels = config.channels or 3
-    images, refused = folder.read_files(
-        folder.Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
+    images, refused = read_files(
+        Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
     wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision's: 1 and -1 became 1 and 0
     unlabeled = tuple(
@@ -103,7 +111,7 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
     """Cut and shrink one picture to uint8 (C, side, side)."""
     from PIL import Image
 
-    image, mode = folder.open_image(path, channels, decode=True)
+    image, mode = open_image(path, channels, decode=True)
     if image.size != ALIGNED:
         raise DataError(
             f"{path} is {image.width} x {image.height}, but aligned CelebA pictures are {ALIGNED[0]} x {ALIGNED[1]}. "
@@ -111,8 +119,7 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
         )
     left, top = (ALIGNED[0] - CUT) // 2, (ALIGNED[1] - CUT) // 2
     cut = image.convert(mode).crop((left, top, left + CUT, top + CUT))
-    pixels = np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    return planes(cut.resize((side, side), Image.Resampling.BILINEAR))
 
 
 def _side(config: DataConfig) -> int:
@@ -196,21 +203,6 @@ def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
             f"'{number[:40]}'. Replace the file by the original."
         )
     return int(number), tuple(names)
-
-
-def _people(path: Path) -> tuple[int, ...]:
-    """Count the pictures of each person, in the order of their numbers."""
-    rows = [line.split() for line in _lines(path)]
-    wrong = next(
-        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
-    )
-    if wrong is not None or not rows:
-        raise DataError(
-            f"{path} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has not. Replace "
-            "the file by the original."
-        )
-    numbers = np.array([int(row[1]) for row in rows])
-    return tuple(np.unique(numbers, return_counts=True)[1].tolist())
 
 
 def _lines(path: Path) -> list[str]:

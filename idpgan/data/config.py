@@ -107,7 +107,7 @@ class DataConfig(Section):
         return (label,) if isinstance(label, str) else label
 
     @model_validator(mode="after")
-    def _check_label(self) -> DataConfig:
+    def _check_labels_and_shape(self) -> DataConfig:
         if len(self.label) > MOST_ATTRIBUTES:
             raise ConfigError(
                 f"label names {len(self.label)} attributes, which makes {2 ** len(self.label)} classes. Name at most "
@@ -121,20 +121,12 @@ class DataConfig(Section):
                 f"label names {len(self.label)} attributes, whose combinations are the classes, and classes lists "
                 f"{len(self.classes)} values. Name one column as label, or leave classes out."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_own_keys(self) -> DataConfig:
         for key, names in OWN_KEYS.items():
             if getattr(self, key) is not None and self.name not in names:
                 owners = " or ".join(f"'{name}'" for name in names)
                 raise ConfigError(
                     f"{key} = {getattr(self, key)} is a key of name = {owners}, not of '{self.name}'. Leave it out."
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _check_shape(self) -> DataConfig:
         if self.sides is not None and not all(1 <= side <= MOST_SIDE for side in self.sides):
             raise ConfigError(
                 f"image_size = {self.image_size} is no size: write one side, 1 .. {MOST_SIDE} px, or [height, width]."
@@ -145,7 +137,7 @@ class DataConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_drawn(self) -> DataConfig:
+    def _check_public(self) -> DataConfig:
         keys = ("public_images", "public_seed", "public_crop", "public_labels")
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
@@ -153,10 +145,6 @@ class DataConfig(Section):
         if self.public is not None and (self.public_share > 0 or self.public_root is not None):
             other = "public_share" if self.public_share > 0 else "public_root"
             raise ConfigError(f'public = "{self.public}" and {other} exclude each other. Leave one of them out.')
-        return self
-
-    @model_validator(mode="after")
-    def _check_public(self) -> DataConfig:
         if self.public_share > 0 and not self.confirm_public:
             raise ConfigError(
                 f"public_share = {self.public_share:g} makes that share of the private images public: these images get "

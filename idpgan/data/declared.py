@@ -11,28 +11,32 @@ neighbor in which one more of them can. Such a file stands as a null record, and
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.labels import check_class_names
-from idpgan.data.source import Refused
-from idpgan.errors import DataError
+from idpgan.data.image_files import Shape, header
+from idpgan.data.images import check_class_names
+from idpgan.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)
 _PROBES = 100  # headers that are read, spread over the folder
-Header = Callable[[Path], tuple[int, int, int]]  # (C, H, W) of a file as it lies there; a `DataError` if it has none
+
+
+def own_root(config: DataConfig, what: str) -> Path:
+    """Return the folder of a source whose config has to name it; ``what`` is in it."""
+    if config.root is None:
+        raise ConfigError(f"data.root is missing: with data.name = '{config.name}' it names the folder of {what}.")
+    return config.data_root
 
 
 def declared_shape(
-    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], header: Header, hint: str = ""
-) -> tuple[int, int, int]:
+    config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], hint: str = ""
+) -> Shape:
     """Return the declared (C, H, W), after every declared key was compared with the folder.
 
     Args:
@@ -46,58 +50,37 @@ def declared_shape(
         DataError: If keys are missing (all of them are named, with what was found), or if a number is another.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
-    shapes, _ = probed(paths, header)
-    found = {**counted, **looks(shapes)}
-    if missing:
-        check_class_names(found.get("classes", ()))
+    shapes, _ = probed(paths, config.channels)
+    if config.sides is None or config.channels is None or missing:
+        there = {**counted, **looks(shapes)}
+        check_class_names(there.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
             f"public about a folder is never derived from its images (docs/neighbors.md).{hint} Found in {root}: "
-            f"{', '.join(f'data.{key} = {shown(found.get(key))}' for key in missing)}. Set these if you mean them."
+            f"{', '.join(f'data.{key} = {shown(there.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:
-        _warn_of_classes(config.classes or (), tuple(counted["classes"]), root)
-    for key, value in counted.items():
+        _warn_of_classes(config.classes or (), counted["classes"], root)
+    for key, found in counted.items():
         declared = getattr(config, key)
-        if key != "classes" and declared != value:
-            raise DataError(f"data.{key} = {declared}, but {root} holds {value}. {_way_out(key, declared, value)}")
-    if config.sides is None or config.channels is None:
-        raise RuntimeError("missing keys were refused above.")
+        if key == "classes":
+            continue
+        if declared < found:
+            raise DataError(
+                f"data.{key} = {declared}, but {root} holds {found}. If files were added, take them out again; if "
+                f"{found} is right, set data.{key} to it."
+            )
+        if declared > found:
+            raise DataError(
+                f"data.{key} = {declared}, but {root} holds {found}. If files were lost, put them back, or empty files "
+                "of their names, which keep their positions as null records. "
+                f"Set data.{key} = {found} only if there never were more: a file less moves all files behind it."
+            )
     _warn_of_size(config.sides, shapes, root)
     return config.channels, *config.sides
 
 
-def _warn_of_size(sides: tuple[int, int], shapes: Sequence[tuple[int, int, int] | None], root: Path) -> None:
-    """Warn of headers that are not as declared: what a dry run can know of null records."""
-    wrong = sum(shape is None or shape[1:] != sides for shape in shapes)
-    if wrong:
-        most, declared = looks(shapes).get("image_size"), _written(*sides)
-        way_out = (
-            "" if most in (None, declared) else f" Resize the files, or declare {shown(most)}, as most of them are."
-        )
-        warn_once(
-            f"The image size is {shown(declared)}, but {wrong} of {len(shapes)} images looked at in {root} are of "
-            f"another size or cannot be read. These stand as null records.{way_out}"
-        )
-
-
-def _way_out(key: str, declared: int, found: int) -> str:
-    """Say what to do about a number that contradicts the declared one."""
-    if found > declared:
-        return f"If files were added, take them out again; if {found} is right, set data.{key} to it."
-    return (
-        "If files were lost, put them back, or empty files of their names, which keep their positions as null records. "
-        f"Set data.{key} = {found} only if there never were more: a file less moves all files behind it."
-    )
-
-
-@functools.cache
-def warn_once(text: str) -> None:
-    """Warn the curator on the terminal, once a process: a folder is described by several rooms."""
-    _LOG.warning("%s", text)
-
-
-def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Path) -> None:
+def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) -> None:
     """Warn of class names on one side only: a misspelled class would make null records of all its files."""
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
     if declared and found and (empty or unwanted):  # without classes all folders are alike
@@ -108,47 +91,13 @@ def _warn_of_classes(declared: tuple[str, ...], found: tuple[str, ...], root: Pa
         )
 
 
-def warn_of_null(refused: Sequence[Refused], num: int) -> None:
-    """Tell the curator which of ``num`` records stand as null records: on the terminal, and in nothing released."""
-    if refused:
-        _LOG.warning(
-            "%d of %d files cannot be used as declared and stand as null records: they keep their positions and count "
-            "in N.%s Replace such a file, or leave it where it is: without it all files behind it would move. The "
-            "first: %s",
-            len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
-            " ".join(file.reason for file in refused[:3]),
-        )  # fmt: skip
-
-
-def warn_of_equal(paths: Sequence[Path], images: Images) -> None:
-    """Remark on the terminal that pictures are there twice: each copy is a record of its own, and is paid as one."""
-    places = defaultdict(list)
-    for path, picture, is_null in zip(paths, images.images.numpy(), images.is_null.tolist(), strict=True):
-        if not is_null:
-            places[hashlib.sha256(picture).digest()].append(path)
-    copied = [same for same in places.values() if len(same) > 1]
-    if copied:
-        _LOG.warning(
-            "Exact copies of other pictures: %d, as %s = %s. Each is a record of its own: with unit image, whoever is "
-            "on k of them has k epsilon.",
-            sum(map(len, copied)) - len(copied), *copied[0][:2],
-        )  # fmt: skip
-
-
-def shown(value: Any) -> str:
-    """Show a value as TOML has it, "?" where nothing is known."""
-    return "?" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def shape_of_most(
-    root: Path, paths: Sequence[Path], header: Header, channels: int, size: tuple[int, int] | None = None
-) -> tuple[int, int, int]:
+def shape_of_most(root: Path, paths: Sequence[Path], channels: int, size: tuple[int, int] | None = None) -> Shape:
     """Return the declared channels and size; (H, W) is that of most headers looked at where none is declared.
 
     Raises:
         DataError: If no size is declared and none of these headers can be read.
     """
-    shapes, first_error = probed(paths, header)
+    shapes, first_error = probed(paths, None)
     sizes = Counter(shape[1:] for shape in shapes if shape is not None)
     if size is None and not sizes:
         raise DataError(f"No size is declared (publish: --size HxW), and no header looked at tells it. {first_error}")
@@ -162,21 +111,34 @@ def shape_of_most(
     return channels, *sides
 
 
-def probed(paths: Sequence[Path], header: Header) -> tuple[list[tuple[int, int, int] | None], DataError | None]:
+def _warn_of_size(sides: tuple[int, int], shapes: Sequence[Shape | None], root: Path) -> None:
+    """Warn of headers that are not as declared: what a dry run can know of null records."""
+    wrong = sum(shape is None or shape[1:] != sides for shape in shapes)
+    if wrong:
+        most, declared = looks(shapes).get("image_size"), _written(*sides)
+        way_out = (
+            "" if most in (None, declared) else f" Resize the files, or declare {shown(most)}, as most of them are."
+        )
+        warn_once(
+            f"The image size is {shown(declared)}, but {wrong} of {len(shapes)} images looked at in {root} are of "
+            f"another size or cannot be read. These stand as null records.{way_out}"
+        )
+
+
+def probed(paths: Sequence[Path], channels: int | None) -> tuple[list[Shape | None], DataError | None]:
     """Read some headers, spread over the folder, None for an unreadable one; and the first error."""
-    step = -(-len(paths) // _PROBES)
-    shapes: list[tuple[int, int, int] | None] = []
+    shapes: list[Shape | None] = []
     first = None
-    for path in paths[::step]:
+    for path in paths[:: -(-len(paths) // _PROBES)]:
         try:
-            shapes.append(header(path))
+            shapes.append(header(path, channels))
         except DataError as error:
             shapes.append(None)
             first = first or error
     return shapes, first
 
 
-def looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+def looks(shapes: Sequence[Shape | None]) -> dict[str, Any]:
     """Return the size and the channels that most files have, as the config writes them."""
     known = Counter(shape for shape in shapes if shape is not None)
     if not known:
@@ -187,3 +149,14 @@ def looks(shapes: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
 
 def _written(height: int, width: int) -> int | list[int]:
     return height if height == width else [height, width]
+
+
+def shown(value: Any) -> str:
+    """Show a value as TOML has it, "?" where nothing is known."""
+    return "?" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Warn the curator on the terminal, once a process: a folder is described by several rooms."""
+    _LOG.warning("%s", text)

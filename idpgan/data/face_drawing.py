@@ -1,13 +1,19 @@
-"""Draw faces: soft masks of distances, painted one over the other, all images of a batch at once.
+"""Draw faces: soft masks of distances, painted one over the other, all images of a batch at once; and their landmarks.
 
 Lengths are in head units: half the image height (or 0.6 of its width if that is less) at scale 1; x to the right, y
 down, the head's center at 0. The head is half an ellipsoid: a pixel inside its outline is a point of its surface, which
 yaw and nod turn about. Features are painted in the turned coordinates ``(face_x, face_y)``; light falls on the
 normals. A mask is 1 - distance to an outline in pixels, cut off at 0 and 1, so edges are a pixel wide at any size.
+
+Landmarks are where the outline, brows, nose, eyes and mouth are painted: 68 points in the order of iBUG's 300-W
+(Sagonas et al. 2013), left to right as one sees the picture: 17 of the outline from ear to ear over the chin, 5 and 5
+of the brows, 4 down the ridge of the nose and 5 below it, 6 and 6 of the eyes, 12 around the lips and 8 around the
+mouth inside them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -15,6 +21,8 @@ from torch import Tensor
 
 Look = Mapping[str, Tensor]  # the numbers of each image, (B, 1, 1); colors (B, C, 1, 1)
 _WHITE, _DARK, _LIP_INSIDE = (0.93, 0.92, 0.90), (0.08, 0.06, 0.06), (0.25, 0.07, 0.08)
+NUM_LANDMARKS = 68
+_TURNS = 12  # of the fixed point of `landmarks`; each is about 5 times as near, at the angles of `face_looks`
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
 
 
@@ -33,7 +41,6 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     picture = Picture(look, height, width, channels)
     picture.paint_behind()
     picture.paint_head()
-    picture.paint_beard()
     picture.paint_mouth()
     picture.paint_nose()
     picture.paint_eyes()
@@ -41,7 +48,8 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     picture.paint_glasses()
     picture.paint_hair()
     picture.paint_hat()
-    return picture.developed()
+    gain, offset = look["contrast"][:, None], look["exposure"][:, None]
+    return picture.image.sub_(0.5).mul_(gain).add_(0.5 + offset)
 
 
 class Picture:
@@ -58,24 +66,19 @@ class Picture:
         cos, sin = look["tilt"].cos(), look["tilt"].sin()
         self.x, self.y = x * cos + y * sin, y * cos - x * sin  # (B, H, W), head frame
         self.per_px = unit * look["scale"]  # px per head unit
-        self._face_coordinates()
-        self.image = look["background"] * (1 + look["background_slope"] * self.screen_y)[:, None]
-        self.image = self.image.expand(-1, channels, height, width).contiguous()
-
-    def _face_coordinates(self) -> None:
-        """Place the surface of the head under the pixels."""
-        look = self.look
         self.half_width = look["head_width"] * (1 + look["jaw"] * (self.y / look["head_height"]).clamp(-1, 1))
         normal_x, normal_y = self.x / self.half_width, self.y / look["head_height"]
         square = normal_x.square() + normal_y.square()
         self.radius = square.sqrt()  # 1 on the outline
         normal_z = (1 - square).clamp_(min=0).sqrt_()
-        self.normal = normal_x, normal_y, normal_z
+        self.normal = normal_x, normal_y, normal_z  # of the surface of the head under the pixels
         turned_x = normal_x * look["yaw"].cos() - normal_z * look["yaw"].sin()
         turned_y = normal_y * look["nod"].cos() - normal_z * look["nod"].sin()
         self.face_x, self.face_y = turned_x * look["head_width"], turned_y * look["head_height"]
         self.side = self.face_x.abs()  # left and right are painted together
         self.head = self._mask((self.radius - 1) * look["head_width"])
+        self.image = look["background"] * (1 + look["background_slope"] * self.screen_y)[:, None]
+        self.image = self.image.expand(-1, channels, height, width).contiguous()
 
     def _mask(self, distance: Tensor) -> Tensor:
         """Return how much of each pixel lies inside: 1 where the distance (head units) is negative, 0 outside."""
@@ -111,15 +114,11 @@ class Picture:
         self._paint(ears, look["skin"] * 0.85)
 
     def paint_head(self) -> None:
-        """Paint the skin, and redder cheeks."""
+        """Paint the skin, redder cheeks, and a beard up to the temples."""
         look = self.look
         self._paint(self.head, look["skin"])
         away = ((self.side - 0.22) / 0.13).square() + ((self.face_y - 0.14) / 0.11).square()
         self._paint((1 - away).clamp_(min=0) * look["blush"], (0.80, 0.32, 0.28))
-
-    def paint_beard(self) -> None:
-        """Paint a beard up to the temples."""
-        look = self.look
         top = look["beard_top"] - 0.32 * (self.side / look["head_width"]).square()
         self._paint(self._mask((top - self.face_y) * 0.4) * self.head * look["beard"], look["beard_color"])
 
@@ -232,8 +231,89 @@ class Picture:
         self.image = torch.lerp(self.image, look["hat_color"] * shine[:, None], (crown_mask * look["hat"])[:, None])
         self._paint(brim * look["hat"], look["hat_color"] * 0.6)
 
-    def developed(self) -> Tensor:
-        """Return the pictures with their exposure and contrast."""
-        look = self.look
-        gain, offset = look["contrast"][:, None], look["exposure"][:, None]
-        return self.image.sub_(0.5).mul_(gain).add_(0.5 + offset)
+
+# Landmarks --------------------------------------------------------------------------------------------------------
+
+
+def landmarks(look: Look, height: int, width: int) -> Tensor:
+    """Return the landmarks of drawn faces: float32 (B, 68, 2), x to the right and y down, in px.
+
+    The left upper corner of the picture is (0, 0), the center of its first pixel (1/2, 1/2). A landmark may lie beyond
+    the picture, and where hair, hat or glasses hide the face.
+
+    Args:
+        look: The numbers of `idpgan.data.face_looks.looks`.
+        height: Of the picture, in px.
+    """
+    column = {name: numbers.flatten(1) for name, numbers in look.items() if numbers.ndim == 3}  # (B, 1)
+    outline = torch.linspace(0.95 * math.pi, 0.05 * math.pi, 17, device=column["tilt"].device)[None]
+    jaw = torch.stack([outline.cos(), outline.sin()], 2).expand(len(column["tilt"]), -1, -1)
+    # `Picture` knows which point of the face a pixel shows; this is the inverse, by a fixed point.
+    face = torch.cat([_brows(column), _nose(column), _eyes(column), _mouth(column)], 1)  # before it is turned
+    x, y = face[..., 0] / column["head_width"], face[..., 1] / column["head_height"]
+    normal_x, normal_y = x, y
+    for _ in range(_TURNS):
+        normal_z = (1 - normal_x.square() - normal_y.square()).clamp(min=0).sqrt()
+        normal_x = (x + normal_z * column["yaw"].sin()) / column["yaw"].cos()
+        normal_y = (y + normal_z * column["nod"].sin()) / column["nod"].cos()
+    normal_x, normal_y = torch.cat([jaw, torch.stack([normal_x, normal_y], 2)], 1).unbind(2)  # in radii of the head
+    y = column["head_height"] * normal_y
+    x = column["head_width"] * (1 + column["jaw"] * normal_y.clamp(-1, 1)) * normal_x
+    cos, sin = column["tilt"].cos(), column["tilt"].sin()
+    unit = min(height, 1.2 * width) / 2  # px
+    across = ((x * cos - y * sin) * column["scale"] + column["shift_x"]) * unit + width / 2
+    down = ((x * sin + y * cos) * column["scale"] + column["shift_y"]) * unit + height / 2
+    return torch.stack([across, down], 2)
+
+
+def _brows(look: Look) -> Tensor:
+    """Return both brows, (B, 10, 2), on the face before it is turned."""
+    x = torch.linspace(-1, 1, 5, device=look["tilt"].device)
+    length = look["brow_length"]
+    high = look["eye_y"] - look["brow_height"] - look["brow_lift"]
+    y = high + look["brow_tilt"] * length * x - look["brow_arch"] * (0.3 - x.square()) * 0.1
+    away = look["eye_x"] + 0.01 + length * x
+    return torch.cat([torch.stack([-away, y], 2).flip(1), torch.stack([away, y], 2)], 1)
+
+
+def _nose(look: Look) -> Tensor:
+    """Return the ridge and what is below it, (B, 9, 2)."""
+    device = look["tilt"].device
+    middle = 0.10 * look["yaw"].sin()  # it stands out from the surface
+    down = torch.linspace(0, 1, 4, device=device)
+    ridge = look["eye_y"] + (look["nose_y"] - look["eye_y"]) * down
+    below = torch.linspace(-1, 1, 5, device=device)
+    bottom = look["nose_y"] + 0.42 * look["nose_width"] * (1 - below.square()).sqrt()
+    return torch.cat(
+        [
+            torch.stack([middle.expand_as(ridge), ridge], 2),
+            torch.stack([middle + look["nose_width"] * below, bottom], 2),
+        ],
+        1,
+    )
+
+
+def _eyes(look: Look) -> Tensor:
+    """Return both eyes, (B, 12, 2): each a corner, the upper lid, the other corner, the lower lid."""
+    turn = torch.tensor([1.0, 2 / 3, 1 / 3, 0.0, -1 / 3, -2 / 3], device=look["tilt"].device) * math.pi
+    x = look["eye_width"] * turn.cos()
+    lid = look["eye_height"] * look["eye_open"] * turn.sin()
+    right = torch.stack([look["eye_x"] + x, look["eye_y"] - look["slant"] * x - lid], 2)
+    left = torch.stack([-look["eye_x"] + x, look["eye_y"] + look["slant"] * x - lid], 2)
+    return torch.cat([left, right], 1)
+
+
+def _mouth(look: Look) -> Tensor:
+    """Return the lips outside, (B, 12, 2), and inside, (B, 8, 2): over the upper lip to the right, and back below."""
+    width = look["mouth_width"] * (1 + 0.22 * look["smile"])
+
+    def line(across: Tensor, thickness: Tensor, side: int) -> Tensor:
+        arc = 1 - across.square()
+        y = look["mouth_y"] + 0.075 * look["smile"] * arc - 0.03 * look["smile"] + side * thickness * arc
+        return torch.stack([width * across, y], 2)
+
+    def ring(num: int, thickness: Tensor) -> Tensor:
+        across = torch.linspace(-1, 1, num, device=width.device)[None].expand(len(width), -1)
+        return torch.cat([line(across, thickness, -1), line(across.flip(1)[:, 1:-1], thickness, 1)], 1)
+
+    return torch.cat([ring(7, look["mouth_open"] + look["lips"]), ring(5, look["mouth_open"])], 1)

@@ -25,27 +25,22 @@ those of `folder`: pixels are not resized, and ``data.channels = 1`` converts co
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from idpgan.config import nearest_hint
-from idpgan.data import folder
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape
+from idpgan.data.declared import declared_shape, own_root
+from idpgan.data.image_files import EXTENSIONS, Files, entries, read_files, walk
 from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
 from idpgan.progress import Progress, silent
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
-OF_PEOPLE = ("orl", "yale", "yale-b", "faces94", "faces95")  # who is who is in their names
 _SEXES = ("male", "female", "malestaff", "male staff")
-_IMAGE = "|".join(extension[1:] for extension in (*folder.EXTENSIONS, ".gif"))
+_IMAGE = "|".join(extension[1:] for extension in (*EXTENSIONS, ".gif"))
 _ORL = re.compile(r"s(\d+)")
 _YALE = re.compile(rf"(subject(\d+)[._](?!(?:{_IMAGE})$)\w+)(?:\.(?:{_IMAGE}))?", re.IGNORECASE)
 _YALE_B = re.compile(r"yaleB(\d+)", re.IGNORECASE)
@@ -55,11 +50,7 @@ _YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
 
 def describe(config: DataConfig) -> Found | None:
     """Compare what is declared with the files' names and some headers; None if the folder is missing."""
-    if not _root(config).is_dir():
-        return None
-    people, shape = _declared(config)
-    counts = tuple(len(files) for files in people.values())
-    return Found(sum(counts), None, shape, (), (), counts)
+    return _listed(config)[0] if own_root(config, "faces").is_dir() else None
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
@@ -69,25 +60,20 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
         DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout, or
             the folder contradicts what is declared.
     """
-    people, shape = _declared(config)
-    paths = tuple(path for files in people.values() for path in files)
-
-    def decoder(path: Path) -> np.ndarray:
-        return folder.decode(path, config.channels, shape[1:])
-
-    images, refused = folder.read_files(folder.Files(paths), shape, decoder, progress)
-    counts = torch.tensor([len(files) for files in people.values()])
-    identities = torch.arange(len(counts)).repeat_interleave(counts)
-    return Read(dataclasses.replace(images, identities=identities), refused=refused)
+    found, files = _listed(config)
+    images, refused = read_files(files, found.image_shape, progress=progress)
+    return Read(images, refused=refused)
 
 
-def _declared(config: DataConfig) -> tuple[People, folder.Shape]:
+def _listed(config: DataConfig) -> tuple[Found, Files]:
     """List the files of each person, and check all declared keys."""
-    people = scan(_root(config), config.layout)
-    paths = [path for files in people.values() for path in files]
-    counted = {"num_images": len(paths), "num_people": len(people)}
-    shape = declared_shape(config, config.data_root, paths, counted, lambda path: folder.header(path, config.channels))
-    return people, shape
+    root = own_root(config, "faces")
+    people = scan(root, config.layout)
+    counts = tuple(map(len, people.values()))
+    paths = tuple(path for files in people.values() for path in files)
+    shape = declared_shape(config, root, paths, {"num_images": len(paths), "num_people": len(people)})
+    numbers = tuple(number for number, count in enumerate(counts) for _ in range(count))
+    return Found(len(paths), None, shape, (), people=counts), Files(paths, people=numbers)
 
 
 def scan(root: Path, layout: str | None = None) -> People:
@@ -119,10 +105,7 @@ def tree(root: Path) -> tuple[Path, ...]:
     """
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of images.")
-    files = [path for path in folder.walk(root) if not _NOTES.fullmatch(path.name)]
-    for path in files:
-        if path.suffix.lower() not in (*folder.EXTENSIONS, ".gif") and not _YALE.fullmatch(path.name):
-            raise DataError(f"{path} is no image (known: {' '.join(folder.EXTENSIONS)} .gif). Move it away.")
+    files = _images_among(walk(root), _YALE)
     if not files:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
     return tuple(sorted(files, key=lambda path: (_natural_path(path.parent), _natural(path.name))))
@@ -142,9 +125,9 @@ def recognize(root: Path) -> str:
             return "yale-b"
         if all(name.lower() in _SEXES for name in names):
             return "faces94"
-        if all(_is_faces95(path) for path in folders):
-            return "faces95"
-        return "people"
+        inside = {path.name: [file.name for file in _visible(path)] for path in folders}
+        named = (files and all(file.startswith(f"{person}.") for file in files) for person, files in inside.items())
+        return "faces95" if all(named) else "people"
     stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
     what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
     raise DataError(
@@ -153,10 +136,13 @@ def recognize(root: Path) -> str:
     )
 
 
-def _root(config: DataConfig) -> Path:
-    if config.root is None:
-        raise ConfigError("data.root is missing: with data.name = 'face-folder' it names the folder of faces.")
-    return config.data_root
+def known_layout(root: Path) -> str | None:
+    """Return the layout of a face database in whose names is who is who; None if it is another folder."""
+    try:
+        layout = recognize(root)
+    except DataError:
+        return None
+    return None if layout == "people" else layout
 
 
 def _passed_through(root: Path) -> Path:
@@ -217,15 +203,20 @@ def _faces94(root: Path) -> People:
 def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
     people: People = {}
     for place in _folders(root):
-        files = [path for path in folder.walk(place) if not _NOTES.fullmatch(path.name)]
-        files = [path for path in files if leave_out is None or not leave_out.fullmatch(path.name)]
-        for path in files:
-            if path.suffix.lower() not in (*folder.EXTENSIONS, ".gif"):
-                raise DataError(f"{path} is no image (known: {' '.join(folder.EXTENSIONS)} .gif). Move it away.")
-        if not files:
+        files = [path for path in walk(place) if leave_out is None or not leave_out.fullmatch(path.name)]
+        people[place.name] = _images_among(files)
+        if not people[place.name]:
             raise DataError(f"{place} holds no images of this person. Put them there, or empty files of their names.")
-        people[place.name] = files
     return people
+
+
+def _images_among(paths: Sequence[Path], also: re.Pattern[str] | None = None) -> list[Path]:
+    """Return the paths without notes; refuse a name that is neither an image's nor ``also``."""
+    found = [path for path in paths if not _NOTES.fullmatch(path.name)]
+    for path in found:
+        if path.suffix.lower() not in (*EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):
+            raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)} .gif). Move it away.")
+    return found
 
 
 LAYOUTS: Mapping[str, Callable[[Path], People]] = {
@@ -243,7 +234,7 @@ LAYOUTS: Mapping[str, Callable[[Path], People]] = {
 
 def _visible(root: Path) -> list[Path]:
     """List a folder without hidden files and notes."""
-    return [path for path in folder.entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
+    return [path for path in entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
 
 
 def _folders(root: Path) -> list[Path]:
@@ -255,12 +246,6 @@ def _folders(root: Path) -> list[Path]:
     if not found:
         raise DataError(f"{root} holds no folders of people. Put them there, or name another folder.")
     return found
-
-
-def _is_faces95(place: Path) -> bool:
-    """Tell whether the files of a folder are named after it: PERSON/PERSON.1.jpg."""
-    names = [path.name for path in _visible(place)]
-    return bool(names) and all(name.startswith(f"{place.name}.") for name in names)
 
 
 def _matched(pattern: re.Pattern[str], path: Path, expected: str) -> re.Match[str]:

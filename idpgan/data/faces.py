@@ -4,26 +4,35 @@ A drawn person has a head, skin, hair, eyes, brows, nose, mouth, maybe glasses, 
 expression, light, clothes and noise (`face_looks`, `face_drawing`). Labels: the person (`Images.identities`) and the
 binary attributes `ATTRIBUTES` (`data.label` makes classes of them). A seed gives the same images whatever the batch
 size; another device may round a pixel the other way.
+
+With `data.public = "faces"` drawn faces are the public images of any source.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
+from idpgan.config import nearest_hint
 from idpgan.data.config import DataConfig
-from idpgan.data.face_drawing import render
-from idpgan.data.face_landmarks import landmarks
+from idpgan.data.face_drawing import landmarks, render
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Read
-from idpgan.errors import DataError
+from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
 SEED = 7_001  # of the data source: a constant of the package
 LEAST_SIDE = 16  # px; a face has features
+NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # of drawn public images
+_FACE_CENTER = (0.48, 0.5)  # of a drawn picture: where a crop lies, down and across
+_NOT = "not "
 _PIXELS = 1 << 17  # a batch's pixels: its planes stay in the cache of a core
 _PIXELS_GPU = 1 << 23
 _GRAIN = 0.03  # largest standard deviation of the noise, of the range [0, 1]
@@ -62,9 +71,7 @@ def draw(
         >>> draw(4, 32, 1, people=2, seed=5).identities.tolist()
         [0, 0, 1, 1]
     """
-    num, people = _counted(num, people, per_person)
-    height, width = (size, size) if isinstance(size, int) else size
-    _check(height, width, channels, seed)
+    num, people, height, width = _asked(num, people, per_person, size, channels, seed)
     device = torch.device(device)
     rng = torch.Generator().manual_seed(seed)
     look, person, attributes = looks(num, people, channels, rng)
@@ -93,7 +100,7 @@ def draw_landmarks(
     """Return the landmarks of the faces that `draw` draws when it is told the same.
 
     Returns:
-        float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_landmarks`.
+        float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_drawing`.
 
     Raises:
         DataError: As of `draw`.
@@ -102,9 +109,7 @@ def draw_landmarks(
         >>> draw_landmarks(4, 32, people=2, seed=5).shape
         torch.Size([4, 68, 2])
     """
-    num, people = _counted(num, people, per_person)
-    height, width = (size, size) if isinstance(size, int) else size
-    _check(height, width, 1, seed)
+    num, people, height, width = _asked(num, people, per_person, size, 1, seed)
     look, _, _ = looks(num, people, 1, torch.Generator().manual_seed(seed))
     return landmarks(look, height, width)
 
@@ -116,31 +121,31 @@ def draw_people(people: int, per_person: int, height: int, width: int, channels:
 
 def describe(config: DataConfig) -> Found:
     """Return the numbers of the config; the set has no test images of its own."""
-    num, people = _configured(config)
-    (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
-    _check(height, width, channels, SEED)
+    num, people, sides, channels = _configured(config)
     counts = torch.bincount(torch.arange(num) * people // num).tolist()
-    return Found(num, None, (channels, height, width), (), ATTRIBUTES, tuple(counts))
+    return Found(num, None, (channels, *sides), (), ATTRIBUTES, tuple(counts))
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
     """Draw the faces that the config asks for; raises `DataError` if a number is out of range."""
-    num, people = _configured(config)
-    sides, channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    num, people, sides, channels = _configured(config)
     return Read(draw(num, sides, channels, people=people, seed=SEED, progress=progress))
 
 
-def _configured(config: DataConfig) -> tuple[int, int]:
-    """Return the numbers of images and people by the config or the defaults."""
-    num = config.num_images or NUM_IMAGES
+def _configured(config: DataConfig) -> tuple[int, int, tuple[int, int], int]:
+    """Return the numbers of images and people, the sides and the channels by the config or the defaults."""
+    num, sides, channels = config.num_images or NUM_IMAGES, config.sides or (SIDE, SIDE), config.channels or CHANNELS
+    needed = 2 * num * channels * math.prod(sides)
+    check_memory(needed, f"{num:,} faces of {sides[1]} x {sides[0]}", "Lower data.num_images.")
     people = config.num_people or min(NUM_PEOPLE, num)
-    (height, width), channels = config.sides or (SIDE, SIDE), config.channels or CHANNELS
-    needed = 2 * num * channels * height * width
-    check_memory(needed, f"{num:,} faces of {width} x {height}", "Lower data.num_images.")
-    return _counted(num, people, None)
+    num, people, height, width = _asked(num, people, None, sides, channels, SEED)
+    return num, people, (height, width), channels
 
 
-def _counted(num: int | None, people: int | None, per_person: int | None) -> tuple[int, int]:
+def _asked(
+    num: int | None, people: int | None, per_person: int | None, size: int | tuple[int, int], channels: int, seed: int
+) -> tuple[int, int, int, int]:
+    """Return the numbers of images and people, height and width; refuse what `draw` cannot draw."""
     if num is None:
         if people is None or per_person is None:
             raise DataError("Say how many faces to draw: num, or people and per_person.")
@@ -151,10 +156,7 @@ def _counted(num: int | None, people: int | None, per_person: int | None) -> tup
         raise DataError(f"{num} faces of {people} people: draw at least one person, and one image of each.")
     if per_person is not None and per_person * people != num:
         raise DataError(f"{people} people with {per_person} images each are {people * per_person} faces, not {num}.")
-    return num, people
-
-
-def _check(height: int, width: int, channels: int, seed: int) -> None:
+    height, width = (size, size) if isinstance(size, int) else size
     if min(height, width) < LEAST_SIDE:
         raise DataError(
             f"Faces of {width} x {height} pixels are too small to draw: each side must be {LEAST_SIDE} or more."
@@ -163,6 +165,7 @@ def _check(height: int, width: int, channels: int, seed: int) -> None:
         raise DataError(f"Faces have 1 channel (grey) or 3 (RGB), not {channels}.")
     if seed < 0:
         raise DataError(f"The seed of drawn faces must be at least 0, got {seed}.")
+    return num, people, height, width
 
 
 def _noise(start: int, num: int, height: int, width: int, key: int, device: torch.device) -> Tensor:
@@ -175,3 +178,72 @@ def _noise(start: int, num: int, height: int, width: int, key: int, device: torc
     bits = bits ^ (bits >> 15)
     total = (bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24)  # nearly normal
     return ((total.float() - 510) / 147.8).view(num, 1, height, width)
+
+
+# Public images ----------------------------------------------------------------------------------------------------
+
+
+def count_public(config: DataConfig) -> int:
+    """Return the number of public images to draw."""
+    return config.public_images or NUM_PUBLIC
+
+
+def draw_public(
+    config: DataConfig, image_shape: tuple[int, int, int], classes: tuple[str, ...], progress: Progress = silent
+) -> Images:
+    """Draw the public images, one of each person.
+
+    With `data.public_labels` every class gets the same number of positions, in turn, filled by faces of its look; a
+    class with few such faces repeats them.
+
+    Args:
+        image_shape: (C, H, W) of the private images and of every drawn picture; only a crop is scaled.
+        classes: Of the private images.
+
+    Raises:
+        ConfigError: If the labels do not fit the classes.
+    """
+    meanings = check_public_labels(config, classes)
+    channels, height, width = image_shape
+    crop = PUBLIC_CROP if config.public_crop is None else config.public_crop
+    seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
+    whole = (round(height / crop), round(width / crop))
+    drawn = draw(count_public(config), whole, channels, seed=seed, progress=progress)
+    top, left = (
+        min(max(round(center * size - side / 2), 0), size - side)
+        for center, size, side in zip(_FACE_CENTER, whole, (height, width), strict=True)
+    )
+    pictures = drawn.images[:, :, top : top + height, left : left + width].contiguous()
+    if not meanings or drawn.attributes is None:
+        return Images(pictures)
+    labels = torch.arange(len(drawn)) % len(classes)
+    index = torch.empty_like(labels)
+    for number, name in enumerate(classes):
+        look = meanings[name]
+        holds = drawn.attributes[:, ATTRIBUTES.index(look.removeprefix(_NOT))] != look.startswith(_NOT)
+        alike, places = torch.nonzero(holds)[:, 0], labels == number
+        if not len(alike):
+            raise ConfigError(
+                f"none of the {len(drawn)} drawn faces is '{look}', data.public_labels of '{name}'. Set "
+                "data.public_images higher."
+            )
+        index[places] = alike[torch.arange(int(places.sum())) % len(alike)]
+    return dataclasses.replace(Images(pictures).select(index), labels=labels, classes=classes)
+
+
+def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
+    """Return the look of each class, {} for unlabeled ones; raises `ConfigError` if classes or looks do not fit."""
+    meanings = config.public_labels or {}
+    if meanings and set(meanings) != set(classes):
+        odd = sorted(set(meanings) ^ set(classes))
+        raise ConfigError(
+            f"data.public_labels and the classes of '{config.name}' ({', '.join(classes) or 'none'}) do not meet: "
+            f"'{odd[0]}' is only in one of them. Say what every class looks like, or leave public_labels out."
+        )
+    for name, look in meanings.items():
+        if look.removeprefix(_NOT) not in ATTRIBUTES:
+            raise ConfigError(
+                f"data.public_labels: '{look}' (of '{name}') is no look of a drawn face. "
+                f"{nearest_hint(look.removeprefix(_NOT), ATTRIBUTES)}"
+            )
+    return meanings

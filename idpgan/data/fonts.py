@@ -3,19 +3,24 @@
 Every digit has some skeletons, and each image its own hand: points out of place, slant, size, pen and ink, as in a font
 that is a program (Knuth, "The concept of a meta-font", 1982). Labels: the digit. The numbers of an image are uniform in
 their ranges; nothing about them was learned from handwriting.
+
+A skeleton is a list of points and of strokes; a stroke is a smooth curve (Catmull and Rom, "A class of local
+interpolating splines", 1974) through points that it names by number, so that strokes that meet keep meeting when a
+point moves. x to the right, y down, the digit between 0 and 1.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.pen_digits import MOST_POINTS, STYLES, Hand, write
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
@@ -26,7 +31,7 @@ NUM_IMAGES, SIDE = 10_000, 28  # what the config's None stands for
 SEED = 7_003  # of the data source: a constant of the package
 LEAST_SIDE = 8  # px
 CHOICES = 2  # the first numbers of an image choose digit and style
-_RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `pen_digits.Hand`
+_RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `Hand`
     "slant": (-0.25, 0.65),
     "turn": (-0.20, 0.20),
     "width": (0.45, 0.95),
@@ -38,6 +43,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `pen_digits.Ha
     "shift_y": (-0.06, 0.06),
 }
 _JITTER = 0.16  # largest displacement of a point
+MOST_POINTS = 14  # of a skeleton
+STYLES = 4  # of every digit; where there are fewer, they repeat
+_PIECES = 4  # straight pieces between two points of a stroke
 NUMBERS = CHOICES + len(_RANGES) + 2 * MOST_POINTS
 _PIXELS = 1 << 14  # a batch's pixels: their distances to a curve's pieces stay near a core
 
@@ -123,3 +131,279 @@ def _check(num: int, height: int, width: int, channels: int, seed: int) -> None:
     if channels not in (1, 3):
         raise DataError(f"Digits have 1 channel (grey) or 3 (RGB), not {channels}.")
     check_memory(2 * num * channels * math.prod((height, width)), f"{num:,} digits", "Lower data.num_images.")
+
+
+# The pen ----------------------------------------------------------------------------------------------------------
+
+Points = Sequence[tuple[float, float]]
+Strokes = Sequence[Sequence[int]]
+
+_OVAL = (
+    (0.52, 0.0), (0.24, 0.10), (0.08, 0.36), (0.09, 0.68), (0.26, 0.93),
+    (0.50, 1.0), (0.75, 0.90), (0.91, 0.62), (0.90, 0.32), (0.74, 0.08),
+)  # fmt: skip
+_SKELETONS: Sequence[Sequence[tuple[Points, Strokes]]] = (
+    (  # 0: closed, closed and narrow, overlapping at the top
+        (_OVAL, (range(10), (9, 0))),
+        ([(0.5 + 0.7 * (x - 0.5), y) for x, y in _OVAL], (range(10), (9, 0))),
+        ((*_OVAL, (0.50, 0.04), (0.34, 0.02)), (range(12),)),
+    ),
+    (  # 1: a bar, with a flag, with flag and foot
+        (((0.5, 0.0), (0.5, 0.33), (0.5, 0.67), (0.5, 1.0)), (range(4),)),
+        (((0.5, 0.0), (0.5, 0.5), (0.5, 1.0)), (range(3),)),
+        (((0.30, 0.22), (0.42, 0.12), (0.54, 0.0), (0.54, 0.5), (0.54, 1.0)), ((0, 1, 2), (2, 3, 4))),
+        (
+            ((0.28, 0.22), (0.42, 0.12), (0.52, 0.0), (0.52, 0.5), (0.52, 1.0), (0.25, 1.0), (0.80, 1.0)),
+            ((0, 1, 2), (2, 3, 4), (5, 4, 6)),
+        ),
+    ),
+    (  # 2: a plain foot, a loop at the foot, a wavy foot
+        (
+            ((0.10, 0.24), (0.28, 0.04), (0.58, 0.0), (0.82, 0.15), (0.78, 0.42), (0.48, 0.70), (0.08, 1.0),
+             (0.50, 0.98), (0.95, 0.96)),
+            ((0, 1, 2, 3, 4, 5, 6), (6, 7, 8)),
+        ),
+        (
+            ((0.12, 0.18), (0.36, 0.0), (0.68, 0.06), (0.78, 0.30), (0.60, 0.60), (0.34, 0.86), (0.12, 0.96),
+             (0.06, 0.84), (0.22, 0.76), (0.50, 0.90), (0.80, 1.0), (1.0, 0.90)),
+            (range(12),),
+        ),
+        (
+            ((0.08, 0.10), (0.40, 0.0), (0.76, 0.08), (0.80, 0.32), (0.52, 0.62), (0.10, 0.94), (0.40, 0.90),
+             (0.70, 1.0), (1.0, 0.94)),
+            ((0, 1, 2, 3, 4, 5), (5, 6, 7, 8)),
+        ),
+    ),
+    (  # 3: two bowls, a flat top, a soft middle
+        (
+            ((0.14, 0.14), (0.42, 0.0), (0.76, 0.10), (0.78, 0.32), (0.42, 0.48), (0.78, 0.58), (0.88, 0.80),
+             (0.60, 0.99), (0.30, 0.98), (0.08, 0.86)),
+            ((0, 1, 2, 3, 4), (4, 5, 6, 7, 8, 9)),
+        ),
+        (
+            ((0.12, 0.04), (0.48, 0.02), (0.86, 0.02), (0.64, 0.22), (0.44, 0.42), (0.76, 0.52), (0.90, 0.74),
+             (0.64, 0.97), (0.34, 0.99), (0.08, 0.88)),
+            ((0, 1, 2), (2, 3, 4), (4, 5, 6, 7, 8, 9)),
+        ),
+        (
+            ((0.10, 0.10), (0.46, 0.0), (0.80, 0.16), (0.66, 0.40), (0.52, 0.47), (0.76, 0.56), (0.86, 0.78),
+             (0.54, 1.0), (0.06, 0.94)),
+            (range(9),),
+        ),
+    ),
+    (  # 4: open, closed, open in one stroke with a short stem
+        (
+            ((0.22, 0.02), (0.14, 0.28), (0.08, 0.54), (0.40, 0.56), (0.94, 0.50), (0.76, 0.0), (0.72, 0.5),
+             (0.68, 1.0)),
+            ((0, 1, 2), (2, 3, 4), (5, 6, 7)),
+        ),
+        (
+            ((0.66, 0.0), (0.38, 0.32), (0.06, 0.62), (0.50, 0.62), (0.98, 0.62), (0.66, 0.5), (0.66, 1.0)),
+            ((0, 1, 2), (2, 3, 4), (0, 5, 6)),
+        ),
+        (
+            ((0.12, 0.08), (0.08, 0.38), (0.30, 0.54), (0.60, 0.48), (0.80, 0.36), (0.86, 0.04), (0.80, 0.36),
+             (0.74, 0.68), (0.66, 1.0)),
+            ((0, 1, 2, 3, 4), (5, 6, 7, 8)),
+        ),
+        (
+            ((0.40, 0.0), (0.22, 0.26), (0.10, 0.50), (0.42, 0.50), (0.78, 0.46), (0.62, 0.20), (0.56, 0.60),
+             (0.50, 1.0)),
+            ((0, 1, 2), (2, 3, 4), (5, 6, 7)),
+        ),
+    ),
+    (  # 5: bar, neck and bowl; a longer bar; one stroke
+        (
+            ((0.86, 0.02), (0.55, 0.02), (0.24, 0.04), (0.20, 0.24), (0.17, 0.44), (0.48, 0.38), (0.80, 0.50),
+             (0.86, 0.74), (0.58, 0.98), (0.26, 0.98), (0.06, 0.88)),
+            ((0, 1, 2), (2, 3, 4), (4, 5, 6, 7, 8, 9, 10)),
+        ),
+        (
+            ((1.0, 0.0), (0.66, 0.04), (0.34, 0.08), (0.28, 0.26), (0.22, 0.42), (0.50, 0.46), (0.68, 0.62),
+             (0.62, 0.84), (0.38, 1.0), (0.06, 0.96)),
+            ((0, 1, 2), (2, 3, 4), (4, 5, 6, 7, 8, 9)),
+        ),
+        (
+            ((0.84, 0.02), (0.50, 0.02), (0.26, 0.14), (0.26, 0.34), (0.52, 0.46), (0.74, 0.60), (0.74, 0.84),
+             (0.48, 1.0), (0.12, 0.94)),
+            (range(9),),
+        ),
+    ),
+    (  # 6: a large loop, a small loop, a straight back
+        (
+            ((0.72, 0.0), (0.40, 0.16), (0.18, 0.42), (0.10, 0.72), (0.26, 0.96), (0.58, 0.99), (0.82, 0.80),
+             (0.74, 0.58), (0.48, 0.52), (0.22, 0.64), (0.12, 0.78)),
+            (range(11),),
+        ),
+        (
+            ((0.56, 0.0), (0.32, 0.24), (0.18, 0.50), (0.14, 0.78), (0.32, 0.99), (0.62, 0.96), (0.76, 0.80),
+             (0.62, 0.66), (0.38, 0.70), (0.18, 0.88)),
+            (range(10),),
+        ),
+        (
+            ((0.30, 0.0), (0.20, 0.28), (0.14, 0.56), (0.20, 0.86), (0.46, 1.0), (0.76, 0.90), (0.82, 0.68),
+             (0.60, 0.54), (0.34, 0.58), (0.16, 0.74)),
+            (range(10),),
+        ),
+    ),
+    (  # 7: plain, with a bar across, with a serif, bent
+        (((0.06, 0.06), (0.48, 0.05), (0.92, 0.02), (0.66, 0.48), (0.44, 1.0)), ((0, 1, 2), (2, 3, 4))),
+        (
+            ((0.06, 0.06), (0.48, 0.05), (0.92, 0.02), (0.66, 0.48), (0.44, 1.0), (0.34, 0.54), (0.90, 0.48)),
+            ((0, 1, 2), (2, 3, 4), (5, 3, 6)),
+        ),
+        (
+            ((0.10, 0.24), (0.12, 0.06), (0.48, 0.06), (0.88, 0.04), (0.70, 0.44), (0.58, 1.0)),
+            ((0, 1), (1, 2, 3), (3, 4, 5)),
+        ),
+        (((0.06, 0.16), (0.40, 0.04), (0.76, 0.06), (0.84, 0.30), (0.66, 0.64), (0.50, 1.0)), (range(6),)),
+    ),
+    (  # 8: one stroke that crosses itself, two rings, a leaning one
+        (
+            ((0.84, 0.12), (0.50, 0.0), (0.18, 0.14), (0.24, 0.36), (0.52, 0.50), (0.82, 0.72), (0.70, 0.95),
+             (0.40, 1.0), (0.14, 0.84), (0.28, 0.62), (0.52, 0.50), (0.80, 0.32)),
+            ((*range(12), 0),),
+        ),
+        (
+            ((0.50, 0.48), (0.22, 0.36), (0.24, 0.08), (0.52, 0.0), (0.78, 0.10), (0.76, 0.36), (0.18, 0.62),
+             (0.12, 0.88), (0.48, 1.0), (0.86, 0.88), (0.80, 0.62)),
+            ((0, 1, 2, 3, 4, 5, 0), (0, 6, 7, 8, 9, 10, 0)),
+        ),
+        (
+            ((0.88, 0.08), (0.60, 0.0), (0.34, 0.12), (0.36, 0.34), (0.52, 0.50), (0.62, 0.72), (0.48, 0.96),
+             (0.24, 1.0), (0.14, 0.84), (0.34, 0.62), (0.62, 0.40)),
+            ((*range(11), 0),),
+        ),
+    ),
+    (  # 9: a straight stem, a bent stem, an open ring, a hooked stem
+        (
+            ((0.80, 0.18), (0.54, 0.02), (0.22, 0.10), (0.12, 0.34), (0.30, 0.52), (0.62, 0.46), (0.80, 0.18),
+             (0.76, 0.60), (0.70, 1.0)),
+            ((0, 1, 2, 3, 4, 5, 6), (6, 7, 8)),
+        ),
+        (
+            ((0.82, 0.14), (0.52, 0.0), (0.20, 0.12), (0.14, 0.38), (0.42, 0.52), (0.74, 0.38), (0.82, 0.14),
+             (0.80, 0.46), (0.64, 0.78), (0.40, 1.0)),
+            ((0, 1, 2, 3, 4, 5, 6), (6, 7, 8, 9)),
+        ),
+        (
+            ((0.70, 0.06), (0.40, 0.02), (0.16, 0.22), (0.26, 0.44), (0.56, 0.40), (0.78, 0.14), (0.72, 0.40),
+             (0.62, 0.70), (0.54, 1.0)),
+            ((0, 1, 2, 3, 4, 5), (5, 6, 7, 8)),
+        ),
+        (
+            ((0.80, 0.16), (0.52, 0.0), (0.20, 0.12), (0.18, 0.38), (0.46, 0.50), (0.76, 0.36), (0.84, 0.56),
+             (0.76, 0.86), (0.48, 1.0), (0.16, 0.90)),
+            ((0, 1, 2, 3, 4, 5, 0), (0, 6, 7, 8, 9)),
+        ),
+    ),
+)  # fmt: skip
+
+
+@functools.cache
+def _skeletons() -> tuple[Tensor, Tensor, Tensor]:
+    """Return all skeletons, padded.
+
+    Returns:
+        The points, (10, STYLES, MOST_POINTS, 2); the weights of the points in each vertex of the curves, (10, STYLES,
+        S + 1, MOST_POINTS); and whether a piece between two vertices is drawn, bool (10, STYLES, S).
+    """
+    made = [[_curve(strokes) for _, strokes in styles] for styles in _SKELETONS]
+    most = max(len(weights) for styles in made for weights, _ in styles)
+    points = torch.zeros(10, STYLES, MOST_POINTS, 2)
+    curves, pen = torch.zeros(10, STYLES, most, MOST_POINTS), torch.zeros(10, STYLES, most - 1, dtype=torch.bool)
+    for digit, styles in enumerate(_SKELETONS):
+        for style in range(STYLES):
+            own = style % len(styles)
+            places, (weights, drawn) = torch.tensor(styles[own][0]), made[digit][own]
+            points[digit, style, : len(places)] = places
+            curves[digit, style, : len(weights)] = weights
+            curves[digit, style, len(weights) :] = weights[-1]
+            pen[digit, style, : len(drawn)] = drawn
+    return points, curves, pen
+
+
+def _curve(strokes: Strokes) -> tuple[Tensor, Tensor]:
+    """Return the vertices of all strokes one after the other, as weights of the points, and which pieces are drawn."""
+    steps = torch.arange(_PIECES) / _PIECES
+    rows, drawn = [], []
+    for names in map(list, strokes):
+        for at in range(len(names) - 1):
+            around = [names[max(at - 1, 0)], names[at], names[at + 1], names[min(at + 2, len(names) - 1)]]
+            for t in steps.tolist():
+                basis = (-t + 2 * t**2 - t**3, 2 - 5 * t**2 + 3 * t**3, t + 4 * t**2 - 3 * t**3, -(t**2) + t**3)
+                row = torch.zeros(MOST_POINTS)
+                for name, weight in zip(around, basis, strict=True):
+                    row[name] += weight / 2
+                rows.append(row)
+                drawn.append(True)
+        end = torch.zeros(MOST_POINTS)
+        end[names[-1]] = 1
+        rows.append(end)
+        drawn.append(False)  # the pen is lifted
+    return torch.stack(rows), torch.tensor(drawn[:-1])
+
+
+class Hand(NamedTuple):
+    """How each digit of a batch is written, (B,) each but ``jitter``.
+
+    Attributes:
+        digit: 0 .. 9, int64.
+        style: 0 .. `STYLES` - 1, int64.
+        jitter: Of each point, (B, MOST_POINTS, 2), in digit heights.
+        slant: Of the stems, in widths per height; to the right.
+        turn: Radians.
+        width: Of the digit, in heights.
+        size: Longest side, in image sides.
+        thickness: Of the pen, in image sides.
+        softness: Of its edge, in image sides.
+        ink: Brightness of the stroke, [0, 1].
+        shift: (B, 2), in image sides.
+    """
+
+    digit: Tensor
+    style: Tensor
+    jitter: Tensor
+    slant: Tensor
+    turn: Tensor
+    width: Tensor
+    size: Tensor
+    thickness: Tensor
+    softness: Tensor
+    ink: Tensor
+    shift: Tensor
+
+
+def write(hand: Hand, height: int, width: int) -> Tensor:
+    """Draw one digit per row, white on black: float32 (B, 1, H, W) in [0, 1]."""
+    device, chosen = hand.jitter.device, (hand.digit.cpu(), hand.style.cpu())
+    points, curves, pen = (table[chosen].to(device) for table in _skeletons())
+    bent = (points - 0.5) * torch.stack([hand.width, torch.ones_like(hand.width)], 1)[:, None] + hand.jitter
+    path = _normalized(curves @ bent, pen, hand)  # (B, S + 1, 2), image sides
+    side = min(height, width)
+    x = (torch.arange(width, device=device) + 0.5 - width / 2) / side
+    y = (torch.arange(height, device=device) + 0.5 - height / 2) / side
+    start, along = path[:, :-1], path[:, 1:] - path[:, :-1]
+    square = along.square().sum(2).clamp(min=1e-12)
+    to_x, to_y = x[:, None] - start[:, None, :, 0], y[:, None] - start[:, None, :, 1]  # (B, W, S), (B, H, S)
+    share_x, share_y = (part / square[:, None] for part in (to_x * along[:, None, :, 0], to_y * along[:, None, :, 1]))
+    share = (share_x[:, None] + share_y[:, :, None]).clamp(0, 1)  # (B, H, W, S)
+    away_x = torch.addcmul(to_x[:, None], share, along[:, None, None, :, 0], value=-1)
+    away_y = torch.addcmul(to_y[:, :, None], share, along[:, None, None, :, 1], value=-1)
+    squares = (away_x.square() + away_y.square()).masked_fill(~pen[:, None, None], 4.0)
+    distance = squares.amin(3).clamp(min=1e-12).sqrt()  # an attack takes gradients of it
+    inside = 0.5 - (distance - hand.thickness[:, None, None] / 2) / hand.softness[:, None, None]
+    return (inside.clamp(0, 1) * hand.ink[:, None, None])[:, None]
+
+
+def _normalized(path: Tensor, pen: Tensor, hand: Hand) -> Tensor:
+    """Slant and turn the paths (B, S + 1, 2), bring them to their size, and put their ink's center in the middle."""
+    cos, sin = hand.turn.cos()[:, None], hand.turn.sin()[:, None]
+    x, y = path.unbind(2)
+    x = x - hand.slant[:, None] * y
+    path = torch.stack([x * cos - y * sin, x * sin + y * cos], 2)
+    low, high = path.amin(1), path.amax(1)
+    path = path * (hand.size / (high - low).amax(1).clamp(min=1e-3))[:, None, None]
+    middle, length = (path[:, 1:] + path[:, :-1]) / 2, (path[:, 1:] - path[:, :-1]).norm(dim=2) * pen
+    center = (middle * length[:, :, None]).sum(1) / length.sum(1).clamp(min=1e-6)[:, None]
+    return path - center[:, None] + hand.shift[:, None]

@@ -1,17 +1,26 @@
-"""Images as one uint8 tensor, and the only functions of the package that map uint8 to float and back."""
+"""Images as one uint8 tensor with their labels, their one map to float and back, and their picture in a PNG file."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from idpgan.data.picture import notebook_png
+from idpgan.config import nearest_hint
 from idpgan.errors import DataError
+from idpgan.files import printable
+
+LONGEST_CLASS_NAME = 200  # characters
+GAP_PX = 2
+SHOWN_COLUMNS, SHOWN = 8, 64  # of what a notebook shows
+_TENSORS = ("images", "labels", "identities", "attributes", "null")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +57,15 @@ class Images:
             raise DataError(f"Images must be uint8 (N, 1 or 3, H, W), got {found}.")
         if (self.labels is None) != (not self.classes):
             raise DataError("Labels and class names go together: give both or neither.")
-        for name, numbers in (("labels", self.labels), ("identities", self.identities)):
-            if numbers is not None and (numbers.dtype != torch.int64 or numbers.shape != (len(self),)):
+        for name, numbers, dtype in (
+            ("labels", self.labels, torch.int64),
+            ("identities", self.identities, torch.int64),
+            ("null records", self.null, torch.bool),
+        ):
+            if numbers is not None and (numbers.dtype != dtype or numbers.shape != (len(self),)):
+                wanted = f"{str(dtype).removeprefix('torch.')} ({len(self)},)"
                 found = f"{numbers.dtype} {tuple(numbers.shape)}"
-                raise DataError(f"For {len(self)} images the {name} must be int64 ({len(self)},), got {found}.")
-        if self.null is not None and (self.null.dtype != torch.bool or self.null.shape != (len(self),)):
-            found = f"{self.null.dtype} {tuple(self.null.shape)}"
-            raise DataError(f"For {len(self)} images the null records must be bool ({len(self)},), got {found}.")
-        self._check_attributes()
-
-    def _check_attributes(self) -> None:
+                raise DataError(f"For {len(self)} images the {name} must be {wanted}, got {found}.")
         names, attributes = self.attribute_names, self.attributes
         if (attributes is None) != (not names):
             raise DataError("Attributes and their names go together: give both or neither.")
@@ -121,19 +129,12 @@ class Images:
         null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
         null[index.to(null.device)] = True
         null = null if self.null is None else null | self.null
-
-        def emptied(tensor: Tensor | None) -> Tensor | None:
-            if tensor is None:
-                return None
-            return tensor.masked_fill(null.view(-1, *[1] * (tensor.ndim - 1)), 0)
-
-        return dataclasses.replace(
-            self,
-            images=self.images.masked_fill(null.view(-1, 1, 1, 1), 0),
-            labels=emptied(self.labels),
-            attributes=emptied(self.attributes),
-            null=null,
-        )
+        emptied = {
+            name: tensor.masked_fill(null.view(-1, *[1] * (tensor.ndim - 1)), 0)
+            for name in ("images", "labels", "attributes")
+            if (tensor := getattr(self, name)) is not None
+        }
+        return dataclasses.replace(self, null=null, **emptied)
 
     def existing(self, least: int = 0) -> Images:
         """Return the set without null records: on the curator's side, or for a method that promises nothing.
@@ -151,24 +152,18 @@ class Images:
         header = [list(self.images.shape), self.classes, self.labels is not None, self.identities is not None]
         header += [self.attribute_names, self.null is not None]
         sha = hashlib.sha256(json.dumps(header).encode())
-        for tensor in (self.images, self.labels, self.identities, self.attributes, self.null):
-            if tensor is not None:
+        for name in _TENSORS:
+            if (tensor := getattr(self, name)) is not None:
                 sha.update(tensor.cpu().contiguous().numpy().data)
         return sha.hexdigest()
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        changed: Any = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}
+        return dataclasses.replace(self, **changed)
 
-        def changed(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else change(tensor)
 
-        return dataclasses.replace(
-            self,
-            images=change(self.images),
-            labels=changed(self.labels),
-            identities=changed(self.identities),
-            attributes=changed(self.attributes),
-            null=changed(self.null),
-        )
+# Between uint8 and float ------------------------------------------------------------------------------------------
 
 
 def to_float(images: Tensor) -> Tensor:
@@ -201,3 +196,118 @@ def _pixels(images: Tensor) -> Tensor:
     if images.dtype != torch.uint8:
         raise ValueError(f"Expected uint8 images in [0, 255], got {images.dtype}: are they mapped to float already?")
     return images.to(torch.float32)
+
+
+# Pictures ---------------------------------------------------------------------------------------------------------
+
+
+def make_grid(images: Tensor, columns: int) -> Tensor:
+    """Lay uint8 images (N, C, H, W), N >= 1, out row by row, with white gaps and white in unfilled places.
+
+    Returns:
+        uint8 (C, rows * (H + 2) - 2, columns * (W + 2) - 2).
+    """
+    num, channels, height, width = images.shape
+    rows = -(-num // columns)
+    cells = torch.full((rows * columns, channels, height + GAP_PX, width + GAP_PX), 255, dtype=torch.uint8)
+    cells[:num, :, :height, :width] = images.cpu()
+    grid = cells.view(rows, columns, channels, height + GAP_PX, width + GAP_PX).permute(2, 0, 3, 1, 4)
+    return grid.reshape(channels, rows * (height + GAP_PX), columns * (width + GAP_PX))[:, :-GAP_PX, :-GAP_PX]
+
+
+def png_bytes(image: Tensor) -> bytes:
+    """Return one uint8 image (C, H, W), C = 1 or 3, as the content of a PNG file."""
+    pixels = image.cpu().permute(1, 2, 0).squeeze(2) if image.shape[0] == 1 else image.cpu().permute(1, 2, 0)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.contiguous().numpy()).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def notebook_png(images: Tensor, columns: int = SHOWN_COLUMNS) -> bytes | None:
+    """Return the first 64 of uint8 images (N, C, H, W) as a notebook shows them; None where there are none."""
+    return png_bytes(make_grid(images[:SHOWN], min(len(images), columns))) if len(images) else None
+
+
+# Labels -----------------------------------------------------------------------------------------------------------
+
+
+def attribute_classes(label: Sequence[str]) -> tuple[str, ...]:
+    """Return the class names of the combinations of attributes, in the order of `labeled_by`'s labels.
+
+    Example:
+        >>> attribute_classes(["glasses", "smiling"])
+        ('no glasses, no smiling', 'glasses, no smiling', 'no glasses, smiling', 'glasses, smiling')
+    """
+    return tuple(
+        ", ".join(name if number >> bit & 1 else f"no {name}" for bit, name in enumerate(label))
+        for number in range(2 ** len(label))
+    )
+
+
+def check_label(label: Sequence[str], attribute_names: Sequence[str], source: str) -> None:
+    """Raise a `DataError` if `data.label` names what the source does not have."""
+    if label and not attribute_names:
+        raise DataError(
+            f"data.label = {', '.join(label)}, but '{source}' has no attributes. Leave data.label out, or take a "
+            "source with attributes (faces, celeba, a folder with metadata.csv)."
+        )
+    for name in label:
+        if name not in attribute_names:
+            raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
+
+
+def numbered_by(images: Images, classes: Sequence[str]) -> Images:
+    """Return labeled images with the numbers that other classes, the set's own among them, give the same names."""
+    if images.labels is None:
+        return images
+    number = torch.tensor([classes.index(name) for name in images.classes], device=images.labels.device)
+    return dataclasses.replace(images, labels=number[images.labels], classes=tuple(classes))
+
+
+def names_people(classes: Sequence[str], person_names: Sequence[str]) -> bool:
+    """Tell whether classes are people, by what is declared of both: names in common, or equally many.
+
+    No label is looked at, which is private: who is on which image, and the list of classes, are public.
+    """
+    people = {name.casefold() for name in person_names}
+    return bool(people & {name.casefold() for name in classes}) or 0 < len(person_names) == len(classes)
+
+
+def check_class_names(classes: Sequence[str]) -> None:
+    """Refuse class names that cannot stand in a card: they are released, and shown to whoever opens it.
+
+    Raises:
+        DataError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
+            or bytes that are no UTF-8.
+    """
+    for name in classes:
+        if not 0 < len(name) <= LONGEST_CLASS_NAME or not printable(name):
+            shown = ascii(name) if len(name) <= 40 else f"{name[:40]!a}..."
+            raise DataError(
+                f"the class name {shown} ({len(name)} characters) cannot be released: a class name has 1 to "
+                f"{LONGEST_CLASS_NAME} characters, all of them printable. Rename the class."
+            )
+    if len(set(classes)) < len(classes):
+        twice = next(name for index, name in enumerate(classes) if name in classes[:index])
+        raise DataError(f"the class name {twice!r} stands twice. Name each class once.")
+
+
+def labeled_by(images: Images, label: Sequence[str], source: str) -> Images:
+    """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
+
+    Args:
+        label: Names of attributes, bit 0 first; empty leaves the set as it is.
+        source: Name of the source, for the error.
+
+    Raises:
+        DataError: If there is no attribute of such a name.
+    """
+    if not label:
+        return images
+    check_label(label, images.attribute_names, source)
+    if images.attributes is None:
+        raise DataError(f"'{source}' has no attributes.")
+    columns = torch.tensor([images.attribute_names.index(name) for name in label], device=images.attributes.device)
+    bits = images.attributes[:, columns].long()  # (N, A)
+    labels = (bits << torch.arange(len(label), device=bits.device)).sum(1)
+    return dataclasses.replace(images, labels=labels, classes=attribute_classes(label))

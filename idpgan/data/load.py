@@ -1,32 +1,36 @@
-"""Load a data set by its name, and split it. A new source is a module like those imported here, and one row."""
+"""Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content.
+
+A new source is a module like those imported here, and one row.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
 from idpgan.data import celeba, digits, face_folder, faces, folder, fonts, mnist
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.labels import (
+from idpgan.data.declared import warn_once
+from idpgan.data.faces import check_public_labels, count_public, draw_public
+from idpgan.data.images import (
+    Images,
     attribute_classes,
     check_class_names,
     check_label,
     labeled_by,
     names_people,
     numbered_by,
-    warn_of_names,
 )
-from idpgan.data.public import check_public_labels, count_public, draw_public
 from idpgan.data.source import Found, Refused, Source
-from idpgan.data.split import Indices, Sizes, people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
@@ -41,6 +45,27 @@ SOURCES: Mapping[str, Source] = {
     "mnist": mnist,
 }
 GPU_SHARE = 0.5  # of the free GPU memory that data may take; the rest is for the networks
+SPLIT_SEED = 20_240_117  # a constant of the package: another number is another split, and other members for attacks
+TEST_SHARE = 0.2  # of a set that brings no test images of its own
+_PARTS = ("private", "public", "holdout", "test")  # the private one goes to the GPU first
+
+
+class Sizes(NamedTuple):
+    """Numbers of images; all of them are public knowledge."""
+
+    public: int
+    private: int
+    holdout: int
+    test: int
+
+
+class Indices(NamedTuple):
+    """Positions in the source's training images, int64; disjoint, and together all of them."""
+
+    public: Tensor
+    private: Tensor
+    holdout: Tensor
+    test: Tensor  # empty where the source brings its own test images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,14 +133,16 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """Return the split with each part on the device if it fits there, the private one first; see `place`."""
-        private = place(self.private, device)
-        public, holdout, test = (place(part, device) for part in (self.public, self.holdout, self.test))
-        return dataclasses.replace(self, public=public, private=private, holdout=holdout, test=test)
+        return self.each(lambda part: place(part, device))
 
     def existing(self) -> Split:
         """Return the split without null records: for judging on the curator's side, never for a release."""
-        parts = {name: getattr(self, name).existing() for name in ("public", "private", "holdout", "test")}
-        return dataclasses.replace(self, **parts)
+        return self.each(Images.existing)
+
+    def each(self, change: Callable[[Images], Images]) -> Split:
+        """Return the split with every part changed, the private one first."""
+        changed: Any = {name: change(getattr(self, name)) for name in _PARTS}
+        return dataclasses.replace(self, **changed)
 
 
 def place(images: Images, device: torch.device | str) -> Images:
@@ -137,49 +164,42 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             part would be empty. The message names the file or key. What is in a private file is never an error: one
             that is damaged or not as declared stands as a null record.
     """
-    source, root = _source(config), _public_root(config)
-    with _naming_files(config):
+    with _opened(config) as (source, root):
         public = None if root is None else folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # class folders of an unlabeled set mean nothing
-    images = labeled_by(_declared(images, config), config.attributes, config.name)
+    channels, _, _ = _declared_shape(images.image_shape, config)
+    images = labeled_by(_colored(images, channels), config.attributes, config.name)
     check_class_names(images.classes)
     if config.public is not None:
         public = draw_public(config, images.image_shape, images.classes, progress)
+    elif public is not None:
+        public = _alike(public, images, config, "public_root")
     test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
     split = Split(
-        public=_filled(_part(images, index.public))
-        if public is None
-        else public
-        if config.public is not None
-        else _alike(public, images, config, "public_root"),
+        public=_filled(_part(images, index.public)) if public is None else public,
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
         test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
         label_attributes=config.attributes,
         refused=refused,
     )
-    return _renamed(
-        split, _released_classes(source.describe(config) if config.classes else None, split.classes, config)
-    )
+    classes = _released_classes(source.describe(config) if config.classes else None, split.classes, config)
+    return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 
 def _released_classes(found: Found | None, classes: tuple[str, ...], config: DataConfig) -> tuple[str, ...]:
     """Return the names that classes have in a release: numbered ones where they are people's; see `names_people`."""
     if found is None or config.keep_names or not config.classes or not names_people(classes, found.person_names):
         return classes
-    warn_of_names(classes, f"'{config.name}'")
+    warn_once(
+        f"The classes of '{config.name}' ({', '.join(classes[:3])}{', ...' * (len(classes) > 3)}) seem to be people, "
+        f"so a release calls them class-0 to class-{len(classes) - 1}. If their names may be known, give --keep-names "
+        "(data.keep_names = true)."
+    )
     return tuple(f"class-{number}" for number in range(len(classes)))
-
-
-def _renamed(split: Split, classes: tuple[str, ...]) -> Split:
-    if classes == split.classes:
-        return split
-    parts = {name: getattr(split, name) for name in ("public", "private", "holdout", "test")}
-    named = {name: dataclasses.replace(part, classes=classes) for name, part in parts.items() if part.classes}
-    return dataclasses.replace(split, **named)
 
 
 def _part(images: Images, index: Tensor) -> Images:
@@ -213,14 +233,6 @@ def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices
     return people_indices(images.identities, num_test, config)
 
 
-def _sizes(found: Found, config: DataConfig) -> Sizes:
-    if config.split_by == "image":
-        return split_sizes(found.num_images, found.num_test, config)
-    if not found.people:
-        raise _no_people(config)
-    return people_sizes(found.people, found.num_test, config)
-
-
 def _no_people(config: DataConfig) -> DataError:
     return DataError(
         f"data.split_by = identity, but '{config.name}' does not say who is on which image. Set data.split_by = "
@@ -235,14 +247,19 @@ def describe(config: DataConfig) -> DataShape | None:
         ConfigError: If there is no source of that name.
         DataError: If it is plain already that `load` will fail.
     """
-    source, root = _source(config), _public_root(config)
-    with _naming_files(config):
+    with _opened(config) as (source, root):
         found = source.describe(config)
         public = None if root is None else folder.scanned(root, config)
     if found is None:
         return None
     check_label(config.attributes, found.attribute_names, config.name)
-    sizes = _sizes(found, config)
+    if config.split_by == "identity" and not found.people:
+        raise _no_people(config)
+    sizes = (
+        split_sizes(found.num_images, found.num_test, config)
+        if config.split_by == "image"
+        else people_sizes(found.people, found.num_test, config)
+    )
     classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
         if classes and not (public.classes and set(public.classes) <= set(classes)):
@@ -254,18 +271,13 @@ def describe(config: DataConfig) -> DataShape | None:
     check_class_names(classes)
     classes = _released_classes(found, classes, config)
     shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
-    _check_memory(shape, config)
-    return shape
-
-
-def _check_memory(shape: DataShape, config: DataConfig) -> None:
-    """Refuse more images than the memory holds."""
-    num = sum(shape.sizes)
+    num = sum(sizes)
     check_memory(
         2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out
         f"The {num:,} images of '{config.name}', {' x '.join(map(str, shape.image_shape))} bytes each,",
         "Take fewer, or make them smaller before training.",
     )
+    return shape
 
 
 def known_shape(config: DataConfig) -> DataShape:
@@ -279,35 +291,27 @@ def known_shape(config: DataConfig) -> DataShape:
     return shape
 
 
-def _source(config: DataConfig) -> Source:
+@contextlib.contextmanager
+def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
+    """Give the source and the folder of public images, which must not hold the private ones too.
+
+    An error of the system in the block (no permission, no space, gone) becomes one that names the file.
+    """
     if config.name not in SOURCES:
         raise ConfigError(f"data.name = '{config.name}' is no known data set. {nearest_hint(config.name, SOURCES)}")
-    return SOURCES[config.name]
-
-
-def _public_root(config: DataConfig) -> Path | None:
-    """Return the folder of public images, which must not hold the private ones too."""
-    if config.public_root is None:
-        return None
-    root = config.public_root.expanduser()
-    if config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
+    root = None if config.public_root is None else config.public_root.expanduser()
+    if root and config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
             f"data.public_root = '{root}' holds data.root = '{config.root}', so that private images would be public. "
             "Name a folder that holds public images only."
         )
-    if config.name.endswith("folder") and root.resolve().is_relative_to(config.data_root.resolve()):
+    if root and config.name.endswith("folder") and root.resolve().is_relative_to(config.data_root.resolve()):
         raise ConfigError(
             f"data.public_root = '{root}' lies in data.root = '{config.root}', so that its images would be private and "
             "public at once. Move it out."
         )
-    return root
-
-
-@contextlib.contextmanager
-def _naming_files(config: DataConfig) -> Iterator[None]:
-    """Turn an error of the system (no permission, no space, gone) into one that names the file."""
     try:
-        yield
+        yield SOURCES[config.name], root
     except OSError as error:
         name = error.filename or f"the data set '{config.name}'"
         raise DataError(f"Cannot read {name}: {error.strerror or error}.") from error
@@ -322,10 +326,6 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
             "images are not resized. Leave image_size out to take them as they are, or resize the files."
         )
     return config.channels or channels, height, width
-
-
-def _declared(images: Images, config: DataConfig) -> Images:
-    return _colored(images, _declared_shape(images.image_shape, config)[0])
 
 
 def _colored(images: Images, channels: int) -> Images:
@@ -351,3 +351,83 @@ def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Image
 
 def _unlike(config: DataConfig, name: str, expected: object, what: str, found: object) -> DataError:
     return DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")
+
+
+# Which image goes where -------------------------------------------------------------------------------------------
+
+
+def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what: str = "images") -> Sizes:
+    """Return the sizes of the parts; known before any image is read.
+
+    Args:
+        num_images: Images of the source, without those of `num_test`.
+        num_test: The source's own test images; None takes 20 % of `num_images` instead.
+        config: Its shares count of the images without the test images.
+        what: "images" or "people", for the error.
+
+    Raises:
+        DataError: If a part that was asked for would be empty.
+    """
+    test = _count(TEST_SHARE, num_images) if num_test is None else num_test
+    rest = num_images - (test if num_test is None else 0)
+    public, holdout = _count(config.public_share, rest), _count(config.holdout_share, rest)
+    sizes = Sizes(public, rest - public - holdout, holdout, test)
+    if (
+        min(sizes.private, sizes.test) == 0
+        or (config.public_share > 0 and sizes.public == 0)
+        or (config.holdout_share > 0 and sizes.holdout == 0)
+    ):
+        raise DataError(
+            f"{num_images} {what} of '{config.name}' are too few for this split: with "
+            f"public_share = {config.public_share:g}, holdout_share = {config.holdout_share:g} and "
+            f"{f'the test {what} of the set' if num_test is not None else f'{TEST_SHARE:.0%} test {what}'} there would "
+            f"be {sizes.public} public, {sizes.private} private, {sizes.holdout} holdout and {sizes.test} test {what}. "
+            f"Give more {what}, or change data.public_share and data.holdout_share."
+        )
+    return sizes
+
+
+def split_indices(num_images: int, sizes: Sizes) -> Indices:
+    """Deal `num_images` positions out to the parts by a permutation that depends on their number alone.
+
+    The order is test (unless the source has its own), public, holdout, private. The permutation sorts raw PCG64 output,
+    which NumPy keeps the same for ever. That of `Generator.permutation` may change (NEP 19), and members would turn
+    into non-members.
+    """
+    test = num_images - sizes.public - sizes.holdout - sizes.private
+    parts = _permutation(num_images).split([test, sizes.public, sizes.holdout, sizes.private])
+    return Indices(public=parts[1], private=parts[3], holdout=parts[2], test=parts[0])
+
+
+def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig) -> Sizes:
+    """Return the sizes of the parts in images, if people are dealt out; arguments and errors as of `split_sizes`.
+
+    ``people`` holds the images of each person, in the order of their numbers, without those of `num_test`. The shares
+    of the config, and the 20 % of a source without test images, are shares of people.
+    """
+    counts = torch.tensor(people, dtype=torch.int64)
+    sizes = split_sizes(len(people), num_test, config, "people")
+    images = [int(counts[part].sum()) for part in split_indices(len(people), sizes)]
+    return Sizes(images[0], images[1], images[2], images[3] if num_test is None else num_test)
+
+
+def people_indices(identities: Tensor, num_test: int | None, config: DataConfig) -> Indices:
+    """Deal people out to the parts by a permutation that depends on their number alone; nobody is in two parts.
+
+    ``identities``, int64 (N,), is the person of each image; people are ordered by these numbers. See `people_sizes`.
+    """
+    numbers, person = identities.cpu().unique(return_inverse=True)
+    people = split_indices(len(numbers), split_sizes(len(numbers), num_test, config, "people"))
+    order = _permutation(len(identities))  # images are mixed within a part, as where images are dealt out
+    return Indices(*(order[torch.isin(person[order], part)] for part in people))
+
+
+def _permutation(num: int) -> Tensor:
+    """Return the package's permutation, int64 (num,)."""
+    keys = np.random.PCG64(SPLIT_SEED).random_raw(num)
+    return torch.from_numpy(np.argsort(keys, kind="stable").astype(np.int64))
+
+
+def _count(share: float, num_images: int) -> int:
+    """Return floor(share * num_images), not one less where the product is whole but for float rounding (0.29 * 100)."""
+    return math.floor(share * num_images + 1e-9)

@@ -108,11 +108,6 @@ class Rows(NamedTuple):
     columns: tuple[str, ...]  # that may hold labels
     person_names: tuple[str, ...] = ()  # in the order of their numbers
 
-    @property
-    def num_people(self) -> int:
-        """How many people there are."""
-        return len(self.person_names)
-
 
 def read_rows(root: Path, label: Sequence[str]) -> Rows:
     """Read the metadata of a folder.

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import warn_of_null
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Read, Refused
+from idpgan.data.source import Found, Read, Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent

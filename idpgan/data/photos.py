@@ -1,4 +1,6 @@
-"""One photo of any size and format becomes pixels of one size. No face is looked for: a face must fill the middle.
+"""A folder of photos becomes images of one size: what each will be called, by names alone, and its pixels.
+
+No face is looked for: a face must fill the middle.
 
 A photo is turned as its EXIF orientation says; 16 bits a channel are divided by 257; transparency is laid on white;
 Pillow converts palettes, CMYK and the like. It is then cut to the middle and resized by Lanczos, which averages over
@@ -7,20 +9,23 @@ all pixels that fall into one. Color profiles are not applied. Place, date and p
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from idpgan.data.folder import DAMAGE, EXTENSIONS
+from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
+from idpgan.data.metadata import FILE_NAME, LABEL, METADATA, PERSON, file_names, read_table
 from idpgan.errors import DataError
 
-Crop = Literal["center", "none"]
 SUFFIXES = (  # by their names alone files are photos, so that an unreadable one keeps its place
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
@@ -29,6 +34,132 @@ SUFFIXES = (  # by their names alone files are photos, so that an unreadable one
 MOST_PIXELS = 250_000_000  # of a photo; 16 bytes each at worst
 _DRAFT = 2  # times the wanted size: what a JPEG is decoded to at least
 _GAP = 3.0  # of Pillow's two-step resize: quality like one step
+
+
+class Photo(NamedTuple):
+    """One position of the prepared folder."""
+
+    source: Path
+    file_name: str  # below the prepared folder
+    values: tuple[str, ...]  # of the columns
+
+
+class Planned(NamedTuple):
+    """The rows of the prepared folder."""
+
+    photos: tuple[Photo, ...]
+    columns: tuple[str, ...]  # beside file_name: labels, then the person
+    left_out: tuple[Path, ...]  # files that are no photos by their names
+
+
+def plan(source: Path, folders: str | None = None, labels: Path | None = None) -> Planned:
+    """List the photos below a folder, in the order of their names, with labels and person.
+
+    Args:
+        source: The folder; hidden files are left out.
+        folders: What its subfolders mean: "label", "person" or "none"; None = not said.
+        labels: CSV file with ``file_name`` (path below the folder) and columns of labels, maybe ``person``; None = the
+            folder's own metadata.csv, if it has one.
+
+    Raises:
+        DataError: If there are no photos, if subfolders are there and their meaning is not said, if two photos would
+            get one name, if a person or class has no photo, or if the table does not fit the photos.
+    """
+    if not source.is_dir():
+        raise DataError(f"There is no folder {source}. Name the folder of photos.")
+    if labels is None and (source / METADATA).is_file():
+        labels = source / METADATA
+    files = [path for path in walk(source) if labels is None or path != labels]
+    photos = [path for path in files if path.suffix.lower() in SUFFIXES]
+    if not photos:
+        raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
+    names = [path.relative_to(source).as_posix() for path in photos]
+    columns, values = _values(source, names, folders, labels)
+    targets: dict[str, str] = {}  # names of the PNGs, no two alike
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"{name!a} is no UTF-8 text. Rename the photo or its folder.") from error
+        target = str(PurePosixPath(name).with_suffix(".png"))
+        if target in targets:
+            raise DataError(f"{targets[target]} and {name} would both become {target}. Rename one of them.")
+        targets[target] = name
+    return Planned(
+        tuple(Photo(*row) for row in zip(photos, targets, values, strict=True)),
+        columns,
+        tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
+    )
+
+
+def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
+    """Return the content of metadata.csv; a refused photo keeps its row and its person, but no label."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((FILE_NAME, *planned.columns))
+    for photo, is_null in zip(planned.photos, refused, strict=True):
+        values = zip(planned.columns, photo.values, strict=True)
+        writer.writerow((photo.file_name, *("" if is_null and name != PERSON else value for name, value in values)))
+    return text.getvalue()
+
+
+def _values(
+    source: Path, names: Sequence[str], folders: str | None, labels: Path | None
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    parts = [PurePosixPath(name).parts for name in names]
+    if labels is None and folders is None and any(len(part) > 1 for part in parts):
+        some = ", ".join(itertools.islice(dict.fromkeys(part[0] for part in parts if len(part) > 1), 3))
+        raise DataError(
+            f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
+            "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
+        )
+    found = {} if labels is None else _columns_of(labels, source, names)
+    if folders in ("label", "person"):
+        column = LABEL if folders == "label" else PERSON
+        if column in found:
+            raise DataError(f"{labels} has a column '{column}', and --folders {folders} makes one too. Give one.")
+        found[column] = _first_folders(source, parts, folders)
+    if PERSON in found:
+        found[PERSON] = found.pop(PERSON)  # last
+        if "" in found[PERSON]:
+            raise DataError(
+                f"{names[found[PERSON].index('')]} has no person in {labels} ({found[PERSON].count('')} of "
+                f"{len(names)} photos have none). Name one for each, a person of its own where nobody else is on it."
+            )
+    return tuple(found), list(zip(*found.values(), strict=True)) if found else [()] * len(names)
+
+
+def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns of a table, each with a value for every photo."""
+    table = read_table(labels)
+    rows = {str(PurePosixPath(name)): row for name, row in zip(file_names(table), table.rows, strict=True)}
+    gone = sorted(set(rows) - set(names))
+    if gone:
+        raise DataError(
+            f"{table.path} names {gone[0]}, which is no photo in {source} ({len(gone)} of {len(rows)} rows). "
+            f"Write file_name as a path below that folder, such as {names[0]}, and take out rows without a photo."
+        )
+    return {
+        name: [rows[photo][index] if photo in rows else "" for photo in names]
+        for index, name in enumerate(table.columns)
+        if name != FILE_NAME
+    }
+
+
+def _first_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
+    beside = next((part for part in parts if len(part) == 1), None)
+    if beside is not None:
+        raise DataError(
+            f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
+        )
+    used = {part[0] for part in parts}
+    empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
+    if empty is not None:
+        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder.")
+    return [part[0] for part in parts]
+
+
+# Pixels -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -42,7 +173,7 @@ def large_photos() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = most
 
 
-def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -> tuple[np.ndarray, tuple[int, int]]:
+def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Decode, turn, cut and resize one photo.
 
     Args:
@@ -76,15 +207,14 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: Crop) -
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error)  # of the system, without the name that stands before
         raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
-    box = _middle(image.size, size) if crop == "center" else (0.0, 0.0, float(image.width), float(image.height))
+    left, top = 0.0, 0.0
+    if crop == "center":  # the largest box of the wanted shape
+        scale = min(image.width / size[1], image.height / size[0])
+        left, top = (image.width - scale * size[1]) / 2, (image.height - scale * size[0]) / 2
+    box = left, top, image.width - left, image.height - top
     wanted = image.convert("L" if channels == 1 else "RGB")
     resized = wanted.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)
     return np.asarray(resized), (round(box[3] - box[1]), round(box[2] - box[0]))
-
-
-def is_grey(pixels: np.ndarray) -> bool:
-    """Tell whether pixels (H, W, 3) have no color."""
-    return bool((pixels == pixels[..., :1]).all())
 
 
 def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
@@ -100,10 +230,3 @@ def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
         below.alpha_composite(above)
         return below.convert("RGB")
     return image if mode in ("L", "RGB") else image.convert("RGB")
-
-
-def _middle(found: tuple[int, int], size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Return the largest box of the shape (H, W) in the middle of (width, height)."""
-    scale = min(found[0] / size[1], found[1] / size[0])
-    left, top = ((side - scale * wanted) / 2 for side, wanted in zip(found, size[::-1], strict=True))
-    return left, top, found[0] - left, found[1] - top

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.progress import Progress
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,3 +55,15 @@ class Source(Protocol):
 
     def describe(self, config: DataConfig) -> Found | None:
         """Return the facts that are known without reading images; None if the files are missing."""
+
+
+def warn_of_null(refused: Sequence[Refused], num: int) -> None:
+    """Tell the curator which of ``num`` records stand as null records: on the terminal, and in nothing released."""
+    if refused:
+        _LOG.warning(
+            "%d of %d files cannot be used as declared and stand as null records: they keep their positions and count "
+            "in N.%s Replace such a file, or leave it where it is: without it all files behind it would move. The "
+            "first: %s",
+            len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
+            " ".join(file.reason for file in refused[:3]),
+        )  # fmt: skip

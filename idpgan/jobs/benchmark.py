@@ -6,6 +6,7 @@ here reads a data set: images are random, and what is drawn or released is throw
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import statistics
@@ -166,8 +167,7 @@ def _seconds(call: Call, device: torch.device) -> float:
 def _contests(device: torch.device, size: Size) -> Iterator[Contest]:
     for width in size.widths:
         yield from _clipped(width, size.batch, device)
-    yield _aggregate(size, device)
-    yield _dp_gan(size, device)
+    yield from _training_steps(size, device)
     for shape in size.shapes:
         yield _svd(*shape, device)
     yield from _noises(size.numbers)
@@ -238,72 +238,49 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
 # Training steps ------------------------------------------------------------------------------------------------------
 
 
-def _split(num: int) -> Split:
-    """Return random images of MNIST's size in ten classes."""
+def _training_steps(size: Size, device: torch.device) -> Iterator[Contest]:
+    """Yield steps of a method against a pass of its generator alone, which is what a step of any method needs."""
+    warp = {"generator": "warp", "latent_dim": 16, "codes": 20, "warp": 0.7}
+    batch = max(size.batch // len(_CLASSES), 1) * len(_CLASSES)
+    aggregate = {
+        "model": warp,
+        "method": {"name": "idp-gan-aggregate", "metric": "none"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-5},
+        "training": {"batch_size": batch},
+    }
+    yield _stepping("aggregate, 28 x 28", aggregate, size.images, batch, device)
+    dp_gan = {
+        "model": {**warp, "width": 16},
+        "method": {"name": "dp-gan", "critic_width": 16, "critic_steps_per_generator_step": 1},
+        "privacy": {"epsilon": 10.0, "delta": 1e-5, "sample_rate": size.batch / (2 * size.images)},
+        "training": {"batch_size": size.batch, "steps": 1000},
+    }
+    yield _stepping("dp-gan, 28 x 28", dp_gan, 2 * size.images, size.batch, device)
+
+
+def _stepping(what: str, table: dict[str, Any], num: int, batch: int, device: torch.device) -> Contest:
+    """Return the contest of a method on random images of MNIST's size; what it releases of them is thrown away."""
     pixels = torch.randint(0, 256, (num, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     whole = Images(pixels, torch.arange(num) % len(_CLASSES), _CLASSES)
     none = whole.select(torch.arange(0))
-    return Split(public=none, private=whole, holdout=none, test=none)
-
-
-def _trained(table: dict[str, Any], split: Split, device: torch.device) -> Any:
-    """Return a method that is ready to step; its release of sums of random pixels is thrown away with it."""
     loaded = load_method(table["method"]["name"])
     config = loaded.Config.model_validate({"data": {"name": "mnist"}, **table})
+    split = Split(public=none, private=whole, holdout=none, test=none)
     method = loaded(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
     method.prepare()
-    return method
-
-
-def _stepping(method: Any) -> Call:
-    steps = iter(range(1, 1_000_000))
+    generator, steps = method.networks.newest, iter(range(1, 1_000_000))
+    labels = (torch.arange(batch) % len(_CLASSES)).to(device)
 
     def step() -> None:
         method.step_event()
         method.step(next(steps))
 
-    return step
-
-
-_WARP = {"generator": "warp", "latent_dim": 16, "codes": 20, "warp": 0.7}
-
-
-def _generator_alone(method: Any, batch: int, device: torch.device) -> Call:
-    """Return a forward and backward pass of the generator: what a step of any method needs at least."""
-    generator = method.networks.newest
-    labels = (torch.arange(batch) % len(_CLASSES)).to(device)
-
-    def call() -> None:
+    def alone() -> None:
         images = generator(torch.randn(batch, generator.latent_dim, device=device), labels)
         weights = [weight for weight in generator.parameters() if weight.requires_grad]
         torch.autograd.grad(images.square().sum(), weights)
 
-    return call
-
-
-def _aggregate(size: Size, device: torch.device) -> Contest:
-    batch = max(size.batch // len(_CLASSES), 1) * len(_CLASSES)
-    table = {
-        "model": _WARP,
-        "method": {"name": "idp-gan-aggregate", "metric": "none"},
-        "privacy": {"epsilon": 1.0, "delta": 1e-5},
-        "training": {"batch_size": batch},
-    }
-    method = _trained(table, _split(size.images), device)
-    alone = _generator_alone(method, batch, device)
-    return Contest("aggregate, 28 x 28", 1, "steps", _stepping(method), alone, "generator alone", library=False)
-
-
-def _dp_gan(size: Size, device: torch.device) -> Contest:
-    table = {
-        "model": {**_WARP, "width": 16},
-        "method": {"name": "dp-gan", "critic_width": 16, "critic_steps_per_generator_step": 1},
-        "privacy": {"epsilon": 10.0, "delta": 1e-5, "sample_rate": size.batch / (2 * size.images)},
-        "training": {"batch_size": size.batch, "steps": 1000},
-    }
-    method = _trained(table, _split(2 * size.images), device)
-    alone = _generator_alone(method, size.batch, device)
-    return Contest("dp-gan, 28 x 28", 1, "steps", _stepping(method), alone, "generator alone", library=False)
+    return Contest(what, 1, "steps", step, alone, "generator alone", library=False)
 
 
 # Linear algebra, noise, votes ----------------------------------------------------------------------------------------
@@ -321,7 +298,7 @@ def _svd(count: int, m: int, n: int, rank: int | None, device: torch.device) -> 
         return factors.U[..., :rank], factors.S[:, :rank], factors.Vh[:, :rank]
 
     what = f"svd {count} x {m} x {n}{cut}"
-    ours = lambda: batched_svd(matrices, rank)  # noqa: E731
+    ours = functools.partial(batched_svd, matrices, rank)
     return Contest(what, count, "matrices", ours, library, "torch.linalg.svd", library=True)
 
 
@@ -333,10 +310,10 @@ def _noises(numbers: int) -> Iterator[Contest]:
     twister = torch.Generator().manual_seed(3)
     plain = torch.empty(numbers, dtype=torch.float64)
     for name, mechanism, theirs, against in (
-        ("discrete Laplace noise", laplace, lambda: plain.exponential_(generator=twister), "torch.exponential_"),
-        ("rounded Gaussian noise", gaussian, lambda: plain.normal_(generator=twister), "torch.normal_"),
+        ("discrete Laplace noise", laplace, plain.exponential_, "torch.exponential_"),
+        ("rounded Gaussian noise", gaussian, plain.normal_, "torch.normal_"),
     ):
-        ours = lambda mechanism=mechanism: mechanism(steps, noise)  # noqa: E731
+        ours, theirs = functools.partial(mechanism, steps, noise), functools.partial(theirs, generator=twister)
         yield Contest(name, numbers, "numbers", ours, theirs, against, library=False)
 
 
@@ -345,7 +322,9 @@ def _votes(records: int, candidates: int, device: torch.device) -> Contest:
     few, many = (
         (LEVELS * _normal(num, 200, device=device).tanh()).to(torch.int8).contiguous() for num in (candidates, records)
     )
-    theirs = lambda: torch.cdist(many.float(), few.float()).argmin(1)  # noqa: E731
-    ours = lambda: nearest(many, few)  # noqa: E731
-    what = f"votes among {candidates:,}"
-    return Contest(what, records, "votes", ours, theirs, "torch.cdist", library=True)
+
+    def theirs() -> Tensor:
+        return torch.cdist(many.float(), few.float()).argmin(1)
+
+    ours = functools.partial(nearest, many, few)
+    return Contest(f"votes among {candidates:,}", records, "votes", ours, theirs, "torch.cdist", library=True)

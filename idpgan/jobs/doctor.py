@@ -37,15 +37,18 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
+    free = free_memory()  # what large batches and data sets are refused by
+    in_words = "unknown" if free is None else f"{free / GIB:.1f} GiB free"
     return [
         Finding("python", platform.python_version(), True),
         *_versions(),
-        *_devices(),
-        _memory(),
+        _device(),
+        Finding("memory", in_words, free is None or free > GIB),
         _noise(),
         _golden(),
         _critic(),
-    ] + [_data(name) for name in SOURCES if not name.endswith("folder")]
+        *(_data(name) for name in SOURCES if not name.endswith("folder")),
+    ]
 
 
 def _versions() -> list[Finding]:
@@ -71,22 +74,16 @@ def _versions() -> list[Finding]:
     return findings
 
 
-def _devices() -> list[Finding]:
+def _device() -> Finding:
     threads = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     if not torch.cuda.is_available():
-        return [Finding("device", f"CPU only, {threads}", True)]
+        return Finding("device", f"CPU only, {threads}", True)
     try:
         free, total = torch.cuda.mem_get_info()
         name = torch.cuda.get_device_name()
     except RuntimeError as error:  # a driver that does not answer
-        return [Finding("device", str(error).splitlines()[0], False)]
-    return [Finding("device", f"{name}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free; {threads}", True)]
-
-
-def _memory() -> Finding:
-    """Say how much memory is free, which is what large batches and data sets are refused by."""
-    free = free_memory()
-    return Finding("memory", "unknown" if free is None else f"{free / GIB:.1f} GiB free", free is None or free > GIB)
+        return Finding("device", str(error).splitlines()[0], False)
+    return Finding("device", f"{name}, {free / GIB:.0f} of {total / GIB:.0f} GiB free; {threads}", True)
 
 
 def _noise() -> Finding:

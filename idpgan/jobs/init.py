@@ -14,7 +14,7 @@ from idpgan.config import config_names, load_table, nearest_hint, packaged
 from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
-from idpgan.data.labels import names_people
+from idpgan.data.images import names_people
 from idpgan.data.load import SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
@@ -104,7 +104,9 @@ def _template(source: str, data_root: Path | None, method: str) -> Template:
     sections = {"data": settings, **suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     build_config(table, "what init has written").check(shape)
-    return Template(_text(source, sections, data, shape), table, _notes(data))
+    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
+    note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
+    return Template(_text(source, sections, data, shape), table, (note,) if counts else ())
 
 
 def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:
@@ -122,8 +124,7 @@ def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting],
 
 
 def _config(settings: Mapping[str, Setting]) -> DataConfig:
-    values = {key: tuple(s.value) if isinstance(s.value, list) else s.value for key, s in settings.items()}
-    return DataConfig.model_validate(values)
+    return DataConfig.model_validate({key: setting.value for key, setting in settings.items()})
 
 
 # What a folder shows ---------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _of_folder(root: Path) -> _Data:
     settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
     if (root / METADATA).is_file():
         return _of_metadata(root, settings)
-    layout = _people_layout(root)
+    layout = face_folder.known_layout(root)
     if layout is not None:
         people = face_folder.scan(root, layout)
         paths = [path for files in people.values() for path in files]
@@ -164,7 +165,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     rows = read_rows(root, columns)
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
-        settings["num_people"] = Setting(rows.num_people, "names in the column person")
+        settings["num_people"] = Setting(len(rows.person_names), "names in the column person")
     settings |= _looks(root, rows.paths)
     fitting = {
         column: values
@@ -184,18 +185,9 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
 
 
-def _people_layout(root: Path) -> str | None:
-    """Return the layout of a known face database."""
-    try:
-        layout = face_folder.recognize(root)
-    except DataError:
-        return None
-    return layout if layout in face_folder.OF_PEOPLE else None
-
-
 def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Setting]:
     """Return size and channels that most images have."""
-    shapes, first_error = probed(paths, lambda path: folder.header(path, None))
+    shapes, first_error = probed(paths, None)
     found = looks(shapes)
     if not found and first_error is not None:
         raise first_error
@@ -236,28 +228,13 @@ def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str
             ]
         lines.append(f"[{name}]")
         for key, setting in keys.items():
-            lines += _lines(key, setting)
+            value = shown(setting.value)
+            line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
+            beside = f"{line:<{_WIDTH}} # {setting.why}" if setting.why else line
+            lines += [beside] if len(beside) <= _LONGEST or not setting.why else [f"# {setting.why}", line]
         if name == "data" and data.others:
             lines.append(f"# other columns of labels: {', '.join(data.others)}")
         if name == "data":
             lines.append(f"# private images after test and holdout are split off: {shape.num_private:,}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _lines(key: str, setting: Setting) -> list[str]:
-    """Write one setting, its reason behind it or, where that would be long, above it."""
-    value = shown(setting.value)
-    line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
-    if not setting.why:
-        return [line]
-    beside = f"{line:<{_WIDTH}} # {setting.why}"
-    return [beside] if len(beside) <= _LONGEST else [f"# {setting.why}", line]
-
-
-def _notes(data: _Data) -> tuple[str, ...]:
-    """Say what is for the curator alone."""
-    if not data.counts:
-        return ()
-    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
-    return (f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise.",)

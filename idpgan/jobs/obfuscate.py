@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from idpgan.config import build
-from idpgan.data import face_folder, folder
-from idpgan.data.declared import shape_of_most, warn_of_null
-from idpgan.data.images import Images, to_unit
+from idpgan.data import face_folder
+from idpgan.data.declared import shape_of_most
+from idpgan.data.image_files import Files, read_files
+from idpgan.data.images import Images, make_grid, png_bytes, to_unit
 from idpgan.data.metadata import (
     LANDMARKS,
     METADATA,
@@ -31,8 +32,7 @@ from idpgan.data.metadata import (
     read_rows,
     read_table,
 )
-from idpgan.data.picture import make_grid, png_bytes
-from idpgan.data.source import Refused
+from idpgan.data.source import Refused, warn_of_null
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import (
@@ -150,7 +150,7 @@ def obfuscate(order: Order, progress: Progress = silent) -> Obfuscated:
     _refuse(order)
     device = resolve_device(order.device, "--device")
     files, labels = _files(order)
-    shape = shape_of_most(order.folder, files, lambda path: folder.header(path, None), 3 if order.color else 1)
+    shape = shape_of_most(order.folder, files, 3 if order.color else 1)
     check_memory(_BYTES_PER_PIXEL * len(files) * math.prod(shape), f"{len(files):,} images", "Take a part of them.")
     method = _method(order, shape, labels)
     artifact = ObfuscatedArtifact(len(files), shape)  # refuses what no release can hold
@@ -275,11 +275,7 @@ def _read(
     order: Order, files: Sequence[Path], shape: tuple[int, int, int], progress: Progress
 ) -> tuple[Images, Tensor | None]:
     """Return all images and their landmarks, float32 (N, K, 2), where the method knows some; null records are 0."""
-
-    def decoder(path: Path) -> Any:
-        return folder.decode(path, shape[0], shape[1:])
-
-    images, _ = folder.read_files(folder.Files(tuple(files)), shape, decoder, progress)
+    images, _ = read_files(Files(tuple(files)), shape, progress=progress)
     if not load_method(order.method).landmarked:
         return images, None
     try:

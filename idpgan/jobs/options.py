@@ -5,6 +5,7 @@ The command line is made of these models (`idpgan.cli.options`), the jobs take t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -172,6 +173,47 @@ class AuditOptions:
             raise InputError(f"{unfit[0]} does not go with --one-run.")
         if self.one_run and self.canaries is not None and not 10 <= self.canaries <= MOST_CANARIES:
             raise InputError(f"--canaries {str(self.canaries)[:40]} must be in 10 .. {MOST_CANARIES:,}.")
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What becomes of photos, and what their folders and labels mean."""
+
+    size: Annotated[str, Option(metavar="SIDE|HxW", help="Height and width in px: 48, or 112x92.")]
+    grey: Annotated[bool, Option("--grey", help="Drop the colors.")] = False
+    crop: Annotated[
+        str, Option(metavar="center|none", help="center: cut the middle; none: squeeze the whole photo.")
+    ] = "center"
+    folders: Annotated[str | None, Option(metavar="label|person|none", help="What the subfolders of SRC are.")] = None
+    labels: Annotated[
+        Path | None, Option(metavar="FILE.csv", help="Columns file_name, labels, person; default: SRC/metadata.csv.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        from idpgan.models.config import SIZES, SIZES_IN_WORDS
+
+        if self.sides not in SIZES:
+            written = "x".join(map(str, self.sides))
+            raise InputError(f"--size {written} is none that networks are built for: {SIZES_IN_WORDS}.")
+        for option, value, known in (
+            ("crop", self.crop, ("center", "none")),
+            ("folders", self.folders, ("label", "person", "none", None)),
+        ):
+            if value not in known:
+                raise InputError(f"--{option} {value} is unknown: {', '.join(filter(None, known))}.")
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width in px."""
+        return sides(self.size)
+
+
+def sides(size: str) -> tuple[int, int]:
+    """Return height and width of ``--size``; raises `InputError` if it is neither SIDE nor HxW."""
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size.strip(), re.ASCII)
+    if match is None:
+        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
+    return int(match[1]), int(match[2] or match[1])
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +14,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from idpgan.checks import typed
 from idpgan.data.metadata import METADATA, PERSON
-from idpgan.data.photos import Crop, is_grey, large_photos, photo_pixels
-from idpgan.data.prepare import Folders, Photo, Planned, metadata_csv, plan
+from idpgan.data.photos import Photo, Planned, large_photos, metadata_csv, photo_pixels, plan
 from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
-from idpgan.models.config import SIZES, SIZES_IN_WORDS
+from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
 
@@ -64,50 +63,33 @@ class Prepared:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        return {
-            **self.__dict__,
-            "out": str(self.out),
-            "refused": [dict(zip(_REFUSED, r, strict=True)) for r in self.refused],
-        }
+        refused = [{"file_name": name, "reason": reason} for name, reason in self.refused]
+        return {**self.__dict__, "out": str(self.out), "refused": refused}
 
 
-_REFUSED = ("file_name", "reason")
-
-
-@typed
-def prepare(
-    source: Path,
-    out: Path,
-    size: tuple[int, int],
-    *,
-    grey: bool = False,
-    crop: Crop = "center",
-    folders: Folders | None = None,
-    labels: Path | None = None,
-    progress: Progress = silent,
-) -> Prepared:
+def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress = silent) -> Prepared:
     """Make a folder of images of one size out of a folder of photos, whole or not at all.
 
     Args:
         source: Photos, in subfolders or not.
         out: The folder to be; its parent exists.
-        size: (H, W) in px, of `idpgan.models.config.SIZES`.
-        grey: Whether colors are dropped.
-        crop: See `photo_pixels`.
-        folders: What subfolders mean.
-        labels: See `idpgan.data.prepare.plan`.
 
     Raises:
         InputError: If what is asked for, or how the photos are named and labeled, does not fit; or if no photo at all
             can be read. Single photos that cannot be read are listed, and keep their rows.
     """
-    _check(source, out, size, crop, folders)
-    planned = plan(source, folders, labels)
-    shape = (1 if grey else 3, *size)
-    check_writable(out, len(planned.photos) * shape[0] * size[0] * size[1])
+    if os.path.lexists(out):
+        raise InputError(f"{out} exists already and is not written over. Choose another name or remove it.")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    if out.resolve().is_relative_to(source.resolve()):
+        raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
+    planned = plan(source, options.folders, options.labels)
+    shape = (1 if options.grey else 3, *options.sides)
+    check_writable(out, len(planned.photos) * math.prod(shape))
     remove_leftovers(out)  # photos that a kill left in a hidden folder
     with whole_folder(out) as part, large_photos():
-        made = _make_all(planned, part, shape, crop, progress)
+        made = _make_all(planned, part, shape, options.crop, progress)
         if all(photo.refused for photo in made):
             raise DataError(
                 f"None of the {len(made)} photos of {source} can be read; the first, {planned.photos[0].source.name}, "
@@ -119,25 +101,7 @@ def prepare(
     return report
 
 
-def _check(source: Path, out: Path, size: tuple[int, int], crop: str, folders: str | None) -> None:
-    """Refuse what can be refused before a file is looked at."""
-    if tuple(size) not in SIZES:
-        raise InputError(f"--size {'x'.join(map(str, size))} is none that networks are built for: {SIZES_IN_WORDS}.")
-    for option, value, known in (
-        ("crop", crop, ("center", "none")),
-        ("folders", folders, ("label", "person", "none", None)),
-    ):
-        if value not in known:
-            raise InputError(f"--{option} {value} is unknown: {', '.join(filter(None, known))}.")
-    if os.path.lexists(out):
-        raise InputError(f"{out} exists already and is not written over. Choose another name or remove it.")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
-    if out.resolve().is_relative_to(source.resolve()):
-        raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
-
-
-def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: Crop, progress: Progress) -> list[_Made]:
+def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: str, progress: Progress) -> list[_Made]:
     """Make the images on all cores; Pillow works outside the interpreter lock."""
     photos, made = planned.photos, list[_Made]()
     for folder in {(part / photo.file_name).parent for photo in photos}:
@@ -156,7 +120,7 @@ def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: C
     return made
 
 
-def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: Crop) -> _Made:
+def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: str) -> _Made:
     try:
         pixels, found = photo_pixels(photo.source, shape[0], shape[1:], crop)
     except DataError as error:
@@ -164,7 +128,8 @@ def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: Crop) -> 
     with open(part / photo.file_name, "xb") as file:  # two names may be one on this disk
         Image.fromarray(pixels).save(file, format="PNG")
     enlarged = found[0] < shape[1] or found[1] < shape[2]
-    return _Made(hashlib.sha256(pixels.tobytes()).digest(), enlarged, shape[0] == 1 or is_grey(pixels))
+    grey = shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
+    return _Made(hashlib.sha256(pixels.tobytes()).digest(), enlarged, grey)
 
 
 def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, int, int], source: Path) -> Prepared:

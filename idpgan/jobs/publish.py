@@ -26,11 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.data import face_folder, folder
+from idpgan.data import face_folder
 from idpgan.data.declared import shape_of_most
-from idpgan.data.images import to_unit
-from idpgan.data.labels import LONGEST_CLASS_NAME
-from idpgan.data.picture import make_grid, png_bytes
+from idpgan.data.image_files import Files, read_files
+from idpgan.data.images import LONGEST_CLASS_NAME, make_grid, png_bytes, to_unit
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -179,7 +178,7 @@ def quote(order: Order) -> Quote:
     _refuse_method(order, method)
     _refuse_places(order)
     files = face_folder.tree(order.folder)
-    shape = shape_of_most(order.folder, files, lambda path: folder.header(path, None), channels, order.size)
+    shape = shape_of_most(order.folder, files, channels, order.size)
     names = _names(order, files)
     sides = shape[1:] if channels == 1 else shape
     made = offer(
@@ -338,12 +337,7 @@ def _publication(order: Order, made: Offer, num: int) -> Publication:
 
 def _read(quoted: Quote, progress: Progress) -> Tensor:
     """Return all images, uint8 (N, C, H, W); null records are black."""
-    channels, *size = quoted.shape
-
-    def decoder(path: Path) -> Any:
-        return folder.decode(path, channels, (size[0], size[1]))
-
-    return folder.read_files(folder.Files(quoted.files), quoted.shape, decoder, progress)[0].images
+    return read_files(Files(quoted.files), quoted.shape, progress=progress)[0].images
 
 
 def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from idpgan.data.picture import GAP_PX
+from idpgan.data.images import GAP_PX
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.jobs.publish import COLUMNS, FORMAT, REPORT, SHEET, SHOWN

@@ -8,8 +8,7 @@ from typing import Any
 
 from idpgan.continual.settings import StreamSettings
 from idpgan.data.config import WHERE_FILES_LIE
-from idpgan.data.load import SOURCES, DataShape
-from idpgan.data.split import Sizes
+from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError
 from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
 from idpgan.publish.settings import Publication

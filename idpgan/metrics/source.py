@@ -16,8 +16,7 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
-from idpgan.data.images import Images, to_uint8
-from idpgan.data.labels import numbered_by
+from idpgan.data.images import Images, numbered_by, to_uint8
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.config import Section, build
-from idpgan.data.labels import check_class_names
+from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.models.config import ModelConfig, Origin

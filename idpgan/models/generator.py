@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.config import nearest_hint
-from idpgan.data.images import to_uint8
-from idpgan.data.picture import SHOWN, SHOWN_COLUMNS, notebook_png
+from idpgan.data.images import SHOWN, SHOWN_COLUMNS, notebook_png, to_uint8
 from idpgan.errors import InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, classes_of, labels_error

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from idpgan.data.folder import LEDGER, walk
+from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, file_lock, parse_json, read_plain, write_text_atomic
 from idpgan.privacy.accounting import compose_epsilon

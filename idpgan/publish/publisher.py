@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.config import build, nearest_hint
-from idpgan.data.picture import notebook_png
+from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
 from idpgan.methods import MethodInfo, load, methods_of
 from idpgan.privacy.accounting import compose_epsilon

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from idpgan.checks import typed
 from idpgan.config import Section, build
-from idpgan.data.labels import check_class_names
+from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain, write_bytes_atomic
 from idpgan.models.checkpoint import (

@@ -14,9 +14,7 @@ from torch.utils.data import Dataset
 
 from idpgan.checks import typed, whole
 from idpgan.data import folder
-from idpgan.data.images import Images, to_float, to_uint8
-from idpgan.data.labels import numbered_by
-from idpgan.data.picture import notebook_png
+from idpgan.data.images import Images, notebook_png, numbered_by, to_float, to_uint8
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.metrics.source import kind_of, load_arrays

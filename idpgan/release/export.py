@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.data.images import to_uint8
+from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
-from idpgan.data.picture import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.memory import GIB, free_memory

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import Section, build
-from idpgan.data.picture import make_grid, png_bytes
+from idpgan.data.images import make_grid, png_bytes
 from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.memory import check_memory

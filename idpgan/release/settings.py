@@ -11,9 +11,9 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.data.config import WHERE_FILES_LIE
-from idpgan.data.labels import LONGEST_CLASS_NAME
+from idpgan.data.faces import count_public
+from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.data.load import DataShape
-from idpgan.data.public import count_public
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.privacy.event import Event

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from idpgan.data.images import to_uint8
-from idpgan.data.picture import GAP_PX, make_grid, png_bytes
+from idpgan.data.images import GAP_PX, make_grid, png_bytes, to_uint8
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic
 from idpgan.models.generator import Generator
 from idpgan.training.method import Tick

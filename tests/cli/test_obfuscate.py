@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idpgan.data.faces import draw, draw_landmarks
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 from idpgan.obfuscate import METHODS, load_obfuscator
 from idpgan.privacy.folder_ledger import FolderLedger
 

@@ -10,6 +10,12 @@ from PIL import Image
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.jobs import prepare as jobs
+from idpgan.jobs.options import PrepareOptions
+from idpgan.progress import silent
+
+
+def prepare(source, out, size, progress=silent, **keys):
+    return jobs.prepare(source, out, PrepareOptions("x".join(map(str, size)), **keys), progress)
 
 
 def photo(seed, width=41, height=33):
@@ -85,9 +91,9 @@ def test_positions_come_from_names_alone(tmp_path):
     """An unreadable photo changes its own row, and nothing else in the folder."""
     source = write(tmp_path / "photos")
     keys = {"grey": True, "folders": "person"}
-    jobs.prepare(source, tmp_path / "before", (28, 28), **keys)
+    prepare(source, tmp_path / "before", (28, 28), **keys)
     (source / "p02" / "3.webp").write_bytes(b"")
-    done = jobs.prepare(source, tmp_path / "after", (28, 28), **keys)
+    done = prepare(source, tmp_path / "after", (28, 28), **keys)
     assert done.refused == (("p02/3.png", "is empty"),)
     names = {path.relative_to(tmp_path / "before") for path in (tmp_path / "before").rglob("*.png")}
     kept = {path.relative_to(tmp_path / "after") for path in (tmp_path / "after").rglob("*.png")}
@@ -103,7 +109,7 @@ def test_nothing_but_pixels_is_kept(tmp_path):
     exif = Image.Exif()
     exif[0x010E] = "at home"
     photo(1).save(tmp_path / "photos" / "a.jpg", exif=exif, comment=b"secret", dpi=(72, 72))
-    jobs.prepare(tmp_path / "photos", tmp_path / "out", (28, 28))
+    prepare(tmp_path / "photos", tmp_path / "out", (28, 28))
     with Image.open(tmp_path / "out" / "a.png") as image:
         assert (image.mode, image.size, dict(image.info), dict(image.getexif())) == ("RGB", (28, 28), {}, {})
 
@@ -126,8 +132,8 @@ def test_class_folders_become_a_column_and_a_folder_may_mean_nothing(run, tmp_pa
 
 def test_the_tables_of_a_prepared_folder_are_taken_again(tmp_path):
     source = write(tmp_path / "photos")
-    jobs.prepare(source, tmp_path / "large", (64, 64), folders="person")
-    done = jobs.prepare(tmp_path / "large", tmp_path / "small", (28, 28), grey=True)
+    prepare(source, tmp_path / "large", (64, 64), folders="person")
+    done = prepare(tmp_path / "large", tmp_path / "small", (28, 28), grey=True)
     assert done.columns == ("person",)
     assert done.left_out == ("prepared.json",)
     assert rows(tmp_path / "large") == rows(tmp_path / "small")
@@ -137,7 +143,7 @@ def test_semicolons_and_tabs(tmp_path):
     source = write(tmp_path / "photos", people=2)
     for sign in ";\t":
         (tmp_path / "t.csv").write_text("\n".join(table(source)).replace(",", sign), encoding="utf-8-sig")
-        done = jobs.prepare(source, tmp_path / f"out{ord(sign)}", (28, 28), labels=tmp_path / "t.csv")
+        done = prepare(source, tmp_path / f"out{ord(sign)}", (28, 28), labels=tmp_path / "t.csv")
         assert done.columns == ("mood",)
 
 
@@ -258,13 +264,13 @@ def test_interrupted_means_nothing(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(jobs, "_make", some)
     with pytest.raises(error if isinstance(error, type) else OSError):
-        jobs.prepare(source, tmp_path / "out", (28, 28), folders="none")
+        prepare(source, tmp_path / "out", (28, 28), folders="none")
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
 def test_progress_reaches_the_end(tmp_path):
     seen = []
-    jobs.prepare(
+    prepare(
         write(tmp_path / "photos"), tmp_path / "out", (28, 28), folders="none", progress=lambda *at: seen.append(at)
     )
     assert seen == [("photos", 16, 48), ("photos", 32, 48), ("photos", 48, 48)]

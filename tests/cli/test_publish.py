@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from idpgan.data.faces import draw
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import new_folder, whole_folder
 from idpgan.jobs import publish as publications
@@ -246,7 +246,7 @@ def test_the_charge_is_durable_before_a_pixel_is_read(order, monkeypatch):
         seen.append(len(FolderLedger.read(asked.ledger_path, "faces").publications))
         raise Stopped
 
-    monkeypatch.setattr("idpgan.data.folder.decode", fails)
+    monkeypatch.setattr("idpgan.data.image_files.decode", fails)
     with pytest.raises(Stopped):
         publish(asked)
     assert set(seen) == {1}

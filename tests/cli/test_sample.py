@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from idpgan.cli.faults import Terminated, sigterm_raises
-from idpgan.data.labels import attribute_classes
+from idpgan.data.images import attribute_classes
 from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS
 from idpgan.models import ModelConfig, build_generator, save_generator

@@ -9,7 +9,7 @@ import pytest
 
 from idpgan.config import dump_toml
 from idpgan.data.faces import draw
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 from idpgan.jobs.publish import Order, publish, quote
 from idpgan.jobs.stream import Terms, stream
 from idpgan.privacy import Event, Ledger, Relation, Unit

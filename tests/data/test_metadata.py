@@ -162,7 +162,7 @@ REFUSED = {
 def test_what_is_wrong_is_refused_in_one_line_before_a_pixel_is_read(tmp_path, monkeypatch, name):
     keys, table, expected = REFUSED[name]
     config = DataConfig(name="folder", root=write(tmp_path, **table), **{**KEYS, **PUBLIC, **keys})
-    monkeypatch.setattr("idpgan.data.folder.decode", lambda *_: pytest.fail("an image was read"))
+    monkeypatch.setattr("idpgan.data.image_files.decode", lambda *_: pytest.fail("an image was read"))
     for run in (describe, load):
         with pytest.raises(DataError, match=expected) as caught:
             run(config)

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.faces import ATTRIBUTES, draw
+from idpgan.data.faces import ATTRIBUTES, draw, draw_public
 from idpgan.data.load import describe, load
-from idpgan.data.public import draw_public
 from idpgan.errors import ConfigError
 
 SMILES = {"happiness": "smiling", "neutral": "not smiling"}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from idpgan.config import build
 from idpgan.data.config import DataConfig
-from idpgan.data.split import people_indices, people_sizes, split_indices, split_sizes
+from idpgan.data.load import people_indices, people_sizes, split_indices, split_sizes
 from idpgan.errors import ConfigError, DataError
 
 

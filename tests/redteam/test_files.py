@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
 
-from idpgan.data import folder, mnist
+from idpgan.data import folder, image_files, mnist
 from idpgan.data.config import DataConfig
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
@@ -181,7 +181,7 @@ def try_image(number, place):
         name, path = ("whole " if whole else "damaged ") + extension, place / f"{number}{extension}"
         path.write_bytes(content if whole else damaged(content, rng))
     try:
-        pixels = folder.decode(path, channels)
+        pixels = image_files.decode(path, channels)
     except InputError as error:
         if "\n" in str(error) or str(path) not in str(error):
             return f"image {number} ({name}): {error}", None
@@ -391,8 +391,8 @@ def test_all_damaged_files_are_refused_or_read_rightly(tmp_path):
 
 
 def test_the_comparison_can_fail(tmp_path, monkeypatch):
-    decode = folder.decode
-    monkeypatch.setattr(folder, "decode", lambda path, channels: 255 - decode(path, channels))
+    decode = image_files.decode
+    monkeypatch.setattr(image_files, "decode", lambda path, channels: 255 - decode(path, channels))
     wrong, _ = attack([(try_image, n) for n in range(33, 80)], tmp_path)
     assert any("other pixels" in line for line in wrong)
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from idpgan import jobs
 from idpgan.data.faces import draw
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.jobs import obfuscate as obfuscations
 from idpgan.jobs import publish as publications

@@ -6,7 +6,7 @@ import zlib
 import pytest
 import torch
 
-from idpgan.data.picture import notebook_png, png_bytes
+from idpgan.data.images import notebook_png, png_bytes
 from idpgan.release.png import decode_png
 
 IMAGE = torch.arange(3 * 4 * 5, dtype=torch.uint8).view(3, 4, 5) * 4

@@ -16,7 +16,7 @@ import pytest
 
 from idpgan import jobs
 from idpgan.audit.bounds import cap, epsilon_bound
-from idpgan.data.labels import check_class_names
+from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.jobs.audit import check_release, write_into_release

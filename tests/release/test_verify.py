@@ -10,8 +10,7 @@ import stat
 import pytest
 from PIL import Image
 
-from idpgan.data.load import DataShape
-from idpgan.data.split import Sizes
+from idpgan.data.load import DataShape, Sizes
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event

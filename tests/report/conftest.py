@@ -3,7 +3,7 @@
 import pytest
 
 from idpgan.data.faces import draw
-from idpgan.data.picture import png_bytes
+from idpgan.data.images import png_bytes
 from idpgan.jobs import attack, audit, evaluate, start
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.publish import Order, publish

@@ -84,7 +84,7 @@ def test_numbers_are_short(value, text):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_contact_sheet_comes_apart_as_it_was_laid(channels):
-    from idpgan.data.picture import make_grid, png_bytes
+    from idpgan.data.images import make_grid, png_bytes
 
     images = torch.randint(0, 256, (7, channels, 5, 6), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     sheet = png_bytes(make_grid(images, 4))

@@ -11,8 +11,7 @@ import torch
 from idpgan import jobs
 from idpgan.config import build
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images, to_float
-from idpgan.data.labels import attribute_classes
+from idpgan.data.images import Images, attribute_classes, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import PerturbedAffine, build_critic

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from idpgan import jobs
-from idpgan.data.images import to_uint8
+from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.load import load
-from idpgan.data.picture import png_bytes
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.sample import draw

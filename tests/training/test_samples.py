@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan.data.picture import make_grid, png_bytes
+from idpgan.data.images import make_grid, png_bytes
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.training.method import Tick

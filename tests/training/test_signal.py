@@ -8,8 +8,7 @@ import pytest
 
 from idpgan import jobs
 from idpgan.cli import main
-from idpgan.data.load import DataShape
-from idpgan.data.split import Sizes
+from idpgan.data.load import DataShape, Sizes
 from idpgan.training.signal import Signal
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from idpgan.audit.cases import AuditCase
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.data.load import DataShape
-from idpgan.data.split import Sizes
+from idpgan.data.load import DataShape, Sizes
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.gaussian.config import GaussianRun
