@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json, sides
+from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.jobs.options import sides
 from idpgan.progress import shown
 
 if TYPE_CHECKING:
