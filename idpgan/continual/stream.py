@@ -140,12 +140,7 @@ class ContinualCounter:
             raise InputError(
                 f"this stream has series of shape {self._shape}; push takes one number, release all series."
             )
-        if type(value) is int and self.integer:
-            steps = value
-        elif not self.integer and type(value) is float and abs(value) < self._largest:  # as `Grid.round`, and fast
-            steps = round(value / self._grid.step)
-        else:
-            steps = int(self._to_steps(_tensor(value).reshape(())))
+        steps = value if type(value) is int and self.integer else self._steps_of(value)
         total = self._true[-1] + steps
         if (self.integer and steps < 0) or abs(total) >= _MOST:
             raise InputError(f"value = {value} must be a count >= 0, and the sum stay below 2^60.")
@@ -221,6 +216,11 @@ class ContinualCounter:
         if self.integer:
             return steps
         return self._grid.value(steps) if isinstance(steps, Tensor) else steps * self._grid.step
+
+    def _steps_of(self, value: Any) -> int:
+        if not self.integer and type(value) is float and abs(value) < self._largest:  # as `Grid.round`, and fast
+            return round(value / self._grid.step)
+        return int(self._to_steps(_tensor(value).reshape(())))
 
     def _to_steps(self, values: Tensor) -> Tensor:
         if not bool(values.isfinite().all()):
