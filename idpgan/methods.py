@@ -139,25 +139,25 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "noisy sums order the windows, then as swp-sound; each window pays for order, distance and release"),
 )
 _OBFUSCATORS = (  # name, code, reason
-    ("blur", "obfuscate.blur:Blur",
+    ("blur", "obfuscate.filters:Blur",
      "a filter without noise: two images are told apart by what comes out, and a network that is trained on "
      "blurred faces recognizes them"),
-    ("pixelate", "obfuscate.pixelate:Pixelate",
+    ("pixelate", "obfuscate.filters:Pixelate",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
-    ("disguise", "obfuscate.disguise:Disguise",
+    ("disguise", "obfuscate.filters:Disguise",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),
-    ("adversarial-encoder", "obfuscate.adversarial_encoder:AdversarialEncoder",
+    ("adversarial-encoder", "obfuscate.adversarial:AdversarialEncoder",
      "a network without noise: it is trained against one adversary, which bounds no other, and on the private "
      "images themselves"),
     ("pprl-vgan", "obfuscate.pprl_vgan:PprlVgan",
      "the code of an image is released without noise by a network that was trained on the private images; the "
      "people drawn are real"),
-    ("obfuscator", "obfuscate.obfuscator:GameObfuscator",
+    ("obfuscator", "obfuscate.adversarial:GameObfuscator",
      "a network without noise: it is trained against one attacker, which bounds no other, and on the private "
      "images themselves"),
-    ("censored", "obfuscate.censored:Censored",
+    ("censored", "obfuscate.adversarial:Censored",
      "an autoencoder without noise: it is trained against one adversary, which bounds no other, and on the "
      "private images themselves"),
     ("gp-gan", "obfuscate.gp_gan:GpGan",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, FolderLedgerFile, print_json
+from idpgan.cli.output import AsJson, print_json
+from idpgan.jobs.options import FolderLedgerFile
 
 if TYPE_CHECKING:
     from idpgan.jobs.ledger import Spent

@@ -41,6 +41,7 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
     kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
     default: Any = Parameter.empty if field.default is dataclasses.MISSING else field.default
     if typing.get_origin(kind) is tuple:
-        kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
+        default = default if default is Parameter.empty else list(default)
+        kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
     annotation = typing.Annotated[kind, *extras] if extras else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from idpgan.errors import InputError
 from idpgan.ranks import ALONE, Ranks, launched
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Device = Annotated[
     str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
 ]
-FolderAndOptions = Annotated[list[str], typer.Argument(metavar="DIR [option=value ...]", show_default=False)]
-FolderLedgerFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
-]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
-
-
-def split_folder(arguments: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and the options of `FolderAndOptions`.
-
-    Raises:
-        InputError: If there is not one folder, or an option is not key=value.
-    """
-    from idpgan.config import apply_overrides
-
-    folders = [text for text in arguments if "=" not in text or Path(text).is_dir()]
-    if len(folders) != 1:
-        raise InputError(
-            f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
-        )
-    return Path(folders[0]), apply_overrides({}, [text for text in arguments if text not in folders])
 
 
 def print_json(value: Any) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import (
-    AsJson,
-    FolderAndOptions,
-    FolderLedgerFile,
-    Quiet,
-    print_json,
-    processes,
-    split_folder,
-)
-from idpgan.jobs.options import sides
+from idpgan.cli.options import with_options
+from idpgan.cli.output import AsJson, Quiet, print_json, processes
+from idpgan.jobs.options import PublishOptions
 from idpgan.progress import shown
 from idpgan.ranks import refuse_several
 
@@ -24,28 +16,9 @@ if TYPE_CHECKING:
     from idpgan.jobs.publish import Published, Quote
 
 
+@with_options
 def publish(
-    arguments: FolderAndOptions,
-    method: Annotated[str, typer.Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")],
-    epsilon: Annotated[float, typer.Option(help="Of this publication, per unit.")],
-    unit: Annotated[str, typer.Option(help="What is protected: pixel, column or image.")],
-    out: Annotated[Path, typer.Option(help="Output folder: absent or empty.")],
-    delta: Annotated[float, typer.Option(help="Below 1/N; 0 is pure.")] = 0.0,
-    ledger: FolderLedgerFile = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIDE|HxW", help="Height and width in px; others are null records. Default: most headers'."
-        ),
-    ] = None,
-    color: Annotated[bool, typer.Option("--color", help="Color images; their channels share the budget.")] = False,
-    keep_names: Annotated[bool, typer.Option("--keep-names", help="Give names of files and folders away.")] = False,
-    accept_unsound: Annotated[
-        bool, typer.Option("--accept-unsound", help="Publish by a method that proves nothing.")
-    ] = False,
-    device: Annotated[
-        str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
-    ] = "cpu",
+    options: PublishOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Price and check: read no pixel, write nothing.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -57,29 +30,12 @@ def publish(
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """
-    folder, options = split_folder(arguments)
-
-    from idpgan.jobs.publish import Order, follow, quote
+    from idpgan.jobs.publish import follow, quote
     from idpgan.jobs.publish import publish as run
 
-    order = Order(
-        folder=folder,
-        method=method,
-        epsilon=epsilon,
-        unit=unit,
-        out=out,
-        delta=delta,
-        ledger=ledger,
-        size=None if size is None else sides(size),
-        color=color,
-        keep_names=keep_names,
-        accept_unsound=accept_unsound,
-        options=options,
-        device=device,
-    )
     if dry_run:
         refuse_several("publish --dry-run")
-        quoted = quote(order)
+        quoted = quote(options)
         if as_json:
             print_json(quoted.to_json())
         else:
@@ -89,7 +45,7 @@ def publish(
         if not ranks.first:
             follow(ranks)
             return
-        done = run(order, progress, ranks)
+        done = run(options, progress, ranks)
     if as_json:
         print_json(done.to_json())
     else:
@@ -107,7 +63,7 @@ def _describe(quoted: Quote) -> list[str]:
         f"claimed: {claimed}",
         f"proven:  {report.proven}",
         f"person:  {_person(quoted)}",
-        f"ledger:  {quoted.order.ledger_path}: {_total(quoted)}",
+        f"ledger:  {quoted.options.ledger_path}: {_total(quoted)}",
     ]
     if not report.private:
         lines.insert(1, f"NOT PRIVATE: {report.reason}")

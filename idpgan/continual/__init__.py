@@ -12,9 +12,8 @@ from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.continual.fenwick import fast_diagonal
-    from idpgan.continual.postprocess import isotonic
     from idpgan.continual.running_sums import RunningSums, SumsStream
-    from idpgan.continual.stream import ContinualCounter
+    from idpgan.continual.stream import ContinualCounter, isotonic
 
 __all__ = ["ContinualCounter", "RunningSums", "SumsStream", "fast_diagonal", "isotonic"]
 
@@ -23,7 +22,7 @@ _MODULES = {
     "RunningSums": "running_sums",
     "SumsStream": "running_sums",
     "fast_diagonal": "fenwick",
-    "isotonic": "postprocess",
+    "isotonic": "stream",
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

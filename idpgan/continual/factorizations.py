@@ -9,6 +9,7 @@ Noise here is floating point: this file compares mechanisms, `ContinualCounter` 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -96,9 +97,8 @@ def _binary_tree(n: int, norm: int) -> Factorization:
 
     Right children are paid for and never used, so only the left ones, the Fenwick nodes, are drawn.
     """
-    plain = _fenwick(n, norm)
     levels = (n - 1).bit_length() + 1
-    return Factorization(norm, levels ** (1 / norm), plain.squares, plain.strategy, plain.answers)
+    return dataclasses.replace(_fenwick(n, norm), sensitivity=levels ** (1 / norm))
 
 
 def _fda(n: int, norm: int) -> Factorization:
@@ -237,19 +237,14 @@ def square_root_coefficients(n: int) -> Tensor:
     return ratios.cumprod(0)
 
 
-def _convolve(coefficients: Tensor, values: Tensor) -> Tensor:
-    n = values.shape[-1]
-    product = torch.fft.rfft(coefficients, 2 * n) * torch.fft.rfft(values, 2 * n)
-    return torch.fft.irfft(product, 2 * n)[..., :n]
-
-
 def _square_root(n: int, norm: int) -> Factorization:
     """B = M = the lower-triangular Toeplitz root of W (Fichtenberger, Henzinger, Upadhyay 2023), by FFT."""
     coefficients = square_root_coefficients(n)
     squares = coefficients.square().cumsum(0)
 
     def apply(values: Tensor) -> Tensor:
-        return _convolve(coefficients, values)
+        product = torch.fft.rfft(coefficients, 2 * n) * torch.fft.rfft(values, 2 * n)
+        return torch.fft.irfft(product, 2 * n)[..., :n]
 
     return Factorization(norm, float(coefficients.norm(p=norm)), squares, apply, apply)
 

@@ -10,7 +10,7 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.continual import fenwick
-from idpgan.continual.node_noise import pure_event
+from idpgan.continual.fenwick import pure_event
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.privacy.event import Event

@@ -21,15 +21,15 @@ from __future__ import annotations
 import collections
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from idpgan.continual import fenwick
-from idpgan.continual.node_noise import NodeNoise
+from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamSettings, stream_report
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
@@ -149,7 +149,8 @@ class ContinualCounter:
         index = self._count - self._before + 1
         above = index & (index - 1)
         while self._indices[-1] > above:
-            self._drop()
+            for numbers in (self._indices, self._true, self._noisy):
+                numbers.pop()
         answer = self._noisy[-1] + (total - self._true[-1]) + self._ahead.pop()
         self._indices.append(index)
         self._true.append(total)
@@ -251,7 +252,7 @@ class ContinualCounter:
                 "Start a stream with a longer horizon, or with none."
             )
         steps = self._to_steps(values)
-        largest = max(_size(true) for true in self._true)
+        largest = max(float(torch.as_tensor(true).abs().double().max()) for true in self._true)
         if coming and steps.numel() and float(steps.abs().double().sum(-1).max()) + largest >= _MOST:
             raise InputError("the sum of the values must stay below 2^60 (grid steps). Nothing was released.")
         return steps
@@ -284,11 +285,6 @@ class ContinualCounter:
             self._owner, self._ahead = os.getpid(), []
             self._noise = Noise.system() if self._noise.private else self._noise
 
-    def _drop(self) -> None:
-        self._indices.pop()
-        self._true.pop()
-        self._noisy.pop()
-
     def _next_block(self) -> None:
         """Begin the next block: of the old one only its total is kept. A known horizon has one block."""
         if self.horizon is None:
@@ -302,7 +298,10 @@ class ContinualCounter:
         shape, device = tuple(steps.shape[:-1]), steps.device
         first = self._count - self._before + 1
         last = first + steps.shape[-1] - 1
-        true, noisy = (_stack(numbers, shape, device) for numbers in (self._true, self._noisy))  # (..., K)
+        true, noisy = (  # (..., K)
+            torch.stack([torch.as_tensor(number).to(device).expand(shape) for number in numbers], -1)
+            for numbers in (self._true, self._noisy)
+        )
         above = fenwick.parents(first, last, self._indices).to(device)
         totals = torch.cat([true, steps.cumsum(-1) + true[..., -1:]], -1)
         nodes = totals[..., len(self._indices) :] - totals[..., above]
@@ -312,7 +311,10 @@ class ContinualCounter:
         known = len(self._indices)
         places = [index - first + known if index >= first else self._indices.index(index) for index in keep]
         self._indices = keep
-        self._true, self._noisy = (_unstack(numbers[..., places]) for numbers in (totals, answers))
+        self._true, self._noisy = (
+            numbers.tolist() if numbers.ndim == 1 else [part.clone() for part in numbers.unbind(-1)]
+            for numbers in (totals[..., places], answers[..., places])
+        )
         self._count, self._shape = self._count + steps.shape[-1], shape
         if last == self._length:
             self._next_block()
@@ -446,18 +448,6 @@ def _tensor(values: Any) -> Tensor:
     return tensor
 
 
-def _size(number: Any) -> float:
-    return float(number.abs().double().max()) if isinstance(number, Tensor) else abs(number)
-
-
-def _stack(numbers: Sequence[Any], shape: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.stack([torch.as_tensor(number).to(device).expand(shape) for number in numbers], -1)
-
-
-def _unstack(numbers: Tensor) -> list[Any]:
-    return numbers.tolist() if numbers.ndim == 1 else [part.clone() for part in numbers.unbind(-1)]
-
-
 def _plain(number: Any) -> Any:
     return number.tolist() if isinstance(number, Tensor) else number
 
@@ -472,3 +462,31 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
     if number.dtype != torch.int64 or number.shape != shape:
         raise InputError(f"the state is damaged: counts of shape {tuple(number.shape)} for series {shape}.")
     return number
+
+
+def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
+    """Return the nearest non-decreasing series, for counts that only grow.
+
+    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so the function is
+    for a series in retrospect.
+
+    Args:
+        answers: Noisy running counts (..., T).
+        nonnegative: Whether to raise numbers below 0 to 0, which keeps the order.
+        weights: (T,), positive: 1 / `ContinualCounter.variance`; None = equal.
+
+    Returns:
+        float64 (..., T), on the device of ``answers``.
+
+    Example:
+        >>> isotonic([-3, 10, 14, 9]).tolist()
+        [0.0, 10.0, 11.5, 11.5]
+    """
+    from scipy.optimize import isotonic_regression  # half a second to import
+
+    answers = torch.as_tensor(answers)
+    rows = answers.double().cpu().reshape(-1, answers.shape[-1]).numpy()
+    weight = None if weights is None else weights.double().cpu().numpy()
+    fitted = np.stack([isotonic_regression(row, weights=weight).x for row in rows])
+    result = torch.from_numpy(fitted).reshape(answers.shape).to(answers.device)
+    return result.clamp_(min=0) if nonnegative else result

@@ -26,7 +26,7 @@ from idpgan.methods import METHODS, load_audit
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.guarantee import parse_relation, parse_unit
 from idpgan.progress import Progress, silent
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import CARD, PRIVACY, card_text, remove_leftovers, seal
 from idpgan.release.outputs import check_output

@@ -5,6 +5,7 @@ The command line is made of these models (`idpgan.cli.options`), the jobs take t
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,6 +18,10 @@ from idpgan.errors import InputError
 
 Device = Annotated[
     str, Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
+]
+FolderAndSettings = Annotated[tuple[str, ...], Argument(metavar="DIR [option=value ...]", show_default=False)]
+FolderLedgerFile = Annotated[
+    Path | None, Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
 ]
 
 
@@ -208,12 +213,122 @@ class PrepareOptions:
         return sides(self.size)
 
 
-def sides(size: str) -> tuple[int, int]:
-    """Return height and width of ``--size``; raises `InputError` if it is neither SIDE nor HxW."""
-    match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size.strip(), re.ASCII)
-    if match is None:
-        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
-    return int(match[1]), int(match[2] or match[1])
+class FolderOptions:
+    """A folder of images with the settings of a method, and the ledger of the folder; raises as `folder_and_settings`.
+
+    Attributes:
+        arguments: The folder, and ``option=value`` for each setting of the method.
+        out: Folder to write to: absent or empty.
+        ledger: Of the folder; None = ``NAME.ledger.json`` beside it.
+    """
+
+    arguments: tuple[str, ...]
+    out: Path
+    ledger: Path | None
+
+    def __post_init__(self) -> None:
+        _ = self.folder
+
+    @functools.cached_property
+    def folder_and_settings(self) -> tuple[Path, dict[str, Any]]:
+        """The folder, and the settings of the method.
+
+        Raises:
+            InputError: If there is not one folder, or a setting is not key=value.
+        """
+        from idpgan.config import apply_overrides
+
+        folders = [text for text in self.arguments if "=" not in text or Path(text).is_dir()]
+        if len(folders) != 1:
+            raise InputError(
+                f"name one folder of images, got {', '.join(folders) or 'none'}. An option is written key=value."
+            )
+        return Path(folders[0]), apply_overrides({}, [text for text in self.arguments if text not in folders])
+
+    @property
+    def folder(self) -> Path:
+        """Of the images, as it was named."""
+        return self.folder_and_settings[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the method."""
+        return self.folder_and_settings[1]
+
+    @property
+    def name(self) -> str:
+        """Of the folder itself, whatever link leads there."""
+        return self.folder.resolve().name
+
+    @property
+    def ledger_path(self) -> Path:
+        """Where the folder's ledger lies."""
+        from idpgan.privacy.folder_ledger import ledger_of
+
+        return self.ledger if self.ledger is not None else ledger_of(self.folder)
+
+
+@dataclass(frozen=True)
+class PublishOptions(FolderOptions):
+    """What to publish, and how."""
+
+    arguments: FolderAndSettings
+    method: Annotated[str, Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")]
+    epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
+    unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
+    out: Annotated[Path, Option(help="Output folder: absent or empty.")]
+    delta: Annotated[float, Option(help="Below 1/N; 0 is pure.")] = 0.0
+    ledger: FolderLedgerFile = None
+    size: Annotated[
+        str | None,
+        Option(metavar="SIDE|HxW", help="Height and width in px; others are null records. Default: most headers'."),
+    ] = None
+    color: Annotated[bool, Option("--color", help="Color images; their channels share the budget.")] = False
+    keep_names: Annotated[bool, Option("--keep-names", help="Give names of files and folders away.")] = False
+    accept_unsound: Annotated[bool, Option("--accept-unsound", help="Publish by a method that proves nothing.")] = False
+    device: Annotated[str, Option(help="Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")] = "cpu"
+
+    def __post_init__(self) -> None:
+        _ = self.folder, self.sides
+
+    @property
+    def sides(self) -> tuple[int, int] | None:
+        """Height and width in px."""
+        return None if self.size is None else sides(self.size)
+
+
+@dataclass(frozen=True)
+class ObfuscateOptions(FolderOptions):
+    """What to obfuscate, and how; the images are all of the folder, or those that its metadata.csv names."""
+
+    arguments: FolderAndSettings
+    method: Annotated[str, Option(help="Obfuscator, see `idpgan methods`.")]
+    out: Annotated[Path, Option(help="Output folder: absent or empty.")]
+    keep: Annotated[
+        str | None, Option(metavar="COLUMN", help="Of metadata.csv: what is to stay readable, to train on.")
+    ] = None
+    hide: Annotated[str, Option(metavar="COLUMN", help="Of metadata.csv: what is to be hidden.")] = "person"
+    fitted: Annotated[
+        Path | None, Option(metavar="DIR", help="curator/ of an earlier call: take its weights or key.")
+    ] = None
+    ledger: FolderLedgerFile = None
+    color: Annotated[bool, Option("--color", help="Color images.")] = False
+    accept_unsound: Annotated[bool, Option("--accept-unsound", help="Needed: no obfuscator proves anything.")] = False
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto"
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What a stream is, which never changes in a continuation (epsilon, horizon, real), and where it is kept."""
+
+    epsilon: Annotated[float, Option(help="Of the whole stream; unit: one event, which adds at most 1.")]
+    horizon: Annotated[int | None, Option(help="Most values that will come; left out: not known.")] = None
+    state: Annotated[Path | None, Option(metavar="FILE", help="Where the stream is kept, secret.")] = None
+    first: Annotated[int | None, Option(help="Index of the first line's value; default: the next.")] = None
+    block: Annotated[int, Option(help="Values that are answered, and made durable, together.")] = 1
+    real: Annotated[bool, Option("--real", help="Real values of at most 1 per event, not whole counts.")] = False
+    out: Annotated[Path | None, Option(metavar="DIR", help="A new folder to give away: all answers so far.")] = None
+    data: Annotated[str, Option(help="What the card calls the stream.")] = "a stream"
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
@@ -224,3 +339,11 @@ def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
     defaults = {field.name: field.default for field in fields(options)}
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+
+
+def sides(size: str) -> tuple[int, int]:
+    """Return height and width of ``--size``; raises `InputError` if it is neither SIDE nor HxW."""
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size.strip(), re.ASCII)
+    if match is None:
+        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
+    return int(match[1]), int(match[2] or match[1])

@@ -17,7 +17,8 @@ import torch
 from idpgan.data.images import GAP_PX
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
-from idpgan.jobs.publish import COLUMNS, FORMAT, REPORT, SHEET, SHOWN
+from idpgan.jobs.pipeline import COLUMNS, REPORT, SHEET, SHOWN
+from idpgan.jobs.publish import FORMAT
 from idpgan.jobs.verify import KINDS
 from idpgan.methods import METHODS
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES

@@ -33,6 +33,7 @@ from idpgan.files import (
     read_plain,
     write_text_atomic,
 )
+from idpgan.jobs.options import StreamOptions
 from idpgan.privacy.event import Event
 from idpgan.release.outputs import refuse_closed
 
@@ -41,21 +42,6 @@ ANSWERS = ".answers"  # behind the name of the state
 _LONGEST_LINE = 400  # characters; a number has far fewer
 _MOST_STATE_BYTES = 1 << 30
 Emit = Callable[[list[float]], None]
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a stream is: it never changes in a continuation.
-
-    Attributes:
-        epsilon: Of all answers together, > 0.
-        horizon: Largest number of values; None = not known.
-        integer: Whole counts >= 0; False = real values.
-    """
-
-    epsilon: float
-    horizon: int | None = None
-    integer: bool = True
 
 
 @dataclass(frozen=True)
@@ -77,47 +63,33 @@ class Streamed:
     answers: tuple[float, ...]
 
 
-def stream(
-    lines: Iterable[str],
-    terms: Terms,
-    emit: Emit,
-    *,
-    state: Path | None = None,
-    first: int | None = None,
-    block: int = 1,
-    out: Path | None = None,
-    data: str = "a stream",
-) -> Streamed:
+def stream(lines: Iterable[str], options: StreamOptions, emit: Emit) -> Streamed:
     """Answer values line by line.
 
     Args:
         lines: One number each, with its line break; read only as far as they are answered.
-        terms: Of the stream; those of the state file where there is one.
+        options: The state file is secret, since it holds the true counts; ``NAME.answers`` beside it holds all released
+            answers. Without one the stream ends with this call. Values of indices that were answered before are not
+            read, and get the stored answers.
         emit: Called with the answers of a block once they are durable.
-        state: Where the stream is kept, secret: it holds the true counts. ``NAME.answers`` beside it holds all released
-            answers. None = the stream ends with this call.
-        first: Index of the first line's value, from 1; None = the next one. Values of indices that were answered
-            before are not read, and get the stored answers.
-        block: Values that are answered together.
-        out: A new folder for the release: all answers so far, with card and proof. None = none is written.
-        data: What the card calls the stream.
 
     Raises:
         InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off). What
             was emitted before stands; nothing of the block is released. Also for a state that is foreign, damaged, of
-            other terms or in use, for a ``first`` that leaves a gap, for an ``out`` that exists, and for a
+            another stream or in use, for a ``first`` that leaves a gap, for an ``out`` that exists, and for a
             ``data`` that no card can show.
     """
+    out, block = options.out, options.block
     if out is not None:
         if os.path.lexists(out):
             raise InputError(f"--out {out} exists already, and a release is not written over. Choose another name.")
         refuse_closed(out, f"--out {out}")
         check_writable(out)
-        StreamSettings(data, terms.epsilon, terms.horizon, terms.integer, 1)  # refuses a name that no card can show
+        StreamSettings(options.data, *_terms(options), 1)  # refuses a name that no card can show
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
-    with _book(state, terms) as book:
-        index = book.counter.count + 1 if first is None else first
+    with _book(options) as book:
+        index = book.counter.count + 1 if options.first is None else options.first
         if not 1 <= index <= book.counter.count + 1:
             raise InputError(
                 f"--first {index}: the stream stands at {book.counter.count} values, so the first line is value 1 to "
@@ -125,7 +97,8 @@ def stream(
             )
         shown: list[float] = []
         new = repeated = 0
-        for values in _blocks(_numbers(lines, terms.integer), block):
+        numbers = _numbers(lines, not options.real)
+        while values := list(itertools.islice(numbers, block)):
             old = min(len(values), max(0, book.counter.count + 1 - index))
             answers = [book.answer(number) for number in range(index, index + old)]
             answers += book.add(values[old:])
@@ -133,37 +106,33 @@ def stream(
             shown += answers
             emit(answers)
         if out is not None:
-            book.counter.write(out, book.everything(), data)
+            book.counter.write(out, book.everything(), options.data)
         return Streamed(book.counter.count, new, repeated, book.counter, tuple(shown))
 
 
-def _blocks(numbers: Iterator[float], size: int) -> Iterator[list[float]]:
-    while values := list(itertools.islice(numbers, size)):
-        yield values
+def _terms(options: StreamOptions) -> tuple[float, int | None, bool]:
+    """Return epsilon, horizon and whether values are whole counts: what never changes in a continuation."""
+    return options.epsilon, options.horizon, not options.real
 
 
 def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:
-    for number, line in enumerate(_decoded(lines), start=1):
-        where, text = f"line {number}", line.strip()
-        if len(line) > _LONGEST_LINE or not text.isprintable():
-            raise InputError(f"{where} holds no number. Nothing of its block was released.")
-        if not line.endswith("\n"):
-            raise InputError(
-                f"{where} ({text!r}) has no line break, so that it may be cut off. It was not released; give it whole."
-            )
-        try:
-            yield int(text) if integer else float(text)
-        except ValueError:
-            kind = "whole number" if integer else "number"
-            raise InputError(
-                f"{where} holds {text!r}, which is no {kind}. Nothing of its block was released."
-            ) from None
-
-
-def _decoded(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines, or say that they are no text."""
     try:
-        yield from lines
+        for number, line in enumerate(lines, start=1):
+            where, text = f"line {number}", line.strip()
+            if len(line) > _LONGEST_LINE or not text.isprintable():
+                raise InputError(f"{where} holds no number. Nothing of its block was released.")
+            if not line.endswith("\n"):
+                raise InputError(
+                    f"{where} ({text!r}) has no line break, so that it may be cut off. It was not released; give it "
+                    "whole."
+                )
+            try:
+                yield int(text) if integer else float(text)
+            except ValueError:
+                kind = "whole number" if integer else "number"
+                raise InputError(
+                    f"{where} holds {text!r}, which is no {kind}. Nothing of its block was released."
+                ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"the input is no UTF-8 text ({error}). Nothing of its block was released.") from None
 
@@ -195,22 +164,30 @@ class _Memory:
 class _File(_Memory):
     """A stream that is kept in a file, with its answers beside it."""
 
-    def __init__(self, path: Path, terms: Terms) -> None:
+    def __init__(self, path: Path, terms: tuple[float, int | None, bool]) -> None:
         self.path, self.shown = path, answers_of(path)
         if path.exists():
-            self.counter, last = _load(path, terms)
+            content = _content(path)
+            try:
+                self.counter = ContinualCounter.from_state(content["stream"], *terms)
+                last = [*content["last"]]
+            except (KeyError, TypeError, AttributeError) as error:
+                raise InputError(
+                    f"{path} is damaged ({error!r}). Restore it from a copy, or start a new stream."
+                ) from error
             self._answers = _read_answers(self.shown, self.counter.count)
             missing = self.counter.count - len(self._answers)
             if missing > len(last):
                 raise InputError(f"{self.shown} lacks answers that were shown. Restore it from a copy.")
-            self._write(last[len(last) - missing :])  # a crash came between the two files
-            self._answers += last[len(last) - missing :]
+            lost = last[len(last) - missing :]  # a crash came between the two files
+            self._write(lost)
+            self._answers += lost
         else:
             if self.shown.exists():
                 raise InputError(
                     f"{self.shown} is there without its state {path.name}. Move it away, or restore the state."
                 )
-            self.counter = ContinualCounter(terms.epsilon, terms.horizon, terms.integer)
+            self.counter = ContinualCounter(*terms)
             self._answers = []
             self._save([])  # the stream exists, and is paid for, before its first value is read
 
@@ -256,10 +233,11 @@ def price_of(state: Path) -> Event:
 
 
 @contextlib.contextmanager
-def _book(path: Path | None, terms: Terms) -> Iterator[_Memory]:
+def _book(options: StreamOptions) -> Iterator[_Memory]:
     """Open a stream; nobody else may use its file meanwhile."""
+    path, terms = options.state, _terms(options)
     if path is None:
-        yield _Memory(ContinualCounter(terms.epsilon, terms.horizon, terms.integer))
+        yield _Memory(ContinualCounter(*terms))
         return
     if path.is_symlink() or path.is_dir():
         raise InputError(f"--state {path} is a link or a folder, not a file. Name a file.")
@@ -277,16 +255,6 @@ def _content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path} is no state of `idpgan stream`. Name another file.")
     return content
-
-
-def _load(path: Path, terms: Terms) -> tuple[ContinualCounter, list[float]]:
-    """Read a state file: the stream, and the answers of its last block."""
-    content = _content(path)
-    try:
-        counter = ContinualCounter.from_state(content["stream"], terms.epsilon, terms.horizon, terms.integer)
-        return counter, [*content["last"]]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error!r}). Restore it from a copy, or start a new stream.") from error
 
 
 def _read_answers(path: Path, count: int) -> list[float]:

@@ -10,8 +10,8 @@ from idpgan.continual.settings import StreamSettings
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError
-from idpgan.obfuscate.settings import ObfuscatedArtifact, Obfuscation
-from idpgan.publish.settings import Publication
+from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationSettings
+from idpgan.publish.settings import PublicationSettings
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
 from idpgan.release.classifier import ClassifierArtifact
@@ -52,8 +52,8 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
 
 KINDS: Mapping[str, Kind] = {
     GeneratorArtifact.kind: Kind(GeneratorArtifact, read_run),
-    ImagesArtifact.kind: Kind(ImagesArtifact, Publication.from_release),
-    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, Obfuscation.from_release),
+    ImagesArtifact.kind: Kind(ImagesArtifact, PublicationSettings.from_release),
+    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, ObfuscationSettings.from_release),
     ClassifierArtifact.kind: Kind(ClassifierArtifact, read_run),
     AnswersArtifact.kind: Kind(AnswersArtifact, StreamSettings.from_release),
 }

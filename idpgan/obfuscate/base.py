@@ -100,11 +100,8 @@ class Obfuscator(nn.Module, ABC):
         self.to(device)
         with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
             torch.manual_seed(torch_seed(self.config.seed, 1))
-            images, utilities, identities = images.to(device), utilities.to(device), identities.to(device)
-            if landmarks is None:
-                self._fit(images, utilities, identities, progress)
-            else:
-                self._fit_landmarks(images, landmarks.to(device), utilities, progress)
+            shown = images if landmarks is None else landmarks
+            self._fit(images.to(device), shown.to(device), utilities.to(device), identities.to(device), progress)
         self.eval()
         if any(
             not bool(tensor.isfinite().all()) for tensor in self.state_dict().values() if tensor.is_floating_point()
@@ -159,11 +156,8 @@ class Obfuscator(nn.Module, ABC):
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Change one batch, of landmarks where it is landmarked, on the device of the module; ``rng`` is on the CPU."""
 
-    def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
-        """Train; torch's random state is seeded."""
-
-    def _fit_landmarks(self, images: Tensor, landmarks: Tensor, utilities: Tensor, progress: Progress) -> None:
-        """Train a landmarked method, in the place of `_fit`."""
+    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+        """Train; ``shown`` is what `_transform` gets. Torch's random state is seeded."""
 
     def _check(self, images: Tensor, landmarks: Tensor | None) -> None:
         if images.dtype != torch.float32 or images.shape[1:] != self.image_shape or len(images) == 0:
@@ -172,9 +166,7 @@ class Obfuscator(nn.Module, ABC):
         low, high = torch.stack(images.aminmax()).tolist()
         if not (low >= 0 and high <= 1):  # NaN is not
             raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]; divide bytes by 255 first.")
-        self._check_landmarks(len(images), landmarks)
-
-    def _check_landmarks(self, num: int, landmarks: Tensor | None) -> None:
+        num = len(images)
         if (landmarks is not None) != self.landmarked:
             raise InputError(
                 f"'{self.name}' draws faces from their landmarks: give them, float32 (N, K, 2), in px."
@@ -188,23 +180,6 @@ class Obfuscator(nn.Module, ABC):
             raise InputError(f"the landmarks of {num} images must be float32 ({num}, K, 2), got {found}.")
         if landmarks.shape[1] == 0 or not bool(landmarks.isfinite().all()):
             raise InputError("landmarks must be finite numbers of px, at least one for each image.")
-
-
-class Training(Section):
-    """What all trained obfuscators have in common.
-
-    Attributes:
-        width: Channels of the first layer; deeper layers have 2 and 4 times as many.
-        steps: Updates of the transforming network.
-        learning_rate: Of Adam, for all networks.
-        seed: Of initial weights, order and, where there is one, noise.
-    """
-
-    width: int = pydantic.Field(32, ge=2, le=512)
-    steps: int = pydantic.Field(5000, ge=1)
-    batch_size: int = pydantic.Field(64, ge=2)
-    learning_rate: float = pydantic.Field(1e-3, gt=0)
-    seed: int = pydantic.Field(0, ge=0)
 
 
 @typed

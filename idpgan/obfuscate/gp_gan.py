@@ -14,18 +14,15 @@ density of `Config.sigma` px around each, so that any number of landmarks can be
 
 from __future__ import annotations
 
-from typing import Any
-
 import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, softplus
+from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from idpgan.models.classifier import Classifier, build_classifier
-from idpgan.models.initialize import seeded_init
-from idpgan.obfuscate.base import Obfuscator, Training
-from idpgan.obfuscate.networks import batches, check_sides, convolution, doubling, num_trained
+from idpgan.obfuscate.networks import TrainedObfuscator, Training, batches, convolution, doubling, update
 from idpgan.progress import Progress
 from idpgan.training.fit import FitConfig, fit_classifier
 
@@ -55,19 +52,15 @@ class GpGanConfig(Training):
     classifier_epochs: int = pydantic.Field(30, ge=1)
 
 
-class GpGan(Obfuscator):
+class GpGan(TrainedObfuscator):
     """The generator; discriminator and classifier are thrown away after `fit`. The label to be hidden is not used."""
 
     Config = GpGanConfig
     name = "gp-gan"
-    trained = True
     landmarked = True
 
-    def __init__(self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0):
-        super().__init__(config, image_shape, num_utilities, num_identities)
-        check_sides(image_shape, self.name)
-        with seeded_init(config.seed):
-            self.generator = DenseUNet(image_shape[0], config.width)
+    def _build(self) -> None:
+        self.generator = DenseUNet(self.image_shape[0], self.config.width)
 
     def forward(self, landmarks: Tensor) -> Tensor:
         """Map landmarks (B, K, 2), in px, to faces in [-1, 1]."""
@@ -77,39 +70,30 @@ class GpGan(Obfuscator):
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         return (self(images) + 1) / 2
 
-    def _fit_landmarks(self, images: Tensor, landmarks: Tensor, utilities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, pixels = self.config, images * 2 - 1
         classifier = self._classifier(pixels, utilities)
         features = nn.Sequential(*list(classifier.body.children())[:_SEEN])
         judge = patch_discriminator(self.image_shape[0], config.width).to(images.device)
-        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        other = torch.optim.Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        other = Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         falls = LambdaLR(own, lambda step: min(1.0, 2 - 2 * step / config.steps))  # in the second half, to 0
-        self.training_parameters = num_trained(self, judge, classifier)
         draw = batches(len(images), config.batch_size, images.device)
-        self.train()
-        for step in range(1, config.steps + 1):
+        for _ in self._steps(progress, judge, classifier):
             index = next(draw)
             real = pixels[index]
-            faces = self(landmarks[index])
-
-            other.zero_grad()
-            (softplus(-judge(real)).mean() + softplus(judge(faces.detach())).mean()).backward()
-            other.step()
-
+            faces = self(shown[index])
+            update(other, softplus(-judge(real)).mean() + softplus(judge(faces.detach())).mean())
             with torch.no_grad():
                 wanted, target = features(real), classifier(real).softmax(1)
-            own.zero_grad()
-            (
+            loss = (
                 config.adversarial * softplus(-judge(faces)).mean()
                 + config.perceptual * l1_loss(features(faces), wanted)
                 + config.attribute * cross_entropy(classifier(_shaken(faces)), target)
                 + config.pixels * l1_loss(faces, real)
-            ).backward()
-            own.step()
+            )
+            update(own, loss)
             falls.step()
-            self.steps = step
-            progress("fit gp-gan", step, config.steps)
 
     def _classifier(self, pixels: Tensor, utilities: Tensor) -> Classifier:
         """Return C: trained, and then fixed."""

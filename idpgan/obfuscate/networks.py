@@ -1,26 +1,108 @@
-"""Networks that the trained obfuscators share: image to image, image to numbers, numbers to image."""
+"""What the trained obfuscators share: settings, steps, and networks from images to images or numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
+import pydantic
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
 
+from idpgan.config import Section
 from idpgan.errors import InputError
 from idpgan.models.classifier import ResidualBlock
+from idpgan.models.initialize import seeded_init
+from idpgan.obfuscate.base import Obfuscator
+from idpgan.progress import Progress
 
 _STEP = 4  # two halvings
 
 
-def check_sides(image_shape: tuple[int, int, int], name: str) -> None:
-    """Refuse images whose sides cannot be halved twice."""
-    _, height, width = image_shape
-    if height % _STEP or width % _STEP or min(height, width) < 2 * _STEP:
-        raise InputError(
-            f"'{name}' takes images with sides that are multiples of {_STEP} and at least {2 * _STEP} px, got "
-            f"{width} x {height}. Bring them to such a size with `idpgan prepare`."
-        )
+class Training(Section):
+    """What all trained obfuscators have in common.
+
+    Attributes:
+        width: Channels of the first layer; deeper layers have 2 and 4 times as many.
+        steps: Updates of the transforming network.
+        learning_rate: Of Adam, for all networks.
+        seed: Of initial weights, order and, where there is one, noise.
+    """
+
+    width: int = pydantic.Field(32, ge=2, le=512)
+    steps: int = pydantic.Field(5000, ge=1)
+    batch_size: int = pydantic.Field(64, ge=2)
+    learning_rate: float = pydantic.Field(1e-3, gt=0)
+    seed: int = pydantic.Field(0, ge=0)
+
+
+class TrainedObfuscator(Obfuscator):
+    """An obfuscator whose networks have something to learn, for images whose sides can be halved twice."""
+
+    trained: ClassVar[bool] = True
+
+    def __init__(
+        self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0
+    ) -> None:
+        super().__init__(config, image_shape, num_utilities, num_identities)
+        _, height, width = image_shape
+        if height % _STEP or width % _STEP or min(height, width) < 2 * _STEP:
+            raise InputError(
+                f"'{self.name}' takes images with sides that are multiples of {_STEP} and at least {2 * _STEP} px, got "
+                f"{width} x {height}. Bring them to such a size with `idpgan prepare`."
+            )
+        with seeded_init(config.seed):
+            self._build()
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Make the networks."""
+
+    def _steps(self, progress: Progress, *networks: nn.Module) -> Iterator[int]:
+        """Yield the training steps, and count them; ``networks`` are trained beside the own ones."""
+        every = (self, *networks)
+        self.training_parameters = sum(parameter.numel() for network in every for parameter in network.parameters())
+        self.train()
+        for step in range(1, self.config.steps + 1):
+            yield step
+            self.steps = step
+            progress(f"fit {self.name}", step, self.config.steps)
+
+    def _play(
+        self,
+        num: int,
+        adversaries: nn.Module,
+        helpers: nn.Module,
+        attack: Callable[[Tensor], Tensor],
+        defend: Callable[[Tensor], Tensor],
+        progress: Progress,
+    ) -> None:
+        """Train against adversaries that learn in turn, ``adversary_steps`` updates for each of the own.
+
+        Args:
+            num: Training images.
+            adversaries: Minimize ``attack``.
+            helpers: Minimize ``defend`` with the own networks.
+            attack: Maps positions of a batch (B,) to a loss.
+            defend: Likewise.
+        """
+        config, device = self.config, next(self.parameters()).device
+        own = Adam([*self.parameters(), *helpers.parameters()], lr=config.learning_rate, fused=True)
+        others = Adam(adversaries.parameters(), lr=config.learning_rate, fused=True)
+        draw = batches(num, config.batch_size, device)
+        for _ in self._steps(progress, adversaries, helpers):
+            for _ in range(config.adversary_steps):
+                update(others, attack(next(draw)))
+            update(own, defend(next(draw)))
+
+
+def update(optimizer: Optimizer, loss: Tensor) -> None:
+    """Take one step down a loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 class Translator(nn.Module):
@@ -103,8 +185,3 @@ def batches(num: int, batch_size: int, device: torch.device) -> Iterator[Tensor]
     while True:
         order = torch.randperm(num).to(device)
         yield from order[: num - num % size].split(size)
-
-
-def num_trained(*networks: nn.Module) -> int:
-    """Return the trained numbers of some networks."""
-    return sum(parameter.numel() for network in networks for parameter in network.parameters())

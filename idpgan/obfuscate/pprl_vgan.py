@@ -13,16 +13,15 @@ those of real people.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+from torch.optim import Adam
 
-from idpgan.models.initialize import seeded_init
-from idpgan.obfuscate.base import Obfuscator, Training
-from idpgan.obfuscate.networks import Painter, Trunk, batches, check_sides, num_trained
+from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Trunk, batches, update
 from idpgan.progress import Progress
 
 _GENERATOR = (0.108, 0.6, 0.29, 0.002)  # real, person, expression, divergence from the normal
@@ -40,20 +39,17 @@ class PprlVganConfig(Training):
     learning_rate: float = pydantic.Field(2e-4, gt=0)
 
 
-class PprlVgan(Obfuscator):
+class PprlVgan(TrainedObfuscator):
     """Encoder and decoder; the discriminators are thrown away after `fit`."""
 
     Config = PprlVganConfig
     name = "pprl-vgan"
-    trained = True
 
-    def __init__(self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0):
-        super().__init__(config, image_shape, num_utilities, num_identities)
-        check_sides(image_shape, self.name)
-        with seeded_init(config.seed):
-            self.trunk = Trunk(image_shape, config.width)
-            self.code = nn.Linear(self.trunk.num_features, 2 * config.code)
-            self.painter = Painter(config.code + num_identities, image_shape, config.width)
+    def _build(self) -> None:
+        config = self.config
+        self.trunk = Trunk(self.image_shape, config.width)
+        self.code = nn.Linear(self.trunk.num_features, 2 * config.code)
+        self.painter = Painter(config.code + self.num_identities, self.image_shape, config.width)
 
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log variance of f(I) for images in [-1, 1], (B, code) each."""
@@ -69,15 +65,13 @@ class PprlVgan(Obfuscator):
         people = torch.randint(self.num_identities, (len(images),), generator=rng).to(images.device)
         return (self.draw(self.encode(images * 2 - 1)[0], people) + 1) / 2
 
-    def _fit(self, images: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, device = self.config, images.device
         judges = _Judges(self.image_shape, config.width, self.num_identities, self.num_utilities).to(device)
-        own = torch.optim.Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        others = torch.optim.Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        self.training_parameters = num_trained(self, judges)
+        own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        others = Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         draw = batches(len(images), config.batch_size, device)
-        self.train()
-        for step in range(1, config.steps + 1):
+        for _ in self._steps(progress, judges):
             index = next(draw)
             real, people, moods = images[index] * 2 - 1, identities[index], utilities[index]
             others_to_be = torch.randint(self.num_identities, (len(real),), device=device)
@@ -85,21 +79,17 @@ class PprlVgan(Obfuscator):
             drawn = self.draw(mean + torch.randn_like(mean) * (log_variance / 2).exp(), others_to_be)
 
             truth, who, mood = judges(real)
-            fake = judges(drawn.detach())[0]
-            told = _true(truth, 1.0) + _true(fake, 0.0)
-            losses = (told, cross_entropy(who, people), cross_entropy(mood, moods))
-            others.zero_grad()
-            torch.stack([weight * loss for weight, loss in zip(_DISCRIMINATOR, losses, strict=True)]).sum().backward()
-            others.step()
+            told = _true(truth, 1.0) + _true(judges(drawn.detach())[0], 0.0)
+            update(others, _weighted(_DISCRIMINATOR, told, cross_entropy(who, people), cross_entropy(mood, moods)))
 
             truth, who, mood = judges(drawn)
             divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
-            fooled = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods), divergence)
-            own.zero_grad()
-            torch.stack([weight * loss for weight, loss in zip(_GENERATOR, fooled, strict=True)]).sum().backward()
-            own.step()
-            self.steps = step
-            progress("fit pprl-vgan", step, config.steps)
+            fooled = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods))
+            update(own, _weighted(_GENERATOR, *fooled, divergence))
+
+
+def _weighted(weights: Sequence[float], *losses: Tensor) -> Tensor:
+    return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
 
 
 class _Judges(nn.Module):

@@ -27,7 +27,7 @@ class ObfuscatedArtifact(ImagesArtifact):
     kind: ClassVar[str] = "obfuscated"
 
 
-class Obfuscation(ImagesSettings):
+class ObfuscationSettings(ImagesSettings):
     """The settings of a release of obfuscated images; ``method`` is a name in `METHODS`.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,23 +13,21 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.config import build, nearest_hint
+from idpgan.config import build
 from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
-from idpgan.methods import MethodInfo, load, methods_of
-from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Options, Plan, Publisher, each_channel
+from idpgan.publish.plan import Offer, Plan, checked_options, method_info, offer, plan_release
+from idpgan.publish.settings import PublicationSettings
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
 from idpgan.training.distributed import agree_on
 
 _LOG = logging.getLogger(__name__)
-_PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +76,12 @@ class Release:
         Raises:
             InputError: If the folder exists, or there are too many images; nothing is written then.
         """
-        from idpgan.publish.settings import Publication  # here: it is built on this module
-
         claimed = self.privacy.claimed
         if claimed is None:
             raise InputError("a release without a claimed epsilon is none of this package's.")
         num, *shape = self.images.shape
         settings = build(
-            Publication,
+            PublicationSettings,
             {
                 "data": data,
                 "method": self.method,
@@ -102,69 +97,6 @@ class Release:
         pixels = self.to_uint8()
         artifact = ImagesArtifact.of(pixels[:, None] if pixels.ndim == 3 else pixels, names)
         write_release(folder, artifact, settings, self.privacy, self.events)
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A release before an image is read: all that is public of it.
-
-    Attributes:
-        method: Name in `METHODS`.
-        plan: What is released, and the charges.
-        epsilon: Asked for, or claimed by the method.
-        delta: Where it is stated.
-        proven: What the charges cost at ``delta``, by the accountant; infinite where nothing is proven.
-        options: Of the method, defaults filled in.
-    """
-
-    method: str
-    plan: Plan
-    epsilon: float
-    delta: float
-    proven: float
-    options: Options
-
-    def report(self, private: bool = True) -> PrivacyReport:
-        """Return what is said of the release's privacy; ``private``: the noise is the operating system's."""
-        return report(self.method, self.plan, self.proven, self.epsilon, self.delta, private)
-
-
-@typed
-def offer(
-    method: str,
-    num: int,
-    shape: tuple[int, ...],
-    *,
-    epsilon: float,
-    delta: float = 0.0,
-    unit: Unit | str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Offer:
-    """Price a release of ``num`` images of a shape, (m, n) or (3, m, n), and refuse what `release` refuses.
-
-    Raises:
-        InputError: If method, unit, epsilon, delta or an option cannot be used.
-    """
-    chosen = _unit(method_info(method), unit)
-    if not 0 < epsilon < math.inf:
-        raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
-    check_delta(delta, num, "delta")
-    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
-    settings = checked_options(method, options or {})
-    plan = plan_release(method, shape, chosen, epsilon, delta, settings)
-    proven = compose_epsilon(plan.events, delta)
-    if math.isfinite(proven) and proven > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
-    return Offer(method, plan, epsilon, delta, proven, settings)
-
-
-def plan_release(method: str, shape: Sequence[int], unit: Unit, epsilon: float, delta: float, options: Options) -> Plan:
-    """Return the plan for images of a shape: (m, n), or (3, m, n) whose channels share the budget equally."""
-    publisher, (*channels, height, width) = load_publisher(method), shape
-    if not channels:
-        return publisher.plan((height, width), unit, epsilon, delta, options)
-    share = (1 - 2.0**-39) / channels[0]  # what the accountant may round up
-    return each_channel(publisher.plan((height, width), unit, epsilon * share, delta * share, options), channels[0])
 
 
 @typed
@@ -276,22 +208,6 @@ def _share(plan: Plan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
     return ranks.gather_rows(released.to(values.dtype), len(values))
 
 
-def checked_options(method: str, options: Mapping[str, Any]) -> Options:
-    """Return the options of a method, defaults filled in.
-
-    Raises:
-        InputError: If one is unknown or out of range.
-    """
-    return build(load_publisher(method).options, options, f"the options of '{method}'")
-
-
-def _unit(info: MethodInfo, unit: Unit | str | None) -> Unit:
-    chosen = info.units[0] if unit is None else str(unit)
-    if chosen not in info.units:
-        raise InputError(f"unit = '{chosen}' is not known to '{info.name}'; known: {', '.join(info.units)}.")
-    return Unit(chosen)
-
-
 def _images(images: Tensor) -> Tensor:
     """Return checked images, clamped to [0, 1]; pixel by pixel, so that neighbors in one pixel stay neighbors."""
     values = torch.as_tensor(images)
@@ -305,44 +221,3 @@ def _images(images: Tensor) -> Tensor:
     if bool(values.isnan().any()):
         _LOG.warning("%d pixels of the images are NaN and stand as 0.", int(values.isnan().sum()))
     return values.detach().nan_to_num(nan=0.0).clamp(0, 1)
-
-
-def report(
-    method: str, plan: Plan, proven_epsilon: float, epsilon: float, delta: float, private: bool
-) -> PrivacyReport:
-    """Return what is said of a release's privacy.
-
-    Args:
-        method: Name in `METHODS`.
-        plan: What was released.
-        proven_epsilon: What its events cost at ``delta``, by the accountant.
-        epsilon: What was asked for or is claimed.
-        delta: Where epsilon is stated.
-        private: Whether the noise came from the operating system.
-    """
-    terms, reason = (plan.events[0].unit, plan.events[0].relation), method_info(method).reason
-    claimed = Guarantee(epsilon, delta, *terms, plan.claim)
-    if math.isinf(proven_epsilon):
-        proven = Guarantee(proven_epsilon, delta, *terms, "nothing is proven")
-        return PrivacyReport(claimed, proven, None, reason, False, _PUBLIC)
-    proven = Guarantee(proven_epsilon, delta, *terms, f"accountant, {plan.law}")
-    said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
-    return PrivacyReport(claimed, proven, None, said, private, _PUBLIC)
-
-
-def method_info(name: str) -> MethodInfo:
-    """Return the row of a publisher.
-
-    Raises:
-        InputError: If there is none of that name; the message names the nearest one.
-    """
-    known = methods_of("publisher")
-    if name not in known:
-        raise InputError(f"'{name}' is no known publisher. {nearest_hint(name, known)}")
-    return known[name]
-
-
-def load_publisher(name: str) -> Publisher:
-    """Return a publisher; see `method_info`."""
-    publisher: Publisher = load(method_info(name).name)[name]
-    return publisher

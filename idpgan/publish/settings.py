@@ -13,12 +13,11 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.publish import publisher
-from idpgan.publish.plan import Plan
+from idpgan.publish.plan import Offer, checked_options, plan_release
 from idpgan.release.settings import ImagesSettings
 
 
-class Publication(ImagesSettings):
+class PublicationSettings(ImagesSettings):
     """The settings of a release of published images; ``method`` is a name in `METHODS`.
 
     Attributes:
@@ -43,7 +42,7 @@ class Publication(ImagesSettings):
         if not math.isfinite(self.epsilon) or min(self.shape) < 1:
             raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
         check_delta(self.delta, self.num, "delta")
-        publisher.checked_options(self.method, self.options)
+        checked_options(self.method, self.options)
         return self
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
@@ -53,17 +52,17 @@ class Publication(ImagesSettings):
 
     def planned_events(self) -> tuple[Event, ...]:
         """See `Settings`."""
-        return self._plan.events
-
-    @property
-    def _plan(self) -> Plan:
-        """The release, priced and calibrated again."""
-        options = publisher.checked_options(self.method, self.options)
-        return publisher.plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
+        return self._offer(math.inf).plan.events
 
     def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
         """See `Settings`."""
-        return publisher.report(self.method, self._plan, proven.epsilon, self.epsilon, self.delta, noise[0].private)
+        return self._offer(proven.epsilon).report(noise[0].private)
+
+    def _offer(self, proven: float) -> Offer:
+        """Return the release, planned and calibrated again, whose charges cost ``proven``."""
+        options = checked_options(self.method, self.options)
+        plan = plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
+        return Offer(self.method, plan, self.epsilon, self.delta, proven, options)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """See `Settings`."""

@@ -18,7 +18,8 @@ from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import new_folder, whole_folder
 from idpgan.jobs import publish as publications
-from idpgan.jobs.publish import Order, publish, quote
+from idpgan.jobs.options import PublishOptions
+from idpgan.jobs.publish import publish, quote
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.publish import METHODS, best
 from tests.training.toy import Stopped, stopping_at
@@ -42,8 +43,9 @@ def faces(tmp_path):
 @pytest.fixture
 def order(faces, tmp_path):
     def make(**changes):
-        return Order(
-            **{"folder": faces, "method": "lap", "epsilon": 2.0, "unit": "image", "out": tmp_path / "out"} | changes
+        return PublishOptions(
+            **{"arguments": (str(faces),), "method": "lap", "epsilon": 2.0, "unit": "image", "out": tmp_path / "out"}
+            | changes
         )
 
     return make

@@ -10,8 +10,9 @@ import pytest
 from idpgan.config import dump_toml
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs.publish import Order, publish, quote
-from idpgan.jobs.stream import Terms, stream
+from idpgan.jobs.options import PublishOptions, StreamOptions
+from idpgan.jobs.publish import publish, quote
+from idpgan.jobs.stream import stream
 from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
 from idpgan.run import RunFolder
@@ -32,7 +33,7 @@ def faces(tmp_path, monkeypatch):
 
 
 def order(folder, out, **changes):
-    return Order(folder=folder, out=out, **{"method": "lap", "epsilon": 1.0, "unit": "image"} | changes)
+    return PublishOptions((str(folder),), out=out, **{"method": "lap", "epsilon": 1.0, "unit": "image"} | changes)
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_all_that_is_found_is_listed_and_added_up(published, spent, faces, tmp_p
     published(faces / "s2", "c", epsilon=1.5)
     make_run(tmp_path / "runs" / "first", "faces", laplace(0.25), laplace(0.25))
     make_run(tmp_path / "second", faces / "s1", laplace(4.0))
-    stream(["3\n", "0\n"], Terms(0.5, 20), lambda _: None, state=tmp_path / "faces.state")
+    stream(["3\n", "0\n"], StreamOptions(0.5, 20, state=tmp_path / "faces.state"), lambda _: None)
     found = spent(faces)
     assert sorted((each["kind"], each["unit"], each["epsilon"]) for each in found["spending"]) == [
         ("publication", "image", 1.0),

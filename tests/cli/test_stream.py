@@ -1,5 +1,6 @@
 """``idpgan stream``: answers line by line, the same ones after a crash, and one line for bad input."""
 
+import dataclasses
 import io
 import json
 import sys
@@ -7,15 +8,16 @@ import sys
 import pytest
 
 from idpgan.errors import InputError
-from idpgan.jobs.stream import Terms, answers_of, stream
+from idpgan.jobs.options import StreamOptions
+from idpgan.jobs.stream import answers_of, stream
 from idpgan.jobs.verify import verify
 
-TERMS = Terms(1.0, 20)
+TERMS = StreamOptions(1.0, 20)
 
 
 def answered(lines, terms=TERMS, **options):
     shown = []
-    stream([f"{line}\n" for line in lines], terms, shown.extend, **options)
+    stream([f"{line}\n" for line in lines], dataclasses.replace(terms, **options), shown.extend)
     return shown
 
 
@@ -54,10 +56,9 @@ def test_a_crash_between_the_files_releases_nothing_twice(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         if when == "before the answers":
             patch.setattr("idpgan.jobs.stream._File._write", crash)
+        emit = crash if when == "before they are shown" else shown.extend
         with pytest.raises(Crash):
-            stream(
-                ["5\n", "6\n"], TERMS, crash if when == "before they are shown" else shown.extend, state=state, block=2
-            )
+            stream(["5\n", "6\n"], dataclasses.replace(TERMS, state=state, block=2), emit)
     assert shown == []
     again = answered([5, 6], state=state, first=3, block=1)
     assert answered([5, 6], state=state, first=3) == again
@@ -88,7 +89,7 @@ def test_an_answer_that_was_cut_by_a_crash_is_written_again(tmp_path):
 def test_a_bad_line_is_named_and_what_was_answered_before_stands(tmp_path, lines, message):
     state, shown = tmp_path / "faces.state", []
     with pytest.raises(InputError, match=message):
-        stream(lines, TERMS, shown.extend, state=state)
+        stream(lines, dataclasses.replace(TERMS, state=state), shown.extend)
     assert len(shown) == 1
     assert len(answered([1], state=state, first=2)) == 1
 
@@ -99,7 +100,9 @@ def test_more_values_than_the_horizon_release_nothing(tmp_path):
     assert not answers_of(tmp_path / "a.state").exists()
 
 
-@pytest.mark.parametrize("terms", [Terms(2.0, 20), Terms(1.0, 21), Terms(1.0, 20, False), Terms(1.0)])
+@pytest.mark.parametrize(
+    "terms", [StreamOptions(2.0, 20), StreamOptions(1.0, 21), StreamOptions(1.0, 20, real=True), StreamOptions(1.0)]
+)
 def test_a_state_of_other_terms_is_refused(tmp_path, terms):
     answered([3], state=tmp_path / "a.state")
     before = (tmp_path / "a.state").read_bytes()
@@ -141,13 +144,14 @@ def test_the_answers_of_all_calls_are_given_away_and_verify(tmp_path):
 
 
 def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
+    unread = iter(lambda: pytest.fail("read"), None)
     (tmp_path / "release").mkdir()
     with pytest.raises(InputError, match="--out"):
-        stream(iter(lambda: pytest.fail("read"), None), TERMS, print, out=tmp_path / "release")
+        stream(unread, dataclasses.replace(TERMS, out=tmp_path / "release"), print)
     with pytest.raises(InputError, match="nothing to give away"):
         answered([], out=tmp_path / "other")
     with pytest.raises(InputError, match="printable"):  # else a stream without a state would be released again
-        stream(iter(lambda: pytest.fail("read"), None), TERMS, print, out=tmp_path / "third", data="a\nb")
+        stream(unread, dataclasses.replace(TERMS, out=tmp_path / "third", data="a\nb"), print)
     assert not (tmp_path / "other").exists()
 
 

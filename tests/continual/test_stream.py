@@ -15,8 +15,7 @@ from scipy.stats import chisquare
 from idpgan.audit import audit
 from idpgan.audit.statistics import Nearness, Statistic
 from idpgan.continual import ContinualCounter, isotonic
-from idpgan.continual.fenwick import ADJACENCY, chain, fast_diagonal, matrices, node_sums, parents
-from idpgan.continual.node_noise import NodeNoise
+from idpgan.continual.fenwick import ADJACENCY, NodeNoise, chain, fast_diagonal, matrices, node_sums, parents
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Unit
 

@@ -6,7 +6,7 @@ import torch
 from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry, nothing_to_audit
 from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.disguise import from_blocks, to_blocks
+from idpgan.obfuscate.filters import from_blocks, to_blocks
 
 SHAPE = (1, 16, 16)
 

@@ -12,11 +12,11 @@ from idpgan.data.faces import draw
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound import prior
 from idpgan.publish.sound.codebook import face_codebook
-from idpgan.publish.sound.pixels import calibrate_pixels, shrink
-from idpgan.publish.sound.queries import block_sums
+from idpgan.publish.sound.numbers import block_sums, calibrate_pixels
+from idpgan.publish.sound.publishers import shrink
 from tests.publish.pictures import pictures
 
 SIZES = {"pix": {"block": 4}, "dct": {"frequencies": 4}, "eigenfaces": {"components": 4}}

@@ -9,10 +9,9 @@ import torch
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import METHODS
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound.eigenfaces import face_coefficients
-from idpgan.publish.sound.numbers import calibrate_numbers
-from idpgan.publish.sound.queries import Query, block_sums, low_cosines
+from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, low_cosines
 
 UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 4)]

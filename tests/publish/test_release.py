@@ -11,7 +11,7 @@ import torch
 from idpgan import publish
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from tests.publish.pictures import pictures
 
 IMAGES = pictures(3, 8, 9)

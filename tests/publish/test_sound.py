@@ -10,8 +10,7 @@ from scipy.stats import kstest, laplace, norm
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, RoundedGaussian, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.sound.pixels import calibrate_pixels
-from idpgan.publish.sound.queries import touched_pixels
+from idpgan.publish.sound.numbers import calibrate_pixels, touched_pixels
 from tests.publish.pictures import pictures
 
 SETTINGS = [("laplace", 0.0), ("laplace", 1e-5), ("gaussian", 1e-5)]

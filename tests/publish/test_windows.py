@@ -13,10 +13,10 @@ from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from idpgan.publish.windows import audits, published
+from idpgan.publish.windows.published import cut, join, reorder
 from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_release
-from idpgan.publish.windows.stream import cut, join, reorder
 from tests.publish.pictures import pictures
 
 

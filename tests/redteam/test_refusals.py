@@ -12,6 +12,7 @@ from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.jobs import obfuscate as obfuscations
 from idpgan.jobs import publish as publications
+from idpgan.jobs.options import ObfuscateOptions, PublishOptions
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.training.config import build_config
 from tests.neighbors.folders import data_of, write_classes, write_metadata
@@ -126,7 +127,7 @@ def fill(folder, channels=1):
 
 def published(folder, out, **changes):
     order = {"method": "lap", "epsilon": 1e6, "unit": "pixel", "out": out} | changes
-    publications.publish(publications.Order(folder, **order))
+    publications.publish(PublishOptions((str(folder),), **order))
     return documents(out / "release")
 
 
@@ -142,7 +143,7 @@ def test_a_publication_ends_alike_and_its_null_records_are_black(tmp_path, caplo
     faces = fill(tmp_path / "faces")
     for index in range(share):
         spoil(faces / f"{index}.png")
-    size = SIDES if share > 1 else None  # most headers tell it
+    size = "{}x{}".format(*SIDES) if share > 1 else None  # most headers tell it
     assert published(faces, tmp_path / "out", size=size) == whole_publication
     assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 1
     images = [Image.open(path) for path in sorted((tmp_path / "out" / "release" / "images").iterdir())]
@@ -167,7 +168,7 @@ def test_only_a_size_that_nothing_tells_is_asked_for(tmp_path):
     with pytest.raises(InputError, match="--size HxW"):
         published(faces, tmp_path / "out")
     assert not (tmp_path / "faces.ledger.json").exists()
-    published(faces, tmp_path / "out", size=SIDES)
+    published(faces, tmp_path / "out", size="{}x{}".format(*SIDES))
 
 
 def test_copies_are_remarked_on_the_terminal_and_nowhere_else(tmp_path, caplog, whole_publication):
@@ -190,7 +191,7 @@ def test_an_obfuscation_ends_alike(tmp_path, caplog, spoil, share):
         faces = fill(tmp_path / name / "faces")
         for index in range(spoiled):
             spoil(faces / f"{index}.png")
-        order = obfuscations.Order(faces, "blur", tmp_path / name / "out", accept_unsound=True, device="cpu")
+        order = ObfuscateOptions((str(faces),), "blur", tmp_path / name / "out", accept_unsound=True, device="cpu")
         obfuscations.obfuscate(order)
     assert documents(tmp_path / "whole" / "out" / "release") == documents(tmp_path / "spoiled" / "out" / "release")
     assert f"{share} of {NUM} files cannot be used as declared" in caplog.text

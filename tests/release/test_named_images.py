@@ -7,7 +7,7 @@ from idpgan.errors import InputError
 from idpgan.jobs.verify import verify
 from idpgan.privacy import Unit
 from idpgan.publish import METHODS, release
-from idpgan.publish.publisher import offer
+from idpgan.publish.plan import offer
 from idpgan.release.folder import remove_leftovers
 from idpgan.release.images import ImagesArtifact
 from tests.publish.pictures import pictures

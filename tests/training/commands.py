@@ -18,7 +18,7 @@ from idpgan.audit.distinguish import audit
 from idpgan.data.images import Images
 from idpgan.jobs import audit as audit_job
 from idpgan.jobs import publish as publish_job
-from idpgan.jobs.options import AuditOptions
+from idpgan.jobs.options import AuditOptions, PublishOptions
 from idpgan.privacy import Noise
 from idpgan.publish import publisher, release
 from idpgan.publish.publisher import publish_shares
@@ -47,9 +47,9 @@ def commands(ranks: Ranks, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def order(folder: Path, out: str) -> publish_job.Order:
+def order(folder: Path, out: str) -> PublishOptions:
     """Return what is asked for of the folder of images."""
-    return publish_job.Order(folder / "faces", "lap", 1.0, "pixel", folder / out)
+    return PublishOptions((str(folder / "faces"),), "lap", 1.0, "pixel", folder / out)
 
 
 def _led(ranks: Ranks, lead: Callable[[], Any], follow: Callable[[Ranks], None]) -> Any:

@@ -85,7 +85,7 @@ def lra(images: Tensor, epsilon: float, options: LraOptions, noise: Noise) -> Te
     """LRA, section 3.2.1: ``B (L + Lap(D1 L / epsilon))`` with B and L from `factorize.descend`."""
 
     def add_noise(L: Tensor) -> Tensor:
-        return add_laplace(L, _scale(L, epsilon), noise)
+        return add_laplace(L, (column_norm(L) / epsilon)[:, None, None], noise)
 
     released = []
     for part in _chunks(images):
@@ -170,10 +170,6 @@ def _rebuild(svd: Svd, chosen: Tensor, epsilon: float, noise: Noise, *, refine: 
     noisy = add_laplace(svd.S, svd.S[:, :1] / epsilon, noise)
     values = non_increasing(noisy, chosen) if refine else noisy * chosen
     return (svd.U * values[:, None, :]) @ svd.Vh
-
-
-def _scale(L: Tensor, epsilon: float) -> Tensor:
-    return (column_norm(L) / epsilon)[:, None, None]
 
 
 def _chunks(images: Tensor) -> tuple[Tensor, ...]:

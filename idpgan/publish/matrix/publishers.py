@@ -1,23 +1,39 @@
-"""What the six published algorithms are asked for, and what they are charged: an unprotected read."""
+"""What the six published algorithms are asked for, and what they are charged: an unprotected read.
+
+Their audits attack them where they leak for certain: by the column space of the output (its singular vectors, or its
+left factor, carry no noise), by its rank, or by the scale of the noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from torch import Tensor
 
-from idpgan.audit.statistics import Maker, Nearness, NoiseScale, OutputRank
-from idpgan.errors import InputError
-from idpgan.methods import METHODS
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.noise import Noise
-from idpgan.publish.matrix import algorithms, audits
-from idpgan.publish.matrix.audits import CLAIM, RowSpace, column_space
-from idpgan.publish.plan import Options, Plan, Publisher, Shape
+from idpgan.audit.statistics import Maker, Nearness, NoiseScale, OutputRank, Statistic, SubspaceDistance
+from idpgan.privacy.guarantee import Unit
+from idpgan.publish.audits import publisher_entry
+from idpgan.publish.matrix import algorithms
+from idpgan.publish.matrix.algorithms import EsraOptions, LraOptions, LrmOptions, SraOptions
+from idpgan.publish.plan import Algorithm, Options, Publisher, Shape, as_published
 
-Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]
+_CLAIM = "Zhang, Fu and Meng (2020), theorem 7"
+_SCALE_SHAPE = (28, 20)  # enough numbers to see the scale of their noise
+
+
+def column_space(data: Tensor, neighbor: Tensor) -> Statistic:
+    """Return the subspace test for the whole column space."""
+    return SubspaceDistance(data, neighbor, rank=min(data.shape[-2:]))
+
+
+class RowSpace(SubspaceDistance):
+    """The subspace test for the whole row space."""
+
+    def __init__(self, data: Tensor, neighbor: Tensor) -> None:
+        super().__init__(data.mT, neighbor.mT, rank=min(data.shape[-2:]))
+        self.name = "row " + self.name
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        """Return the scores (R,) of outputs (R, m, n)."""
+        return super().__call__(outputs.mT)
 
 
 def black_images(images: Tensor) -> tuple[str, ...]:
@@ -29,63 +45,26 @@ def black_images(images: Tensor) -> tuple[str, ...]:
 
 
 def _publisher(
-    name: str,
-    algorithm: Algorithm,
-    options: type[Options],
-    *makers: Maker,
-    pair: str,
-    shape: Shape = audits.SHAPE,
-    fewer: Options | None = None,
+    name: str, algorithm: Algorithm, audited: Options, *makers: Maker, pair: str = "full-rank", shape: Shape = (8, 6)
 ) -> Publisher:
-    """Return a publisher of the paper; ``algorithm`` maps images, epsilon, options and noise to what is released.
+    """Return a publisher of the paper; ``audited`` are the options of its audit.
 
-    ``makers``, ``pair`` and ``shape`` are of its audit, and so is ``fewer``: options for an audit where the usual ones
-    take long and change nothing of what is attacked.
+    They are others than the usual ones where those take long and change nothing of what is attacked.
     """
-
-    def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, settings: Options) -> Plan:
-        if delta > 0:
-            raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
-        event = Event.non_private(METHODS[name].reason, unit, Relation.REPLACE_ONE)
-        return Plan((event,), lambda images, noise: algorithm(images, epsilon, settings, noise), CLAIM, black_images)
-
-    audit = audits.entry(name, algorithm, fewer or options(), makers, pair=pair, shape=shape)
-    return Publisher(options, plan, audit)
+    plan = as_published(name, algorithm, _CLAIM, black_images)
+    audit = publisher_entry(name, plan, audited, *makers, units=(Unit.COLUMN,), pair=pair, shape=shape)
+    return Publisher(type(audited), plan, audit)
 
 
+_LAP = _publisher(
+    "lap-published", algorithms.lap_published, Options(), NoiseScale, Nearness, pair="brighter", shape=_SCALE_SHAPE
+)
+_SPACES = (column_space, RowSpace, OutputRank)
 PUBLISHERS = {
-    "lap-published": _publisher(
-        "lap-published",
-        algorithms.lap_published,
-        Options,
-        NoiseScale,
-        Nearness,
-        pair="brighter",
-        shape=audits.SCALE_SHAPE,
-    ),
-    "lra": _publisher(
-        "lra",
-        algorithms.lra,
-        algorithms.LraOptions,
-        OutputRank,
-        NoiseScale,
-        pair="low-rank",
-        fewer=algorithms.LraOptions(sweeps=10),
-    ),
-    "sra": _publisher(
-        "sra", algorithms.sra, algorithms.SraOptions, column_space, RowSpace, OutputRank, pair="full-rank"
-    ),
-    "esra": _publisher(
-        "esra", algorithms.esra, algorithms.EsraOptions, column_space, RowSpace, OutputRank, pair="full-rank"
-    ),
-    "lrm": _publisher(
-        "lrm",
-        algorithms.lrm,
-        algorithms.LrmOptions,
-        column_space,
-        OutputRank,
-        pair="full-rank",
-        fewer=algorithms.LrmOptions(iterations=3),
-    ),
-    "mm": _publisher("mm", algorithms.mm, Options, column_space, OutputRank, pair="full-rank"),
+    "lap-published": _LAP,
+    "lra": _publisher("lra", algorithms.lra, LraOptions(sweeps=10), OutputRank, NoiseScale, pair="low-rank"),
+    "sra": _publisher("sra", algorithms.sra, SraOptions(), *_SPACES),
+    "esra": _publisher("esra", algorithms.esra, EsraOptions(), *_SPACES),
+    "lrm": _publisher("lrm", algorithms.lrm, LrmOptions(iterations=3), column_space, OutputRank),
+    "mm": _publisher("mm", algorithms.mm, Options(), column_space, OutputRank),
 }

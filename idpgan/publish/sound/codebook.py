@@ -14,8 +14,8 @@ from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import RandomizedResponse
 from idpgan.publish.plan import Options, Plan, Shape
+from idpgan.publish.sound.numbers import PIXEL_RANGE
 from idpgan.publish.sound.prior import face_directions, face_prior
-from idpgan.publish.sound.queries import PIXEL_RANGE
 
 _DIRECTIONS = 6  # that codewords differ in; of 5 to 12 it recognized drawn people best at epsilon 10
 _MOST = 4096

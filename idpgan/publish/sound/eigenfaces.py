@@ -13,10 +13,16 @@ from torch import Tensor
 from idpgan.privacy.guarantee import Unit
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Plan, Shape
-from idpgan.publish.sound.coefficients import least_error
-from idpgan.publish.sound.numbers import LawOptions, Sensitivity, calibrate_numbers
+from idpgan.publish.sound.numbers import (
+    PIXEL_RANGE,
+    ROUNDING,
+    LawOptions,
+    Sensitivity,
+    calibrate_numbers,
+    least_error,
+    touched_pixels,
+)
 from idpgan.publish.sound.prior import DIRECTIONS, face_directions, face_prior
-from idpgan.publish.sound.queries import PIXEL_RANGE, ROUNDING, touched_pixels
 
 _LEAST_STD = 1e-6  # of the largest: what lies below is no direction of its own
 

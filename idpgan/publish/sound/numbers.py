@@ -1,14 +1,21 @@
-r"""Numbers on a public grid with discrete noise, sized by declared constants: what every linear publisher releases."""
+r"""Numbers of an image whose sensitivity is a constant, and discrete noise on them: what linear publishers release.
+
+The numbers are pixels, or linear queries ``A X B^T`` of an image X (m, n): block sums, low cosines. The noise lies on a
+public grid.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.numerics.dct import cosines
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.discrete import MAX_LAPLACE_SCALE
 from idpgan.privacy.event import Event
@@ -19,6 +26,9 @@ from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options
 
 Law = Literal["laplace", "gaussian"]
+T = TypeVar("T")
+PIXEL_RANGE = 1.0  # R: images are clamped to [0, 1] before anything else
+ROUNDING = 1 + 2.0**-20  # float64 sums of up to 2^20 pixels err by far less than this part of a sensitivity
 
 
 class LawOptions(Options):
@@ -46,6 +56,113 @@ class Sensitivity:
     l2: float
     most: float
     numbers: int
+
+
+def touched_pixels(shape: Sequence[int], unit: Unit) -> int:
+    """Return how many pixels of an (m, n) image one unit holds: 1, m or m n.
+
+    Raises:
+        InputError: For another unit.
+    """
+    rows, columns = shape
+    sizes = {Unit.PIXEL: 1, Unit.COLUMN: rows, Unit.IMAGE: rows * columns}
+    if unit not in sizes:
+        raise InputError(f"unit = {unit} is no part of an image; known: {', '.join(sizes)}.")
+    return sizes[unit]
+
+
+def pixel_sensitivity(shape: Sequence[int], unit: Unit) -> Sensitivity:
+    r"""Return the sensitivity of the pixels themselves.
+
+    Clamping acts pixel by pixel, so the d pixels of a unit differ by at most R = 1 each afterwards: by d R in L1 and
+    sqrt(d) R in L2.
+    """
+    d = touched_pixels(shape, unit)
+    return Sensitivity(d * PIXEL_RANGE, math.sqrt(d) * PIXEL_RANGE, PIXEL_RANGE, d)
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    r"""``A X B^T`` with public matrices.
+
+    Attributes:
+        A: (p, m) float64, acts on columns.
+        B: (q, n) float64, acts on rows.
+    """
+
+    A: Tensor
+    B: Tensor
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Answer for images (N, m, n): (N, p, q) float64."""
+        return self.A.to(images.device) @ images.double() @ self.B.to(images.device).mT
+
+    def sensitivity(self, unit: Unit) -> Sensitivity:
+        r"""Return how far neighbors are apart.
+
+        Let D = X - X', entries in [-R, R], zero outside of the unit; a_i and b_j are the columns of A and B, ||.|| is
+        the largest singular value, r(A) the vector of the sums of |A| along its rows.
+
+        * Pixel (i, j): ``A D B^T = D_ij a_i b_j^T``. Every norm of an outer product used here is the product of the
+          norms, and the bound is the largest product, which is reached.
+        * Column j: ``(A d) b_j^T`` with |d_i| <= R. Entry by entry ``|A d| <= R r(A)``, which bounds every norm; and
+          ``|A d|_2 <= ||A|| sqrt(m) R``, hence ``|A d|_1 <= sqrt(p) ||A|| sqrt(m) R``. The smaller is taken.
+        * Image: entry by entry ``|A D B^T| <= R r(A) r(B)^T``; and ``|A D B^T|_2 <= ||A|| ||B|| sqrt(m n) R``, hence
+          sqrt(p q) times that in L1. The smaller is taken.
+
+        A number moves only if its row of A and its row of B meet the unit, which bounds how many move. Everything is
+        widened by `ROUNDING`: the answers are computed in floating point.
+        """
+        (p, m), (q, n) = self.A.shape, self.B.shape
+        touched_pixels((m, n), unit)
+        A, B = self.A.abs(), self.B.abs()
+        if unit is Unit.PIXEL:
+            wide, high = _norms(A), _norms(B)
+            l1, l2 = wide.l1 * high.l1, wide.l2 * high.l2
+        elif unit is Unit.COLUMN:
+            wide, high = _norms(A, whole=True), _norms(B)
+            spectral = float(torch.linalg.matrix_norm(self.A, 2)) * math.sqrt(m)
+            l1 = min(wide.l1, math.sqrt(p) * spectral) * high.l1
+            l2 = min(wide.l2, spectral) * high.l2
+        else:
+            wide, high = _norms(A, whole=True), _norms(B, whole=True)
+            spectral = math.prod(float(torch.linalg.matrix_norm(M, 2)) for M in (self.A, self.B)) * math.sqrt(m * n)
+            l1 = min(wide.l1 * high.l1, math.sqrt(p * q) * spectral)
+            l2 = min(wide.l2 * high.l2, spectral)
+        R = PIXEL_RANGE * ROUNDING
+        return Sensitivity(l1 * R, l2 * R, wide.most * high.most * R, wide.numbers * high.numbers)
+
+
+def _norms(absolute: Tensor, *, whole: bool = False) -> Sensitivity:
+    """Return the largest norms of the columns of |A|, or those of the sums along its rows, and how many are not 0."""
+    columns = absolute.sum(1, keepdim=True) if whole else absolute
+    return Sensitivity(
+        float(columns.sum(0).amax()),
+        float(columns.square().sum(0).amax().sqrt()),
+        float(columns.amax()),
+        int((columns > 0).sum(0).amax()),
+    )
+
+
+def block_sums(shape: Sequence[int], side: int) -> Query:
+    """Return the sums over blocks of ``side`` x ``side`` pixels; those at the lower and right edge may be smaller."""
+
+    def lines(size: int) -> Tensor:
+        return torch.nn.functional.one_hot(torch.arange(size) // side).double().T
+
+    return Query(lines(shape[0]), lines(shape[1]))
+
+
+def low_cosines(shape: Sequence[int], count: int) -> Query:
+    """Return the ``count`` x ``count`` lowest frequencies of the orthonormal 2-D DCT, or as many as the image has."""
+
+    def lines(size: int) -> Tensor:
+        return cosines(size, 1, [(u, 0) for u in range(min(count, size))]).T
+
+    return Query(lines(shape[0]), lines(shape[1]))
+
+
+# Noise ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -113,11 +230,21 @@ def calibrate_numbers(sensitivity: Sensitivity, unit: Unit, law: Law, *, epsilon
     if law == "gaussian":
         if delta <= 0:
             raise InputError("Gaussian noise has no pure guarantee: set delta above 0, or law to 'laplace'.")
-        return _gaussian(sensitivity, unit, epsilon, delta)
-    candidates = [_joint(sensitivity, unit, epsilon, delta)]
-    if delta > 0 and sensitivity.numbers > 1:
-        candidates.append(_one_by_one(sensitivity, unit, epsilon, delta))
-    return min(candidates, key=lambda release: release.scale)
+        grid = Grid.fine(sensitivity.l2, sensitivity.numbers, norm=2)
+        distance = grid.l2(sensitivity.l2, sensitivity.numbers)
+
+        def scaled(multiplier: float) -> RoundedGaussian:
+            return RoundedGaussian(distance, math.ceil(multiplier * distance), unit, Relation.REPLACE_ONE)
+
+        return NoisyNumbers(scaled(calibrate(lambda m: [scaled(m).event], epsilon, delta)), grid)
+    joint = _joint(sensitivity, unit, epsilon, delta)
+    if delta == 0 or sensitivity.numbers == 1:
+        return joint
+    # One by one: noise is sized for one number, and composed over the numbers of a unit.
+    grid, num = Grid.fine(sensitivity.most, 1, norm=1), sensitivity.numbers
+    steps = grid.l1(sensitivity.most, 1)
+    multiplier = calibrate(lambda m: [_laplace(steps, m * steps, unit).event.repeated(num)], epsilon, delta)
+    return min(joint, NoisyNumbers(_laplace(steps, multiplier * steps, unit), grid, num), key=lambda made: made.scale)
 
 
 def _joint(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> NoisyNumbers:
@@ -128,31 +255,14 @@ def _joint(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> Noi
     while _laplace(steps, scale, unit).event.pure > epsilon:  # the quotient was rounded
         scale += 1
     if delta > 0:
-        multiplier = calibrate(lambda m: [_scaled(steps, m, unit).event], epsilon, delta)
+        multiplier = calibrate(lambda m: [_laplace(steps, m * steps, unit).event], epsilon, delta)
         scale = min(scale, math.ceil(multiplier * steps))
     return NoisyNumbers(_laplace(steps, scale, unit), grid)
 
 
-def _one_by_one(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> NoisyNumbers:
-    """Return the release whose noise is sized for one number, and composed over the numbers of a unit."""
-    grid = Grid.fine(bounds.most, 1, norm=1)
-    steps = grid.l1(bounds.most, 1)
-    multiplier = calibrate(lambda m: [_scaled(steps, m, unit).event.repeated(bounds.numbers)], epsilon, delta)
-    return NoisyNumbers(_scaled(steps, multiplier, unit), grid, bounds.numbers)
-
-
-def _gaussian(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> NoisyNumbers:
-    """Return the release with Gaussian noise sized by the L2 distance of the whole unit."""
-    grid = Grid.fine(bounds.l2, bounds.numbers, norm=2)
-    steps = grid.l2(bounds.l2, bounds.numbers)
-
-    def scaled(multiplier: float) -> RoundedGaussian:
-        return RoundedGaussian(steps, math.ceil(multiplier * steps), unit, Relation.REPLACE_ONE)
-
-    return NoisyNumbers(scaled(calibrate(lambda m: [scaled(m).event], epsilon, delta)), grid)
-
-
-def _laplace(steps: int, scale: int, unit: Unit) -> DiscreteLaplace:
+def _laplace(steps: int, least: float, unit: Unit) -> DiscreteLaplace:
+    """Return noise of a scale of at least ``least`` grid steps."""
+    scale = math.ceil(least)
     if scale > MAX_LAPLACE_SCALE:
         raise InputError(
             f"the noise would need a scale of {scale} grid steps, and at most {MAX_LAPLACE_SCALE} can be drawn "
@@ -161,5 +271,52 @@ def _laplace(steps: int, scale: int, unit: Unit) -> DiscreteLaplace:
     return DiscreteLaplace(steps, scale, unit, Relation.REPLACE_ONE)
 
 
-def _scaled(steps: int, multiplier: float, unit: Unit) -> DiscreteLaplace:
-    return _laplace(steps, math.ceil(multiplier * steps), unit)
+class NoisyPixels(NoisyNumbers):
+    """Every pixel, clamped to [0, 1] and released as `NoisyNumbers`; sensitivity: `pixel_sensitivity`."""
+
+    def __call__(self, images: Tensor, noise: Noise) -> Tensor:
+        """Release finite images of any shape; float64, not clamped."""
+        return super().__call__(images.clamp(0, PIXEL_RANGE), noise)
+
+
+def calibrate_pixels(shape: Sequence[int], unit: Unit, law: Law, *, epsilon: float, delta: float) -> NoisyPixels:
+    """Return the release of (m, n) images with the least noise that costs at most (epsilon, delta).
+
+    Raises:
+        InputError: If the budget is impossible; see `calibrate_numbers`.
+    """
+    found = calibrate_numbers(pixel_sensitivity(shape, unit), unit, law, epsilon=epsilon, delta=delta)
+    return NoisyPixels(found.mechanism, found.grid, found.count)
+
+
+def least_error(
+    queries: Sequence[tuple[T, Sensitivity]],
+    error: Callable[[T, float], float],
+    unit: Unit,
+    law: Law,
+    *,
+    epsilon: float,
+    delta: float,
+) -> tuple[T, Sensitivity]:
+    """Return the query with the least expected error, by public numbers alone.
+
+    The noise is taken as proportional to the sensitivity, in L1 (Laplace) or L2 (Gaussian): one calibration instead of
+    one for each query. What is released is calibrated by itself.
+
+    Args:
+        queries: With their sensitivities.
+        error: Maps a query and the variance of the noise on each number to the expected error.
+        unit: That the sensitivities speak of.
+        law: Of the noise.
+        epsilon: Of the release.
+        delta: Of the release.
+    """
+    if len(queries) == 1:
+        return queries[0]
+    one = calibrate_numbers(Sensitivity(1.0, 1.0, 1.0, 1), unit, law, epsilon=epsilon, delta=delta).variance
+
+    def expected(candidate: tuple[T, Sensitivity]) -> float:
+        query, bounds = candidate
+        return error(query, one * (bounds.l2 if law == "gaussian" else bounds.l1) ** 2)
+
+    return min(queries, key=expected)

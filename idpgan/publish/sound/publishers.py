@@ -1,32 +1,203 @@
-"""The sound publishers."""
+"""The sound publishers: noise on every pixel, or on few numbers of an image, and the best estimate from what comes out.
+
+`eigenfaces` and `codebook` have files of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import cast
 
-from idpgan.privacy.guarantee import Unit
-from idpgan.publish.plan import Plan, Publisher, Shape
-from idpgan.publish.sound import audits, codebook, coefficients, eigenfaces, pixels
-from idpgan.publish.sound.numbers import LawOptions
+import pydantic
+import torch
+from torch import Tensor
+
+from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
+from idpgan.audit.neighbors import PAIRS
+from idpgan.audit.statistics import EXACT, Linear, Nearness, Outcomes, Statistic
+from idpgan.numerics.svd import batched_svd
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.mechanisms import DiscreteLaplace
+from idpgan.privacy.noise import Noise
+from idpgan.publish.audits import LAWS, PURE, publisher_entry
+from idpgan.publish.plan import Plan, Planner, Publisher, Shape
+from idpgan.publish.sound.codebook import CodebookOptions, plan_codebook
+from idpgan.publish.sound.eigenfaces import EigenfacesOptions, plan_eigenfaces
+from idpgan.publish.sound.numbers import (
+    PIXEL_RANGE,
+    Law,
+    LawOptions,
+    Query,
+    block_sums,
+    calibrate_numbers,
+    calibrate_pixels,
+    least_error,
+    low_cosines,
+)
+from idpgan.publish.sound.prior import face_prior
+
+_GREY = 0.5  # what a singular value of 0 stands for
+_MARGIN = 2.0
+_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # tried where none is asked for
+_UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
+
+# Every pixel ---------------------------------------------------------------------------------------------------
 
 
-def _noisy(
-    name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan], options: type[LawOptions] = LawOptions
-) -> Publisher:
-    return Publisher(options, plan, audits.noisy_entry(name, plan, options))
+def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+    """Return the plan of ``lap``: every pixel with its noise, and nothing else."""
+    release = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    return Plan((release.event,), release)
+
+
+def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+    """Return the plan of ``lap-shrink``: ``lap``, then `shrink` at the known noise level, as post-processing."""
+    noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+
+    def release(images: Tensor, noise: Noise) -> Tensor:
+        return _GREY + shrink(noisy(images, noise) - _GREY, math.sqrt(noisy.variance))
+
+    return Plan((noisy.event,), release)
+
+
+def plan_wiener(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+    """Return the plan of ``lap-wiener``: ``lap``, then the estimate under the model of faces, as post-processing."""
+    noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    prior = face_prior(shape)
+    identities = [torch.eye(size, dtype=torch.float64) for size in shape]
+    estimate = prior.estimate(identities[0], identities[1], noisy.variance)
+    return Plan((noisy.event,), lambda images, noise: estimate(noisy(images, noise)))
+
+
+def shrink(matrices: Tensor, std: float) -> Tensor:
+    r"""Shrink the singular values of noisy matrices, with the least squared error as m and n grow in proportion.
+
+    Gavish and Donoho (2017), Optimal shrinkage of singular values, eq. 7: with n >= m, beta = m / n and singular
+    values y in units of ``std sqrt(n)``, ``eta(y) = sqrt((y^2 - beta - 1)^2 - 4 beta) / y`` above ``1 + sqrt(beta)``
+    and 0 below: it chooses the rank as well. The largest singular value of noise alone lies around that edge and not
+    below it, so the threshold is ``_MARGIN n^(-2/3)`` of the edge higher, n^(-2/3) being the order of its fluctuation.
+
+    Args:
+        matrices: (N, m, n), of low rank plus noise.
+        std: Of the noise on each entry, > 0.
+    """
+    U, values, Vh = batched_svd(matrices)
+    short, long = sorted(matrices.shape[-2:])
+    beta, unit = short / long, std * math.sqrt(long)
+    edge, y = 1 + math.sqrt(beta), values / unit
+    kept = y > edge * (1 + _MARGIN * long ** (-2 / 3))
+    shrunk = ((y.square() - beta - 1).square() - 4 * beta).clamp(min=0).sqrt() / y.clamp(min=edge)
+    return (U * (shrunk * kept * unit)[:, None]) @ Vh
+
+
+# Few numbers ---------------------------------------------------------------------------------------------------
+
+
+class PixOptions(LawOptions):
+    """Options of ``pix``.
+
+    Attributes:
+        block: Side of a block, px; None = what has the least expected error under the model of faces.
+    """
+
+    block: int | None = pydantic.Field(default=None, ge=1)
+
+
+class DctOptions(LawOptions):
+    """Options of ``dct``.
+
+    Attributes:
+        frequencies: Lowest ones kept along each side; None = what has the least expected error under the model of
+            faces.
+    """
+
+    frequencies: int | None = pydantic.Field(default=None, ge=1)
+
+
+def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: PixOptions) -> Plan:
+    r"""Return the plan of ``pix``: sums over blocks of pixels (Fan 2018, Image pixelization with differential privacy).
+
+    Sums are means times the public area of the block, so noise on them is what Fan adds to means, with blocks at the
+    edge having their own area. A pixel lies in one block, so its sum moves by at most R whatever the block's size, and
+    with it the mean of b^2 pixels by R / b^2. Proof for every unit: `Query.sensitivity`; noise: `NoisyNumbers`.
+    """
+    sizes = [options.block] if options.block else [size for size in _SIZES if size <= max(shape)]
+    return _plan(shape, unit, epsilon, delta, options.law, [block_sums(shape, size) for size in sizes])
+
+
+def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: DctOptions) -> Plan:
+    """Return the plan of ``dct``: the lowest frequencies; proof in `Query.sensitivity`, noise of `NoisyNumbers`."""
+    sizes = [options.frequencies] if options.frequencies else [size for size in _SIZES if size <= max(shape)]
+    return _plan(shape, unit, epsilon, delta, options.law, [low_cosines(shape, size) for size in sizes])
+
+
+def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, queries: Sequence[Query]) -> Plan:
+    """Return the plan of the query that lets the least error be expected."""
+    prior = face_prior(shape)
+
+    def error(query: Query, variance: float) -> float:
+        return prior.estimate(query.A, query.B, variance).error
+
+    bounds = [(query, query.sensitivity(unit)) for query in queries]
+    query, sensitivity = least_error(bounds, error, unit, law, epsilon=epsilon, delta=delta)
+    noisy = calibrate_numbers(sensitivity, unit, law, epsilon=epsilon, delta=delta)
+    estimate = prior.estimate(query.A, query.B, noisy.variance)
+
+    def release(images: Tensor, noise: Noise) -> Tensor:
+        return estimate(noisy(query(images.clamp(0, PIXEL_RANGE)), noise))
+
+    return Plan((noisy.event,), release)
+
+
+# The table -----------------------------------------------------------------------------------------------------
+
+
+def _lap_case(request: Request) -> AuditCase:
+    """Return the case of ``lap`` on an image of ORL's size; law "laplace" is the continuous one of `audit.cases`."""
+    if request.law == "laplace":
+        return CASES["lap"].build(request)
+    unit, delta = request.unit or Unit.PIXEL, request.delta or 0.0
+    law = cast(Law, LAWS[request.law or "discrete-laplace"])
+    lap = calibrate_pixels(IMAGE_SHAPE, unit, law, epsilon=request.epsilon, delta=delta)
+
+    def exact(data: Tensor, neighbor: Tensor) -> Statistic:
+        laplace = isinstance(lap.mechanism, DiscreteLaplace)
+        statistic = Nearness(data, neighbor, order=1 if laplace else 2, unit=lap.scale if laplace else 2 * lap.scale**2)
+        statistic.name = EXACT
+        return statistic
+
+    pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
+    claimed, proven = guarantees(request, lap.event)
+    notes = ("pixels that do not differ are independent of everything and were not simulated",)
+    return AuditCase("lap", pair, claimed, proven, lap, (exact,), entrywise=True, notes=notes, events=(lap.event,))
+
+
+_LAP = Entry(
+    _lap_case,
+    _UNITS,
+    (Relation.REPLACE_ONE,),
+    delta=1e-5,
+    options={"pair": tuple(PAIRS), "law": (*LAWS, "laplace")},
+    pure=PURE,
+)
+
+
+def _noisy(name: str, plan: Planner, options: type[LawOptions] = LawOptions) -> Publisher:
+    return Publisher(options, plan, publisher_entry(name, plan, options(), Linear, Nearness, units=_UNITS))
 
 
 PUBLISHERS = {
-    "lap": Publisher(LawOptions, pixels.plan_lap, audits.LAP),
-    "lap-shrink": _noisy("lap-shrink", pixels.plan_shrink),
-    "lap-wiener": _noisy("lap-wiener", pixels.plan_wiener),
-    "dct": _noisy("dct", coefficients.plan_dct, coefficients.DctOptions),
-    "pix": _noisy("pix", coefficients.plan_pix, coefficients.PixOptions),
-    "eigenfaces": _noisy("eigenfaces", eigenfaces.plan_eigenfaces, eigenfaces.EigenfacesOptions),
+    "lap": Publisher(LawOptions, plan_lap, _LAP),
+    "lap-shrink": _noisy("lap-shrink", plan_shrink),
+    "lap-wiener": _noisy("lap-wiener", plan_wiener),
+    "dct": _noisy("dct", plan_dct, DctOptions),
+    "pix": _noisy("pix", plan_pix, PixOptions),
+    "eigenfaces": _noisy("eigenfaces", plan_eigenfaces, EigenfacesOptions),
     "codebook": Publisher(
-        codebook.CodebookOptions,
-        codebook.plan_codebook,
-        audits.outcome_entry("codebook", codebook.plan_codebook, codebook.CodebookOptions()),
+        CodebookOptions,
+        plan_codebook,
+        publisher_entry("codebook", plan_codebook, CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)),
     ),
 }

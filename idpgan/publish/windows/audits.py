@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase, guarantees
+from idpgan.audit.cases import AuditCase
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
-from idpgan.audit.statistics import Linear, Nearness, Statistic
+from idpgan.audit.statistics import Linear, Maker, Nearness, Statistic
 from idpgan.errors import InputError
-from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.publish.plan import Plan, Shape
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.publish.audits import case_of
+from idpgan.publish.plan import Algorithm, as_published
 from idpgan.publish.windows.published import GREYS, SwpOptions, similarity, usual_threshold
-from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease
+from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_windows
 
 CLAIM = "Liu et al. (2021), theorem 9, for each window"
 GROWING_SHARE, RAW_THRESHOLD, OPPOSITE_ROWS = "growing-share", "raw-threshold", "opposite-rows"
@@ -90,25 +91,24 @@ def raw_threshold(shape: tuple[int, int] = _TWO) -> Pair:
     return Pair("one pixel of the second window, which decides whether it is replaced", data, neighbor)
 
 
-def published_entry(
-    name: str, algorithm: Callable[[Tensor, float, SwpOptions, Noise], Tensor], part: float = 1.0
-) -> Entry:
+def _raw_decision(decide: Decision, replaced: Decision) -> Maker:
+    def make(data: Tensor, neighbor: Tensor) -> Statistic:
+        return RawDecision(data, neighbor, decide, replaced)
+
+    return make
+
+
+def published_entry(name: str, algorithm: Algorithm, part: float = 1.0) -> Entry:
     """Return the entry of a published algorithm; ``part`` of epsilon goes to SWP."""
+    planner = as_published(name, algorithm, CLAIM)
 
     def build(request: Request) -> AuditCase:
         grows = request.pair == GROWING_SHARE
         pair = growing_share() if grows else raw_threshold()
         count, window = pair.data.shape
-        far = GREYS / 2 if grows else 0.0
-        threshold = usual_threshold(part * request.epsilon, far=far)
+        threshold = usual_threshold(part * request.epsilon, far=GREYS / 2 if grows else 0.0)
         options = SwpOptions(window=window, threshold=threshold)
-        adjacency = (Unit.PIXEL, Relation.REPLACE_ONE)
-        claimed = Guarantee(request.epsilon, 0.0, *adjacency, CLAIM)
-        proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
-        notes = (f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}",)
-
-        def release(values: Tensor, noise: Noise) -> Tensor:
-            return algorithm(values, request.epsilon, options, noise)
+        plan = planner((count, window), Unit.PIXEL, request.epsilon, 0.0, options)
 
         def decide(raw: Tensor, before: Tensor) -> Tensor:
             return similarity(raw * GREYS, before * GREYS) >= threshold
@@ -116,11 +116,9 @@ def published_entry(
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == before).all(-1)
 
-        def raw_decision(data: Tensor, neighbor: Tensor) -> Statistic:
-            return RawDecision(data, neighbor, decide, replaced)
-
-        makers = (LastPixel,) if grows else (raw_decision,)
-        return AuditCase(name, pair, claimed, proven, release, makers, notes=notes, runs=20_000)
+        makers = (LastPixel,) if grows else (_raw_decision(decide, replaced),)
+        note = f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}"
+        return case_of(name, plan, pair, makers, request, note, runs=20_000)
 
     pairs = {"pair": (GROWING_SHARE, RAW_THRESHOLD)}
     return Entry(build, (Unit.PIXEL,), (Relation.REPLACE_ONE,), options=pairs)
@@ -137,7 +135,7 @@ def opposite_rows(unit: Unit) -> Pair:
     return Pair(f"black, white and black windows against their negative in one {unit}", data, neighbor)
 
 
-def sound_entry(name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan], options: SwpSoundOptions) -> Entry:
+def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
     """Return the entry of a sound publisher; its options have windows of one row."""
 
     def build(request: Request) -> AuditCase:
@@ -146,11 +144,9 @@ def sound_entry(name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan
             raise InputError(f"the pair {RAW_THRESHOLD} differs in one pixel: leave unit {unit} or the pair out.")
         pair = raw_threshold(_SMALL_TWO) if asks_threshold else opposite_rows(unit)
         count, window = pair.data.shape
-        planned = plan((count, window), unit, request.epsilon, 0.0, options)
-        claimed, _ = guarantees(request, planned.events[0])
-        total = sum(event.pure * event.count for event in planned.events)
-        proven = Guarantee(total, 0.0, unit, Relation.REPLACE_ONE, f"sum of pure epsilons of {planned.law}")
-        notes = (f"an image of {count} windows of {window} pixels",)
+        plan = plan_windows((count, window), unit, request.epsilon, 0.0, options)
+        total = sum(event.pure * event.count for event in plan.events)
+        proven = Guarantee(total, 0.0, unit, Relation.REPLACE_ONE, f"sum of pure epsilons of {plan.law}")
 
         def decide(raw: Tensor, before: Tensor) -> Tensor:
             center = before.mean(-1).clamp(0, 1)
@@ -159,11 +155,9 @@ def sound_entry(name: str, plan: Callable[[Shape, Unit, float, float, Any], Plan
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == row[:, :1]).all(-1)
 
-        def raw_decision(data: Tensor, neighbor: Tensor) -> Statistic:
-            return RawDecision(data, neighbor, decide, replaced)
-
-        makers = (raw_decision, Linear, Nearness) if asks_threshold else (Linear, Nearness)
-        return AuditCase(name, pair, claimed, proven, planned.release, makers, notes=notes, events=planned.events)
+        makers = (*([_raw_decision(decide, replaced)] if asks_threshold else []), Linear, Nearness)
+        note = f"an image of {count} windows of {window} pixels"
+        return dataclasses.replace(case_of(name, plan, pair, makers, request, note), proven=proven)
 
     pairs = {"pair": (OPPOSITE_ROWS, RAW_THRESHOLD)}
     return Entry(build, (Unit.PIXEL, Unit.IMAGE), (Relation.REPLACE_ONE,), options=pairs)

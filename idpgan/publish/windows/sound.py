@@ -11,9 +11,16 @@ from torch import Tensor
 from idpgan.privacy.guarantee import Unit
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options, Plan, Shape
-from idpgan.publish.sound.numbers import NoisyNumbers, Sensitivity, calibrate_numbers
-from idpgan.publish.sound.queries import PIXEL_RANGE, ROUNDING, pixel_sensitivity, touched_pixels
-from idpgan.publish.windows.stream import count_windows, cut, join, reorder, window_of
+from idpgan.publish.sound.numbers import (
+    PIXEL_RANGE,
+    ROUNDING,
+    NoisyNumbers,
+    Sensitivity,
+    calibrate_numbers,
+    pixel_sensitivity,
+    touched_pixels,
+)
+from idpgan.publish.windows.published import count_windows, cut, join, reorder, window_of
 
 _SLACK = 1 - 2.0**-40  # shares that are rounded still add up to at most epsilon
 
@@ -150,11 +157,7 @@ def plan_release(
     return release, Plan(tuple(part.event.repeated(times) for part in parts), release)
 
 
-def plan_swp(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions) -> Plan:
-    """Return the plan of ``swp-sound``; proof in `WindowRelease`."""
-    return plan_release(shape, unit, epsilon, delta, options)[1]
-
-
-def plan_sort_swp(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SortSwpSoundOptions) -> Plan:
-    """Return the plan of ``sort-swp-sound``; proof in `WindowRelease`."""
-    return plan_release(shape, unit, epsilon, delta, options, options.sort)[1]
+def plan_windows(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions) -> Plan:
+    """Return the plan of ``swp-sound`` or, by its options, of ``sort-swp-sound``; proof in `WindowRelease`."""
+    sort = options.sort if isinstance(options, SortSwpSoundOptions) else 0.0
+    return plan_release(shape, unit, epsilon, delta, options, sort)[1]

@@ -1,10 +1,14 @@
-"""Image disguising: a secret permutation of blocks, and a secret matrix for each block.
+"""Obfuscators that learn nothing: blur, pixelation, and disguise by a secret key.
 
-Sharma and Chen, "Poster: Image disguising for privacy-preserving deep learning", CCS 2018, arXiv:1902.01878: an image
-is cut into blocks, the blocks change places by one permutation for all images, and the block X at each place becomes
-``X R + Delta``, R a random matrix of that place ("randomized multidimensional transformation") and Delta noise. A
-network that is trained on disguised images with their labels is said to learn as well as on clear ones, and the images
-are said to be beyond reconstruction, by eye and by algorithm. `idpgan.attacks.disguise` reconstructs them.
+Blur and pixelation (mosaic) are everyone's default, and hide nothing from a network that is trained on such faces:
+McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning" (2016), arXiv:1609.00408. With noise
+sized for it, pixelation is the publisher `pix` (Fan 2018), which has a price.
+
+Disguise. Sharma and Chen, "Poster: Image disguising for privacy-preserving deep learning", CCS 2018, arXiv:1902.01878:
+an image is cut into blocks, the blocks change places by one permutation for all images, and the block X at each place
+becomes ``X R + Delta``, R a random matrix of that place ("randomized multidimensional transformation") and Delta noise.
+A network that is trained on disguised images with their labels is said to learn as well as on clear ones, and the
+images are said to be beyond reconstruction, by eye and by algorithm. `idpgan.attacks.disguise` reconstructs them.
 
 The poster states neither the distribution of R nor that of Delta. Here R is orthogonal (uniform), Delta normal and
 drawn for each image. Pixels count from 1/2, and the result is divided by the largest range that it can have, a constant
@@ -13,17 +17,73 @@ of the key, so that it is an image again.
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any
 
 import pydantic
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from idpgan.config import Section
 from idpgan.errors import InputError
 from idpgan.models.initialize import torch_seed
 from idpgan.obfuscate.base import Obfuscator
+
+_REACH = 4  # standard deviations to either side: what lies beyond weighs less than 1e-4
+
+
+class BlurConfig(Section):
+    """Options of `blur`.
+
+    Attributes:
+        sigma: Standard deviation of the filter, px.
+    """
+
+    sigma: float = pydantic.Field(3.0, gt=0, le=1000)
+
+
+class Blur(Obfuscator):
+    """Convolve with a normal density cut off at 4 sigma; pixels from outside repeat the border."""
+
+    Config = BlurConfig
+    name = "blur"
+
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        reach = math.ceil(_REACH * self.config.sigma)
+        offsets = torch.arange(-reach, reach + 1, device=images.device)
+        weights = torch.exp(-0.5 * (offsets / self.config.sigma).square())
+        weights = weights / weights.sum()
+        for dim in (2, 3):
+            size = images.shape[dim]
+            taken = (torch.arange(size, device=images.device)[:, None] + offsets).clamp(0, size - 1)
+            # (n, offsets, n): the weights beyond the border fall on the border
+            matrix = functional.one_hot(taken, size).to(images) * weights[None, :, None]
+            images = torch.matmul(images.transpose(dim, 3), matrix.sum(1).T).transpose(dim, 3)
+        return images.clamp(0, 1)
+
+
+class PixelateConfig(Section):
+    """Options of `pixelate`.
+
+    Attributes:
+        block: Side of a block, px; those at the right and lower edge may be smaller.
+    """
+
+    block: int = pydantic.Field(8, ge=1, le=1 << 16)
+
+
+class Pixelate(Obfuscator):
+    """Replace every pixel by the mean of its block."""
+
+    Config = PixelateConfig
+    name = "pixelate"
+
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        (height, width), block = images.shape[2:], self.config.block
+        means = functional.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False)
+        return means.repeat_interleave(block, 2).repeat_interleave(block, 3)[:, :, :height, :width]
 
 
 class DisguiseConfig(Section):
