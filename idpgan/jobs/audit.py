@@ -55,7 +55,7 @@ def nothing_to_audit(what: str | Path) -> str | None:
 
 def audit_entry(name: str) -> Entry:
     """Return how a method, publisher or mechanism is audited; refuse an unknown name, and one without a guarantee."""
-    if name in CASES:
+    if name in CASES and name not in METHODS:
         return CASES[name]
     if name not in METHODS:
         raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, {**CASES, **METHODS})}")

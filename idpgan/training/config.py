@@ -154,7 +154,7 @@ class RunConfig(Section):
             proven=proven,
             audited=None,
             reason=self.reason(shape, events, noise),
-            private=proven.finite and all(source.private for source in noise),
+            private=proven.finite and noise[0].private,
             public_assumptions=self.public_assumptions(shape, noise),
         )
 
