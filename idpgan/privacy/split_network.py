@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from idpgan.privacy.collaborative import nullified_epsilon
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace
+from idpgan.privacy.mechanisms import DiscreteLaplace, Grid
 from idpgan.privacy.noise import Noise
 
 

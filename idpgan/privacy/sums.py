@@ -14,9 +14,8 @@ import torch
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
+from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
