@@ -1,4 +1,4 @@
-"""What stands on the ledger of a run, and the file that any ledger is kept in: locked, sealed with a checksum, read whole.
+"""What stands on the ledger of a run, and the file that any ledger is kept in: locked, with a checksum, read whole.
 
 Beside the ledger of a run lies the file of its one-time release, which is used only if the ledger names its hash.
 """
@@ -320,7 +320,9 @@ def parsed(content: bytes, path: Path, form: str, build: Callable[[dict[str, Any
 # The file of a one-time release ------------------------------------------------------------------------------------
 
 
-def recover(file: Path, pending: Path, committed: Committed | None, known: dict[str, Tensor] | None) -> Any:
+def recover(
+    file: Path, pending: Path, committed: Committed | None, known: dict[str, Tensor] | None
+) -> dict[str, Tensor] | None:
     """Return the released tensors that a ledger names, and delete what it does not; None where it names none.
 
     The caller holds the ledger's lock. After a kill at any moment the committed file lies under its name, or nothing.

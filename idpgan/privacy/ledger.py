@@ -144,10 +144,11 @@ class Ledger:
     def affordable(self, event: Event) -> int:
         """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1)."""
         self._books.check(event)
-        if self.target is None:
+        target = self._books.terms.target
+        if target is None:
             return 1 << 40
         if self._allowance is None or self._allowance[0] != event.single:
-            most = affordable(self._books.entries, event.single, self.target.epsilon, self.target.delta)
+            most = affordable(self._books.entries, event.single, target.epsilon, target.delta)
             self._allowance = (event.single, most)
         return self._allowance[1] + count(self._replay)  # those are paid already
 
@@ -170,7 +171,7 @@ class Ledger:
             append(self._unwritten, event)
             return
         with self._changed():
-            if self.target is not None and event.count > self.affordable(event):
+            if self._books.terms.target is not None and event.count > self.affordable(event):
                 raise self._exceeds(f"{event.count} x {event.kind}")
             append(self._books.entries, event)
             if self._allowance is not None:
@@ -322,12 +323,12 @@ class Ledger:
         """Refuse several charges at once that the target does not cover."""
         for event in events:
             self._books.check(event)
-        together = [*self._books.entries, *events]
-        if self.target is not None and compose_epsilon(together, self.target.delta) > self.target.epsilon:
+        together, target = [*self._books.entries, *events], self._books.terms.target
+        if target is not None and compose_epsilon(together, target.delta) > target.epsilon:
             raise self._exceeds(" and ".join(f"{event.count} x {event.kind}" for event in events))
 
     def _exceeds(self, what: str) -> BudgetError:
-        target = self.target or Budget(math.inf, 0.0)
+        target = self._books.terms.target or Budget(math.inf, 0.0)
         return BudgetError(
             f"{what} would exceed the target epsilon = {target.epsilon:g} at delta = {target.delta:g} "
             f"({self.epsilon(target.delta):.4g} is spent, unit {self.unit}, {self.relation}). Nothing was read. "
