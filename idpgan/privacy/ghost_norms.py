@@ -211,8 +211,9 @@ def _conv2d(
     if isinstance(padding, str):
         raise NotCapturedError("a convolution whose padding has a name.")
     output = functional.conv2d(input, recorder.cut(weight), recorder.cut(bias), stride, padding, dilation, groups)
-    settings = (weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), groups)
-    return recorder.watch(input, output, (weight, Convolution(*settings)), (bias, Affine(trailing=2)))
+    pairs = [(each, each) if isinstance(each, int) else (each * 2)[:2] for each in (stride, padding, dilation)]
+    call = Convolution(weight.shape[2:], [(int(down), int(across)) for down, across in pairs], groups)
+    return recorder.watch(input, output, (weight, call), (bias, Affine(trailing=2)))
 
 
 def _group_norm(
@@ -262,11 +263,6 @@ def _embedding(
         raise NotCapturedError("an embedding with options.")
     output = functional.embedding(input, recorder.cut(weight))
     return recorder.watch(input, output, (weight, Embedding()))
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = (value, value) if isinstance(value, int) else (value * 2)[:2]
-    return int(first), int(second)
 
 
 _LAYERS: dict[Any, Callable[..., Tensor]] = {
