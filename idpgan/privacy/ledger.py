@@ -34,10 +34,10 @@ from idpgan.privacy.books import (
     recover,
     refusal,
 )
+from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.totals import Part
 
 __all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
 
@@ -71,8 +71,7 @@ class Ledger:
             path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
                 there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
-            contained: What releases cost that the run builds on, outside the target; `idpgan.privacy.totals` adds all
-                up.
+            contained: What releases cost that the run builds on, outside the target; `composition.total` adds all up.
         """
         self.path = path
         self.unit: Final = unit
