@@ -54,7 +54,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Terms:
+class LedgerTerms:
     """What a ledger is made for: every event has this unit and this relation.
 
     Attributes:
@@ -72,13 +72,13 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedLedger:
     """What a config says of its run's ledger: `Ledger.open` refuses books that say anything else.
 
     Attributes:
         target: What may be spent; None = no limit.
         events: All that the run charges; None = known only after public images are read, so not compared.
-        contained: See `Terms`.
+        contained: See `LedgerTerms`.
     """
 
     unit: Unit
@@ -127,7 +127,7 @@ class Books:
         committed: The one-time release; None before it.
     """
 
-    terms: Terms
+    terms: LedgerTerms
     entries: list[Event] = field(default_factory=list)
     repeated: list[Event] = field(default_factory=list)
     fingerprint: dict[str, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Books:
             if spent > target.epsilon * (1 + _TOLERANCE):
                 raise InputError(f"it holds charges of epsilon = {spent:.6g}, above its target {target.epsilon:g}.")
 
-    def refuse_unplanned(self, planned: Planned) -> None:
+    def refuse_unplanned(self, planned: PlannedLedger) -> None:
         """Refuse books that a run of another config would have kept."""
         terms = self.terms
         if (terms.unit, terms.relation) != (planned.unit, planned.relation):
@@ -222,7 +222,7 @@ class Books:
         if target is not None:
             target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
         contained = tuple(Part.from_json(item) for item in data.get("contained", ()))
-        books = cls(Terms(unit, relation, target, str(data["owner"]), contained))
+        books = cls(LedgerTerms(unit, relation, target, str(data["owner"]), contained))
         for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
             if not isinstance(data[key], list):
                 raise TypeError(f"{key} is no list")

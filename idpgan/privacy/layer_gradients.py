@@ -148,7 +148,7 @@ class Call:
         return self.inputs._version != self._version
 
 
-class Affine(Call):
+class AffineCall(Call):
     """``y = x * scale`` or ``y = x + shift``.
 
     Args:
@@ -167,7 +167,7 @@ class Affine(Call):
         return product.sum(others) if others else product
 
     @staticmethod
-    def gradient_of(calls: Sequence[Affine], weight: Tensor) -> LayerGradient:
+    def gradient_of(calls: Sequence[AffineCall], weight: Tensor) -> LayerGradient:
         """Sum the vectors of all calls."""
         vectors = [call.vector(weight.ndim).to(weight.dtype) for call in calls]
         return Materialized(torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0])
@@ -269,7 +269,7 @@ class _Product(Call, ABC):
         return total.reshape(shape)
 
 
-class Linear(_Product):
+class LinearCall(_Product):
     """``torch.nn.functional.linear``."""
 
     def counts(self) -> int:
@@ -283,7 +283,7 @@ class Linear(_Product):
         return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
 
 
-class Convolution(_Product):
+class ConvolutionCall(_Product):
     """``torch.nn.functional.conv2d``.
 
     Args:
@@ -356,7 +356,7 @@ class _Lookup(LayerGradient):
         return total.index_add_(0, lines.flatten(), left * weights[:, None])
 
 
-class Embedding(Call):
+class EmbeddingCall(Call):
     """``torch.nn.functional.embedding``."""
 
     gradient_of = _Lookup

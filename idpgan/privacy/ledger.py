@@ -26,8 +26,8 @@ from idpgan.privacy.books import (
     Budget,
     BudgetError,
     Committed,
-    Planned,
-    Terms,
+    LedgerTerms,
+    PlannedLedger,
     append,
     count,
     locked,
@@ -39,7 +39,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 
-__all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
+__all__ = ["Budget", "BudgetError", "Ledger", "PlannedLedger"]
 
 
 class Ledger:
@@ -79,7 +79,7 @@ class Ledger:
         self.target: Final = target
         self.owner: Final = owner
         self.contained: Final = tuple(contained)
-        self._books = Books(Terms(unit, relation, target, owner, self.contained))
+        self._books = Books(LedgerTerms(unit, relation, target, owner, self.contained))
         self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
         self._replay: list[Event] = []  # charges that stand already, to be met again after a resume, next one last
         self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
@@ -171,7 +171,7 @@ class Ledger:
             return
         with self._changed():
             if self._books.terms.target is not None and event.count > self.affordable(event):
-                raise self._exceeds(f"{event.count} x {event.kind}")
+                raise self._exceeds([event])
             append(self._books.entries, event)
             if self._allowance is not None:
                 single, most = self._allowance
@@ -324,9 +324,10 @@ class Ledger:
             self._books.check(event)
         together, target = [*self._books.entries, *events], self._books.terms.target
         if target is not None and compose_epsilon(together, target.delta) > target.epsilon:
-            raise self._exceeds(" and ".join(f"{event.count} x {event.kind}" for event in events))
+            raise self._exceeds(events)
 
-    def _exceeds(self, what: str) -> BudgetError:
+    def _exceeds(self, events: Sequence[Event]) -> BudgetError:
+        what = " and ".join(f"{event.count} x {event.kind}" for event in events)
         target = self._books.terms.target or Budget(math.inf, 0.0)
         return BudgetError(
             f"{what} would exceed the target epsilon = {target.epsilon:g} at delta = {target.delta:g} "
@@ -416,7 +417,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: Path, owner: str, planned: Planned | None = None) -> Self:
+    def open(cls, path: Path, owner: str, planned: PlannedLedger | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
         Checked are the checksum, the owner, that the charges keep to the target, and what ``planned`` says: unit,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -81,15 +80,18 @@ class _Additive(Mechanism):
     noise_multiplier: float
     unit: Unit
     relation: Relation
+    law: ClassVar[str]  # kind of the event
 
-    @abstractmethod
-    def _draw(self, shape: Sequence[int], noise: Noise) -> torch.Tensor:
-        """Draw noise of scale 1, float64."""
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event(self.law, self.unit, self.relation, self.noise_multiplier)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release a finite floating-point tensor of any shape; it is not clamped."""
         _check_finite(answer)
-        drawn = self._draw(answer.shape, noise) * (self.noise_multiplier * self.sensitivity)
+        drawn = noise.laplace(answer.shape) if self.law == "laplace" else noise.normal(answer.shape)
+        drawn = drawn * (self.noise_multiplier * self.sensitivity)
         released = (answer.double() + drawn.to(answer.device)).to(answer.dtype)
         if not bool(released.isfinite().all()):
             raise ValueError(f"the noisy answer overflows {answer.dtype}; lower the noise scale or use float64.")
@@ -111,13 +113,7 @@ class Laplace(_Additive):
         noise_multiplier: Noise scale b / sensitivity.
     """
 
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        return Event("laplace", self.unit, self.relation, self.noise_multiplier)
-
-    def _draw(self, shape: Sequence[int], noise: Noise) -> torch.Tensor:
-        return noise.laplace(shape)
+    law = "laplace"
 
 
 class Gaussian(_Additive):
@@ -131,13 +127,7 @@ class Gaussian(_Additive):
         noise_multiplier: Noise standard deviation / sensitivity.
     """
 
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        return Event("gaussian", self.unit, self.relation, self.noise_multiplier)
-
-    def _draw(self, shape: Sequence[int], noise: Noise) -> torch.Tensor:
-        return noise.normal(shape)
+    law = "gaussian"
 
 
 @dataclass(frozen=True)
