@@ -14,6 +14,7 @@ clipped sum:
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,17 +160,15 @@ class AffineCall(Call):
     def __init__(self, trailing: int = 0, *, scales: bool = False) -> None:
         self._trailing, self._scales = trailing, scales
 
-    def vector(self, dims: int) -> Tensor:
-        """Return the gradient in a weight of so many dimensions, (B, *shape)."""
-        product = self.gradient * self.inputs if self._scales else self.gradient
-        last = product.ndim - self._trailing
-        others = [dim for dim in range(1, product.ndim) if not last - dims <= dim < last]
-        return product.sum(others) if others else product
-
     @staticmethod
     def gradient_of(calls: Sequence[AffineCall], weight: Tensor) -> LayerGradient:
-        """Sum the vectors of all calls."""
-        vectors = [call.vector(weight.ndim).to(weight.dtype) for call in calls]
+        """Sum over the calls, and over all dimensions but those of the weight."""
+        vectors = []
+        for call in calls:
+            product = call.gradient * call.inputs if call._scales else call.gradient
+            last = product.ndim - call._trailing
+            others = [dim for dim in range(1, product.ndim) if not last - weight.ndim <= dim < last]
+            vectors.append((product.sum(others) if others else product).to(weight.dtype))
         return Materialized(torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0])
 
 
@@ -186,7 +185,6 @@ class Outer(LayerGradient):
         self._out = weight.shape[0] // self._groups
         self._inner = weight.numel() // weight.shape[0]
         self.ghost = self._chooses_ghost()
-        self._whole: tuple[Tensor, Tensor] | None = None
 
     def _chooses_ghost(self) -> bool:
         """Compare the two ways by their numbers of multiplications."""
@@ -212,16 +210,13 @@ class Outer(LayerGradient):
             for left, right in call.factors(some):
                 yield left.to(self._dtype), right.to(self._dtype)
 
+    @functools.cached_property
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Return all a (B, G, R, p) and x (B, G, R, d), float64."""
-        if self._whole is None:
-            lefts, rights = zip(*self._parts(slice(None)), strict=True)
-            left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
-            self._whole = (
-                left.unflatten(0, (-1, self._groups)).double(),
-                right.unflatten(0, (-1, self._groups)).double(),
-            )
-        return self._whole
+        lefts, rights = zip(*self._parts(slice(None)), strict=True)
+        left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
+        groups = (-1, self._groups)
+        return left.unflatten(0, groups).double(), right.unflatten(0, groups).double()
 
     def squares(self) -> Tensor:
         """See `LayerGradient`. Where the terms of a record cancel, rounding could make the sum too small.
@@ -230,7 +225,7 @@ class Outer(LayerGradient):
         "Accuracy and stability of numerical algorithms", section 3.1), and that much is added. By the same bound
         clipped terms then round by at most ``C sqrt(n u)``, less than half of the plan's slack up to `_MOST_TERMS`.
         """
-        left, right = self._factors()
+        left, right = self._factors
         if self._counts == 1:
             products = left.square().sum((2, 3)) * right.square().sum((2, 3))
             return products.sum(1)
@@ -241,7 +236,7 @@ class Outer(LayerGradient):
 
     def weighted(self, factor: Tensor) -> Tensor:
         """See `LayerGradient`."""
-        left, right = self._factors()
+        left, right = self._factors
         kept = factor[:, None, None, None]
         left = left * kept
         if not bool(factor.all()):

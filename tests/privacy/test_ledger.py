@@ -286,6 +286,14 @@ def test_an_edited_ledger_is_refused(tmp_path, change, forged):
             Ledger.open(path, "run")
 
 
+def test_a_ledger_in_which_a_key_stands_twice_is_refused(tmp_path):
+    """Readers of JSON differ in which of the two they take; this one took the last."""
+    path = kept(tmp_path)
+    path.write_text(path.read_text().replace('"owner": "run"', '"owner": "another", "owner": "run"'))
+    with pytest.raises(InputError, match="twice"):
+        Ledger.open(path, "run")
+
+
 def test_without_a_config_a_price_above_the_target_is_refused(tmp_path):
     path = kept(tmp_path)
     edited(path, event(0, count=10), forged=True)
