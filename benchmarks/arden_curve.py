@@ -35,10 +35,10 @@ from idpgan.data.load import Split, load
 from idpgan.jobs import load_config
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import Ledger, Noise, RandomizedResponse
-from idpgan.privacy.split_network import FeatureNoise
+from idpgan.privacy.collaborative import FeatureNoise
 
 TRAININGS = ("plain", "noisy", "private", "response")
-CODE = [PACKAGE / "privacy/split_network.py", PACKAGE / "models/private_classifier.py"]
+CODE = [PACKAGE / "privacy/collaborative.py", PACKAGE / "models/private_classifier.py"]
 CODE += sorted((PACKAGE / "classify/arden").glob("*.py"))
 
 

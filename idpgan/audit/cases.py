@@ -28,12 +28,12 @@ from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
+    Grid,
     Laplace,
     Mechanism,
     NoisyMax,

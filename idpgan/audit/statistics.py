@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
 from idpgan.numerics.svd_methods import safe_svd
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
+    Grid,
     Laplace,
     RandomizedResponse,
     RoundedGaussian,

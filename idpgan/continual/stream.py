@@ -33,9 +33,9 @@ from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamSettings, stream_report
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.mechanisms import Grid
 from idpgan.privacy.noise import Noise
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.folder import write_release

@@ -24,7 +24,7 @@ from idpgan.models.generator import Generator
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, number_to_json
-from idpgan.privacy.ledger import Budget, Ledger, Planned
+from idpgan.privacy.ledger import Budget, Ledger, PlannedLedger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import PRIVACY, write_release
@@ -235,10 +235,10 @@ def _refuse_beyond_cap(config: RunConfig, split: Split) -> None:
         )
 
 
-def planned(config: RunConfig, shape: DataShape) -> Planned:
+def planned(config: RunConfig, shape: DataShape) -> PlannedLedger:
     """Return what a config says of its run's ledger."""
     events = config.planned_events(shape) if config.plans_exactly else None
-    return Planned(*config.ledger_terms(), events, counted(config))
+    return PlannedLedger(*config.ledger_terms(), events, counted(config))
 
 
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:

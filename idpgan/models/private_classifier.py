@@ -16,8 +16,8 @@ from idpgan.errors import InputError
 from idpgan.models.classifier import stride_to
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
+from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.split_network import FeatureNoise
 
 CHANNELS = (1, 3)
 SIDES = (8, 512)  # least and most pixels

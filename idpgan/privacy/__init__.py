@@ -15,7 +15,6 @@ Words and symbols:
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.privacy.matrix import MatrixMechanism
@@ -23,6 +22,7 @@ from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,
     Gaussian,
+    Grid,
     Laplace,
     Mechanism,
     NoisyMax,

@@ -1,16 +1,25 @@
-"""The content of a ledger: what was charged and under which terms, as a JSON file with a checksum."""
+"""What stands on the ledger of a run, and the file that any ledger is kept in: locked, with a checksum, read whole.
+
+Beside the ledger of a run lies the file of its one-time release, which is used only if the ledger names its hash.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import safetensors.torch
+from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.files import file_lock, move_durably, parse_json, sha256_file
 from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import (
     Relation,
@@ -21,26 +30,12 @@ from idpgan.privacy.guarantee import (
     parse_relation,
     parse_unit,
 )
-from idpgan.privacy.prepared import Committed
-from idpgan.privacy.totals import Part
 
 FORMAT = "idpgan ledger 2"
-_KEYS = frozenset(
-    (
-        "format",
-        "owner",
-        "unit",
-        "relation",
-        "target",
-        "fingerprint",
-        "events",
-        "repeated",
-        "release",
-        "state",
-        "checksum",
-    )
-)
+REMEDY = "Restore it from a copy, or start a new run."
 _TOLERANCE = 1e-9  # of a price that is computed again: the rounding of another machine
+
+T = TypeVar("T")
 
 
 class BudgetError(InputError):
@@ -59,7 +54,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Terms:
+class LedgerTerms:
     """What a ledger is made for: every event has this unit and this relation.
 
     Attributes:
@@ -77,13 +72,13 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedLedger:
     """What a config says of its run's ledger: `Ledger.open` refuses books that say anything else.
 
     Attributes:
         target: What may be spent; None = no limit.
         events: All that the run charges; None = known only after public images are read, so not compared.
-        contained: See `Terms`.
+        contained: See `LedgerTerms`.
     """
 
     unit: Unit
@@ -91,6 +86,33 @@ class Planned:
     target: Budget | None
     events: tuple[Event, ...] | None
     contained: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a ledger says of its one-time release.
+
+    Attributes:
+        digest: SHA-256 (hex) of the file of released tensors.
+        position: Number of charges on the ledger, those of the release included.
+        private: False where the noise came from a fixed seed.
+    """
+
+    digest: str
+    position: int
+    private: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {"sha256": self.digest, "position": self.position, "private": self.private}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from `to_json`; raises `InputError` on anything else."""
+        kinds = {"sha256": str, "position": int, "private": bool}
+        if set(data) != set(kinds) or any(type(data[name]) is not kind for name, kind in kinds.items()):
+            raise InputError(f"not what a ledger says of a release: {data!r}.")
+        return cls(data["sha256"], data["position"], data["private"])
 
 
 @dataclass
@@ -105,7 +127,7 @@ class Books:
         committed: The one-time release; None before it.
     """
 
-    terms: Terms
+    terms: LedgerTerms
     entries: list[Event] = field(default_factory=list)
     repeated: list[Event] = field(default_factory=list)
     fingerprint: dict[str, str] = field(default_factory=dict)
@@ -147,7 +169,7 @@ class Books:
             if spent > target.epsilon * (1 + _TOLERANCE):
                 raise InputError(f"it holds charges of epsilon = {spent:.6g}, above its target {target.epsilon:g}.")
 
-    def refuse_unplanned(self, planned: Planned) -> None:
+    def refuse_unplanned(self, planned: PlannedLedger) -> None:
         """Refuse books that a run of another config would have kept."""
         terms = self.terms
         if (terms.unit, terms.relation) != (planned.unit, planned.relation):
@@ -189,26 +211,18 @@ class Books:
         return {**content, "checksum": checksum(content)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: Any) -> Self:
         """Rebuild from `to_json`; another format or checksum, or an unknown entry, raises `InputError`."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or set(data) - {"contained"} != _KEYS:
-            found = data.get("format") if isinstance(data, dict) else None
-            raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {FORMAT!r}.")
-        if data["checksum"] != checksum({name: value for name, value in data.items() if name != "checksum"}):
-            raise InputError("it was changed: its checksum does not fit.")
-        try:
-            return cls._from_checked(data)
-        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-            raise InputError(f"it is not written by idpgan ({str(error)[:200]}).") from error
+        return unsealed(data, FORMAT, cls._from_content)
 
     @classmethod
-    def _from_checked(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from a dict of the right keys and checksum; a value of another type raises any error."""
+    def _from_content(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from what was sealed; a missing or unknown entry, or one of another type, raises any error."""
         target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
         if target is not None:
             target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
         contained = tuple(Part.from_json(item) for item in data.get("contained", ()))
-        books = cls(Terms(unit, relation, target, str(data["owner"]), contained))
+        books = cls(LedgerTerms(unit, relation, target, str(data["owner"]), contained))
         for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
             if not isinstance(data[key], list):
                 raise TypeError(f"{key} is no list")
@@ -219,31 +233,14 @@ class Books:
         books.fingerprint = {str(name): str(value) for name, value in data["fingerprint"].items()}
         books.state = None if data["state"] is None else str(data["state"])
         books.committed = None if data["release"] is None else Committed.from_json(data["release"])
+        if unknown := set(data) - set(books.to_json()) - {"contained"}:
+            raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
         return books
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> Self:
         """Rebuild from the content of a file; raises `InputError` if it is damaged, foreign or changed."""
-        try:
-            data = json.loads(content.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise refusal(path, f"it is damaged ({error})") from error
-        try:
-            return cls.from_json(data)
-        except InputError as error:
-            raise refusal(path, str(error)) from error
-
-
-def refusal(path: Path, reason: str) -> InputError:
-    """Say why a ledger cannot be used, and what to do."""
-    return InputError(
-        f"the ledger {path} cannot be used: {reason.removesuffix('.')}. Restore it from a copy, or start a new run."
-    )
-
-
-def checksum(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 (hex) of JSON values, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return parsed(content, path, FORMAT, cls._from_content)
 
 
 def append(entries: list[Event], event: Event) -> None:
@@ -256,3 +253,102 @@ def append(entries: list[Event], event: Event) -> None:
 def count(entries: Sequence[Event]) -> int:
     """Return the number of charges."""
     return sum(event.count for event in entries)
+
+
+# The file of a ledger ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str | None = None) -> Iterator[None]:
+    """Keep all others from a ledger, and remove what killed writers of it have left.
+
+    Args:
+        busy: Message of the `InputError` if another holds the lock; None = wait for it.
+    """
+    with file_lock(path.with_name(f".{path.name}.lock"), busy=busy):
+        for part in path.parent.glob(f".{path.name}.*.part"):
+            part.unlink(missing_ok=True)  # its writer is dead: all others wait for this lock
+        yield
+
+
+def refusal(path: Path, reason: str, remedy: str = REMEDY) -> InputError:
+    """Say why a ledger cannot be used, and what to do."""
+    return InputError(f"the ledger {path} cannot be used: {reason.removesuffix('.')}. {remedy}")
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of JSON values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def unsealed(data: Any, form: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """Return what ``build`` makes of a ledger's JSON without its checksum.
+
+    Raises:
+        InputError: If it is of another format than ``form``, was changed, or is refused by ``build`` with any error.
+    """
+    found = data.get("format") if isinstance(data, dict) else None
+    if found != form:
+        raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {form!r}.")
+    content = {name: value for name, value in data.items() if name != "checksum"}
+    if data.get("checksum") != checksum(content):
+        raise InputError("it was changed: its checksum does not fit.")
+    try:
+        return build(content)
+    except InputError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        raise InputError(f"it is not written by idpgan ({str(error)[:200]}).") from error
+
+
+def parsed(content: bytes, path: Path, form: str, build: Callable[[dict[str, Any]], T], remedy: str = REMEDY) -> T:
+    """Return what ``build`` makes of the content of a ledger's file; see `unsealed`.
+
+    Raises:
+        InputError: With the path and the remedy, also if the content is damaged.
+    """
+    try:
+        data = parse_json(content)
+    except ValueError as error:
+        raise refusal(path, f"it is damaged ({error})", remedy) from error
+    try:
+        return unsealed(data, form, build)
+    except InputError as error:
+        raise refusal(path, str(error), remedy) from error
+
+
+# The file of a one-time release ------------------------------------------------------------------------------------
+
+
+def recover(
+    file: Path, pending: Path, committed: Committed | None, known: dict[str, Tensor] | None
+) -> dict[str, Tensor] | None:
+    """Return the released tensors that a ledger names, and delete what it does not; None where it names none.
+
+    The caller holds the ledger's lock. After a kill at any moment the committed file lies under its name, or nothing.
+
+    Args:
+        file: Where the tensors lie.
+        pending: Its second name, from before the ledger named it.
+        committed: What the ledger names.
+        known: The tensors, if they were read or written before; they are not read again.
+
+    Raises:
+        InputError: If the file is missing or changed.
+    """
+    for part in file.parent.glob(f".{pending.name}.*.part"):
+        part.unlink(missing_ok=True)
+    if pending.exists():
+        if committed is not None and sha256_file(pending) == committed.digest:
+            move_durably(pending, file)
+        else:
+            pending.unlink()
+    if committed is None:
+        file.unlink(missing_ok=True)
+        return None
+    if known is None:
+        if not file.is_file() or sha256_file(file) != committed.digest:
+            what = "is not what the ledger names" if file.is_file() else "is missing"
+            raise InputError(f"Cannot resume from {file}: it {what}. Restore the file from a copy, or start a new run.")
+        known = safetensors.torch.load(file.read_bytes())
+    return known

@@ -26,8 +26,7 @@ import torch
 
 from idpgan.privacy.noise import Noise
 
-MAX_LAPLACE_SCALE = 1 << 50
-MAX_GAUSSIAN_SCALE = 1 << 50
+MAX_SCALE = 1 << 50  # in grid steps
 _BATCH = 1 << 15  # fits the cache
 _BITS = 62  # that decide on a cell at first
 _GUIDE_BITS = 14  # of them, that nearly always decide
@@ -127,7 +126,7 @@ def discrete_laplace(scale: int, count: int, noise: Noise) -> torch.Tensor:
     Args:
         scale: Whole number of grid steps, 1 .. 2^50.
     """
-    if not 1 <= scale <= MAX_LAPLACE_SCALE:
+    if not 1 <= scale <= MAX_SCALE:
         raise ValueError(f"discrete Laplace scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
     result, done = np.empty(count, dtype=np.int64), 0
     cells = _GeometricCells(-(-scale // _CELLS), scale)
@@ -190,7 +189,7 @@ def heavy_tailed(scales: torch.Tensor, exponent: int, noise: Noise) -> torch.Ten
     Returns:
         int64 (n,) on the CPU, at most 2^60 in size.
     """
-    if not bool(((scales >= 1) & (scales <= MAX_LAPLACE_SCALE)).all()) or exponent < 2:
+    if not bool(((scales >= 1) & (scales <= MAX_SCALE)).all()) or exponent < 2:
         raise ValueError("scales must be 1 .. 2^50 grid steps, and the exponent at least 2.")
     digits = _digits(4 * len(scales) + 4, noise)
     drawn = [_heavy_tailed(scale, exponent, digits) for scale in scales.tolist()]
@@ -324,7 +323,7 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
     Returns:
         int64 (count,) on the CPU.
     """
-    if not 1 <= scale <= MAX_GAUSSIAN_SCALE:
+    if not 1 <= scale <= MAX_SCALE:
         raise ValueError(f"Gaussian scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
     return torch.from_numpy(_rounded_gaussian(scale, count, noise, 60 - scale.bit_length()))
 

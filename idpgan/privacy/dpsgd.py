@@ -10,8 +10,9 @@ step.)
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,7 +28,6 @@ from idpgan.privacy.ghost_norms import NotCapturedError, capture, is_out_of_memo
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import LayerGradient, Materialized, clip_and_add
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.precision import full_precision
 from idpgan.ranks import ALONE, Ranks
 
 Weights = Mapping[str, Tensor]
@@ -35,6 +35,22 @@ RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-
 Way = Literal["ghost", "vmap"]
 
 _SLACK = 1e-5  # norms are clipped to C (1 - _SLACK): rounding then never reaches C
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
+
+    A GPU's TF32 keeps 10 bits of 23: clip factors and features that are rounded to it can exceed their norm by 2^-11.
+    On the CPU nothing changes.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 @dataclass(frozen=True)

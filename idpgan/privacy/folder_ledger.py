@@ -28,14 +28,15 @@ from typing import Any, Self
 
 from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, file_lock, parse_json, read_plain, write_text_atomic
+from idpgan.files import PRIVATE_FILE, read_plain, write_text_atomic
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.books import checksum
+from idpgan.privacy.books import checksum, locked, parsed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
 FORMAT = "idpgan folder ledger 1"
 _MOST_BYTES = 1 << 26
+_REMEDY = "What was spent is unknown: restore it from a copy."
 NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each lies in the next
 
 
@@ -118,28 +119,19 @@ class FolderLedger:
         """
         if not path.exists() and not path.is_symlink():
             return cls(path, folder or "")
-        content = read_plain(path, _MOST_BYTES)
-        try:
-            data = parse_json(content)
-            if not isinstance(data, dict) or data.get("format") != FORMAT:
-                raise ValueError(f"its format is not {FORMAT!r}")
-            stated = data.pop("checksum", None)
-            if stated != checksum(data):
-                raise ValueError("it was changed: its checksum does not fit")
-            owner, publications = data["folder"], tuple(map(Publication.from_json, data["publications"]))
-            if not isinstance(owner, str):
-                raise TypeError("it belongs to no folder")
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
+        found = parsed(read_plain(path, _MOST_BYTES), path, FORMAT, functools.partial(cls._from_content, path), _REMEDY)
+        if folder not in (None, found.folder):
             raise InputError(
-                f"the ledger {path} cannot be used: {str(error)[:200].removesuffix('.')}. What was spent is unknown: "
-                "restore it from a copy."
-            ) from error
-        if folder not in (None, owner):
-            raise InputError(
-                f"the ledger {path} belongs to a folder named {owner!a}, not {folder!a}. Name this folder's own ledger "
-                "with --ledger, or give the folder its name back."
+                f"the ledger {path} belongs to a folder named {found.folder!a}, not {folder!a}. Name this folder's own "
+                "ledger with --ledger, or give the folder its name back."
             )
-        return cls(path, owner, publications)
+        return found
+
+    @classmethod
+    def _from_content(cls, path: Path, data: dict[str, Any]) -> Self:
+        if not isinstance(data["folder"], str):
+            raise TypeError("it belongs to no folder")
+        return cls(path, data["folder"], tuple(map(Publication.from_json, data["publications"])))
 
     @classmethod
     @contextmanager
@@ -149,10 +141,7 @@ class FolderLedger:
         Raises:
             InputError: As `read`, and if another publication of the folder is running.
         """
-        lock = path.with_name(f".{path.name}.lock")
-        with file_lock(lock, busy=f"another publication on the ledger {path} is running. Wait for it."):
-            for part in path.parent.glob(f".{path.name}.*.part"):
-                part.unlink(missing_ok=True)  # of a writer that was killed: all others wait for this lock
+        with locked(path, busy=f"another publication on the ledger {path} is running. Wait for it."):
             yield cls.read(path, folder)
 
     def charged(self, publication: Publication) -> Self:

@@ -24,7 +24,7 @@ from torch.func import vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from idpgan.privacy.layer_gradients import Affine, Call, Convolution, Embedding, LayerGradient, Linear
+from idpgan.privacy.layer_gradients import AffineCall, Call, ConvolutionCall, EmbeddingCall, LayerGradient, LinearCall
 
 
 class NotCapturedError(Exception):
@@ -162,9 +162,7 @@ class _Watch(torch.autograd.Function):
     def backward(ctx: Any, *_: Any) -> NoReturn:
         raise NotCapturedError("the loss differentiates by itself.")
 
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> NoReturn:
-        raise NotCapturedError("the loss differentiates by itself.")
+    jvp = backward
 
 
 class _Tap(torch.autograd.Function):
@@ -195,7 +193,7 @@ def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | N
     if weight.dim() != 2 or not weight.numel():
         raise NotCapturedError("a linear layer whose weight is no matrix, or an empty one.")
     output = functional.linear(input, recorder.cut(weight), recorder.cut(bias))
-    return recorder.watch(input, output, (weight, Linear()), (bias, Affine()))
+    return recorder.watch(input, output, (weight, LinearCall()), (bias, AffineCall()))
 
 
 def _conv2d(
@@ -211,8 +209,9 @@ def _conv2d(
     if isinstance(padding, str):
         raise NotCapturedError("a convolution whose padding has a name.")
     output = functional.conv2d(input, recorder.cut(weight), recorder.cut(bias), stride, padding, dilation, groups)
-    settings = (weight.shape[2:], _pair(stride), _pair(padding), _pair(dilation), groups)
-    return recorder.watch(input, output, (weight, Convolution(*settings)), (bias, Affine(trailing=2)))
+    pairs = [(each, each) if isinstance(each, int) else (each * 2)[:2] for each in (stride, padding, dilation)]
+    call = ConvolutionCall(weight.shape[2:], [(int(down), int(across)) for down, across in pairs], groups)
+    return recorder.watch(input, output, (weight, call), (bias, AffineCall(trailing=2)))
 
 
 def _group_norm(
@@ -245,7 +244,7 @@ def _affine(recorder: _Recorder, normal: Tensor, weight: Tensor | None, bias: Te
     )
     output = normal if scale is None else normal * scale
     output = output if shift is None else output + shift
-    return recorder.watch(normal, output, (weight, Affine(trailing, scales=True)), (bias, Affine(trailing)))
+    return recorder.watch(normal, output, (weight, AffineCall(trailing, scales=True)), (bias, AffineCall(trailing)))
 
 
 def _embedding(
@@ -261,12 +260,7 @@ def _embedding(
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise NotCapturedError("an embedding with options.")
     output = functional.embedding(input, recorder.cut(weight))
-    return recorder.watch(input, output, (weight, Embedding()))
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = (value, value) if isinstance(value, int) else (value * 2)[:2]
-    return int(first), int(second)
+    return recorder.watch(input, output, (weight, EmbeddingCall()))
 
 
 _LAYERS: dict[Any, Callable[..., Tensor]] = {

@@ -14,9 +14,11 @@ clipped sum:
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,43 +78,6 @@ def clip_and_add(
     return torch.cat(norms) if norms else squares
 
 
-class Call(ABC):
-    """One call of a layer: what went in, and the gradient of what came out. The first dimension is the record."""
-
-    def __init__(self) -> None:
-        self._gradient: Tensor | None = None
-
-    def keep(self, inputs: Tensor) -> None:
-        """Take what went in, (B, ...)."""
-        self.inputs, self._version = inputs, inputs._version
-
-    def arrive(self, gradient: Tensor) -> None:
-        """Take the gradient of what came out, (B, ...)."""
-        self._gradient = gradient
-
-    @property
-    def changed(self) -> bool:
-        """Whether the input is not any more what went in."""
-        return self.inputs._version != self._version
-
-    @property
-    def arrived(self) -> bool:
-        """Whether the losses depend on this call."""
-        return self._gradient is not None
-
-    @property
-    def gradient(self) -> Tensor:
-        """(B, ...)."""
-        if self._gradient is None:
-            raise RuntimeError("no gradient has arrived.")
-        return self._gradient
-
-    @staticmethod
-    @abstractmethod
-    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
-        """Return the gradient of a weight that is in these calls, all of this class."""
-
-
 class LayerGradient:
     """The gradients of B records in one weight."""
 
@@ -149,11 +114,42 @@ class Materialized(LayerGradient):
         self._gradients = gradients.flatten(1)
 
     def rows(self, some: slice) -> Tensor:
-        """See `LayerGradient`."""
+        """Return some of them."""
         return self._gradients[some]
 
 
-class Affine(Call):
+class Call:
+    """One call of a layer: what went in, and the gradient of what came out. The first dimension is the record.
+
+    Attributes:
+        inputs: (B, ...), as `keep` took them.
+        gradient: (B, ...); there once `arrived`: where the losses depend on this call.
+    """
+
+    inputs: Tensor
+    gradient: Tensor
+    arrived = False
+
+    @staticmethod
+    def gradient_of(calls: Sequence[Any], weight: Tensor) -> LayerGradient:
+        """Return the gradient of a weight that is in these calls, all of this class."""
+        raise NotImplementedError
+
+    def keep(self, inputs: Tensor) -> None:
+        """Take what went in, (B, ...)."""
+        self.inputs, self._version = inputs, inputs._version
+
+    def arrive(self, gradient: Tensor) -> None:
+        """Take the gradient of what came out, (B, ...)."""
+        self.gradient, self.arrived = gradient, True
+
+    @property
+    def changed(self) -> bool:
+        """Whether the input is not any more what went in."""
+        return self.inputs._version != self._version
+
+
+class AffineCall(Call):
     """``y = x * scale`` or ``y = x + shift``.
 
     Args:
@@ -162,109 +158,18 @@ class Affine(Call):
     """
 
     def __init__(self, trailing: int = 0, *, scales: bool = False) -> None:
-        super().__init__()
         self._trailing, self._scales = trailing, scales
 
-    def vector(self, dims: int) -> Tensor:
-        """Return the gradient in a weight of so many dimensions, (B, *shape)."""
-        product = self.gradient * self.inputs if self._scales else self.gradient
-        last = product.ndim - self._trailing
-        others = [dim for dim in range(1, product.ndim) if not last - dims <= dim < last]
-        return product.sum(others) if others else product
-
     @staticmethod
-    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
-        """See `Call`."""
-        vectors = [call.vector(weight.ndim).to(weight.dtype) for call in calls if isinstance(call, Affine)]
+    def gradient_of(calls: Sequence[AffineCall], weight: Tensor) -> LayerGradient:
+        """Sum over the calls, and over all dimensions but those of the weight."""
+        vectors = []
+        for call in calls:
+            product = call.gradient * call.inputs if call._scales else call.gradient
+            last = product.ndim - call._trailing
+            others = [dim for dim in range(1, product.ndim) if not last - weight.ndim <= dim < last]
+            vectors.append((product.sum(others) if others else product).to(weight.dtype))
         return Materialized(torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0])
-
-
-class _Product(Call):
-    """A call of a layer that multiplies, in G groups: ``y_r = W x_r`` for the R inputs of a record."""
-
-    groups = 1
-
-    @abstractmethod
-    def counts(self) -> int:
-        """Return R."""
-
-    @abstractmethod
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
-        """Return a (k G, p, R) and x (k G, R, d) of some records, in parts of fewer R each."""
-
-    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
-        """Return a sum of ``a x^T``, (G, p, d), in the shape of the weight."""
-        return total.reshape(shape)
-
-    @staticmethod
-    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
-        """See `Call`; calls of unequal groups raise `RuntimeError`: their parts do not fit together."""
-        if len({call.groups for call in calls if isinstance(call, _Product)}) > 1:
-            raise RuntimeError("a weight is in convolutions of unequal groups.")
-        return Outer(calls, weight)  # type: ignore[arg-type]
-
-
-class Linear(_Product):
-    """``torch.nn.functional.linear``."""
-
-    def counts(self) -> int:
-        """See `_Product`."""
-        return math.prod(self.inputs.shape[1:-1])
-
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
-        """See `_Product`."""
-        gradient, inputs = self.gradient[some], self.inputs[some]
-        batch = len(inputs)
-        return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
-
-
-class Convolution(_Product):
-    """``torch.nn.functional.conv2d``.
-
-    Args:
-        kernel: Height and width.
-        stride: Down and across, as the following two.
-        padding: Zeros on either side.
-        dilation: 1 = none.
-        groups: G.
-    """
-
-    def __init__(
-        self,
-        kernel: Sequence[int],
-        stride: tuple[int, int],
-        padding: tuple[int, int],
-        dilation: tuple[int, int],
-        groups: int,
-    ) -> None:
-        super().__init__()
-        self.kernel, self.stride, self.padding, self.dilation, self.groups = kernel, stride, padding, dilation, groups
-
-    def counts(self) -> int:
-        """See `_Product`."""
-        return math.prod(self.gradient.shape[1:]) // self.gradient.shape[-3]
-
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
-        """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
-        gradient, inputs = self.gradient[some], self.inputs[some]
-        batch, channels = len(inputs), inputs.shape[-3]
-        images = inputs.reshape(batch, -1, *inputs.shape[-3:])
-        number, height, width = images.shape[1], *images.shape[-2:]
-        (up, left), (down, across), (y, x) = self.padding, self.stride, self.dilation
-        padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
-        padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
-        record, image, row, column, one = padded.stride()
-        part = channels // self.groups
-        patches = padded.as_strided(
-            (batch, number, self.groups, *gradient.shape[-2:], *self.kernel, part),
-            (record, image, part, down * row, across * column, y * row, x * column, one),
-        ).reshape(batch, number, self.groups, math.prod(gradient.shape[-2:]), -1)
-        outputs = gradient.reshape(batch, number, self.groups, -1, patches.shape[3])
-        return [(outputs[:, i].flatten(0, 1), patches[:, i].flatten(0, 1)) for i in range(number)]
-
-    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
-        """See `_Product`."""
-        return total.reshape(shape[0], *self.kernel, shape[1]).permute(0, 3, 1, 2)
 
 
 class Outer(LayerGradient):
@@ -272,13 +177,14 @@ class Outer(LayerGradient):
 
     def __init__(self, calls: Sequence[_Product], weight: Tensor) -> None:
         super().__init__(weight.shape)
+        if len({call.groups for call in calls}) > 1:  # their parts do not fit together
+            raise RuntimeError("a weight is in convolutions of unequal groups.")
         self._dtype = weight.dtype
         self._calls, self._groups = calls, calls[0].groups
         self._counts = sum(call.counts() for call in calls)
         self._out = weight.shape[0] // self._groups
         self._inner = weight.numel() // weight.shape[0]
         self.ghost = self._chooses_ghost()
-        self._whole: tuple[Tensor, Tensor] | None = None
 
     def _chooses_ghost(self) -> bool:
         """Compare the two ways by their numbers of multiplications."""
@@ -304,16 +210,13 @@ class Outer(LayerGradient):
             for left, right in call.factors(some):
                 yield left.to(self._dtype), right.to(self._dtype)
 
+    @functools.cached_property
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Return all a (B, G, R, p) and x (B, G, R, d), float64."""
-        if self._whole is None:
-            lefts, rights = zip(*self._parts(slice(None)), strict=True)
-            left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
-            self._whole = (
-                left.unflatten(0, (-1, self._groups)).double(),
-                right.unflatten(0, (-1, self._groups)).double(),
-            )
-        return self._whole
+        lefts, rights = zip(*self._parts(slice(None)), strict=True)
+        left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
+        groups = (-1, self._groups)
+        return left.unflatten(0, groups).double(), right.unflatten(0, groups).double()
 
     def squares(self) -> Tensor:
         """See `LayerGradient`. Where the terms of a record cancel, rounding could make the sum too small.
@@ -322,7 +225,7 @@ class Outer(LayerGradient):
         "Accuracy and stability of numerical algorithms", section 3.1), and that much is added. By the same bound
         clipped terms then round by at most ``C sqrt(n u)``, less than half of the plan's slack up to `_MOST_TERMS`.
         """
-        left, right = self._factors()
+        left, right = self._factors
         if self._counts == 1:
             products = left.square().sum((2, 3)) * right.square().sum((2, 3))
             return products.sum(1)
@@ -333,7 +236,7 @@ class Outer(LayerGradient):
 
     def weighted(self, factor: Tensor) -> Tensor:
         """See `LayerGradient`."""
-        left, right = self._factors()
+        left, right = self._factors
         kept = factor[:, None, None, None]
         left = left * kept
         if not bool(factor.all()):
@@ -342,13 +245,76 @@ class Outer(LayerGradient):
         return self.arranged((left.mT @ right).flatten())
 
 
-class Embedding(Call):
-    """``torch.nn.functional.embedding``."""
+class _Product(Call, ABC):
+    """A call of a layer that multiplies, in G groups: ``y_r = W x_r`` for the R inputs of a record."""
 
-    @staticmethod
-    def gradient_of(calls: Sequence[Call], weight: Tensor) -> LayerGradient:
-        """See `Call`."""
-        return _Lookup(calls, weight)
+    gradient_of = Outer
+    groups = 1
+
+    @abstractmethod
+    def counts(self) -> int:
+        """Return R."""
+
+    @abstractmethod
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """Return a (k G, p, R) and x (k G, R, d) of some records, in parts of fewer R each."""
+
+    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
+        """Return a sum of ``a x^T``, (G, p, d), in the shape of the weight."""
+        return total.reshape(shape)
+
+
+class LinearCall(_Product):
+    """``torch.nn.functional.linear``."""
+
+    def counts(self) -> int:
+        """See `_Product`."""
+        return math.prod(self.inputs.shape[1:-1])
+
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """See `_Product`."""
+        gradient, inputs = self.gradient[some], self.inputs[some]
+        batch = len(inputs)
+        return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
+
+
+class ConvolutionCall(_Product):
+    """``torch.nn.functional.conv2d``.
+
+    Args:
+        kernel: Height and width.
+        places: Stride, padding (zeros on either side) and dilation (1 = none), each down and across.
+        groups: G.
+    """
+
+    def __init__(self, kernel: Sequence[int], places: Sequence[tuple[int, int]], groups: int) -> None:
+        self._kernel, self._places, self.groups = kernel, places, groups
+
+    def counts(self) -> int:
+        """See `_Product`."""
+        return math.prod(self.gradient.shape[1:]) // self.gradient.shape[-3]
+
+    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
+        gradient, inputs = self.gradient[some], self.inputs[some]
+        batch, channels = len(inputs), inputs.shape[-3]
+        images = inputs.reshape(batch, -1, *inputs.shape[-3:])
+        number, height, width = images.shape[1], *images.shape[-2:]
+        (down, across), (up, left), (y, x) = self._places
+        padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
+        padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
+        record, image, row, column, one = padded.stride()
+        part = channels // self.groups
+        patches = padded.as_strided(
+            (batch, number, self.groups, *gradient.shape[-2:], *self._kernel, part),
+            (record, image, part, down * row, across * column, y * row, x * column, one),
+        ).reshape(batch, number, self.groups, math.prod(gradient.shape[-2:]), -1)
+        outputs = gradient.reshape(batch, number, self.groups, -1, patches.shape[3])
+        return [(outputs[:, i].flatten(0, 1), patches[:, i].flatten(0, 1)) for i in range(number)]
+
+    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
+        """See `_Product`."""
+        return total.reshape(shape[0], *self._kernel, shape[1]).permute(0, 3, 1, 2)
 
 
 class _Lookup(LayerGradient):
@@ -383,3 +349,9 @@ class _Lookup(LayerGradient):
             return torch.where(places, weights, 0.0) @ left
         total = torch.zeros(self.shape, dtype=torch.float64, device=left.device)
         return total.index_add_(0, lines.flatten(), left * weights[:, None])
+
+
+class EmbeddingCall(Call):
+    """``torch.nn.functional.embedding``."""
+
+    gradient_of = _Lookup

@@ -8,26 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
+import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
+import safetensors.torch
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, file_lock, write_text_atomic
+from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic, write_text_atomic
 from idpgan.privacy.accounting import affordable, compose_epsilon
-from idpgan.privacy.books import Books, Budget, BudgetError, Planned, Terms, append, count, refusal
+from idpgan.privacy.books import (
+    Books,
+    Budget,
+    BudgetError,
+    Committed,
+    LedgerTerms,
+    PlannedLedger,
+    append,
+    count,
+    locked,
+    recover,
+    refusal,
+)
+from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.prepared import Committed, PreparedFile, serialize
-from idpgan.privacy.totals import Part
 
-__all__ = ["Budget", "BudgetError", "Ledger", "Planned"]
+__all__ = ["Budget", "BudgetError", "Ledger", "PlannedLedger"]
 
 
 class Ledger:
@@ -59,11 +71,16 @@ class Ledger:
             path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
                 there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
-            contained: What releases cost that the run builds on; see `Terms`.
+            contained: What releases cost that the run builds on, outside the target; `composition.total` adds all up.
         """
         self.path = path
-        self._books = Books(Terms(unit, relation, target, owner, tuple(contained)))
-        self._prepared = PreparedFile()
+        self.unit: Final = unit
+        self.relation: Final = relation
+        self.target: Final = target
+        self.owner: Final = owner
+        self.contained: Final = tuple(contained)
+        self._books = Books(LedgerTerms(unit, relation, target, owner, self.contained))
+        self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
         self._replay: list[Event] = []  # charges that stand already, to be met again after a resume, next one last
         self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
         self._unwritten: list[Event] = []  # unprotected reads that wait for a `flush`
@@ -72,36 +89,11 @@ class Ledger:
         self._absent: Books | None = None  # what stood while there was no file yet
 
     def __repr__(self) -> str:
-        events, target = sum(event.count for event in self.events), self._books.terms.target
+        events, target = count(self.events), self.target
         limit = f", at most epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
         return f"<Ledger of unit {self.unit}, {self.relation}: {events:,} charges{limit}>"
 
     # Reading the books -----------------------------------------------------------------------------------------
-
-    @property
-    def unit(self) -> Unit:
-        """Unit of every event."""
-        return self._books.terms.unit
-
-    @property
-    def relation(self) -> Relation:
-        """Relation of every event."""
-        return self._books.terms.relation
-
-    @property
-    def target(self) -> Budget | None:
-        """What may be spent; None = no limit."""
-        return self._books.terms.target
-
-    @property
-    def owner(self) -> str:
-        """Hash of the run's configuration."""
-        return self._books.terms.owner
-
-    @property
-    def contained(self) -> tuple[Part, ...]:
-        """Charges of releases that the run builds on, outside the target; `idpgan.privacy.totals` adds all up."""
-        return self._books.terms.contained
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -151,10 +143,11 @@ class Ledger:
     def affordable(self, event: Event) -> int:
         """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1)."""
         self._books.check(event)
-        if self.target is None:
+        target = self._books.terms.target
+        if target is None:
             return 1 << 40
         if self._allowance is None or self._allowance[0] != event.single:
-            most = affordable(self._books.entries, event.single, self.target.epsilon, self.target.delta)
+            most = affordable(self._books.entries, event.single, target.epsilon, target.delta)
             self._allowance = (event.single, most)
         return self._allowance[1] + count(self._replay)  # those are paid already
 
@@ -176,15 +169,13 @@ class Ledger:
             append(entries, event)  # on the disk epsilon is infinite already
             append(self._unwritten, event)
             return
-        with self._locked():
-            self._look()
-            if self.target is not None and event.count > self.affordable(event):
-                raise self._exceeds(f"{event.count} x {event.kind}")
+        with self._changed():
+            if self._books.terms.target is not None and event.count > self.affordable(event):
+                raise self._exceeds([event])
             append(self._books.entries, event)
             if self._allowance is not None:
                 single, most = self._allowance
                 self._allowance = (single, most - event.count) if single == event.single else None
-            self._write()
 
     def charge_together(self, events: Sequence[Event]) -> None:
         """Charge the events of one read before it: all of them, or none if the target does not cover them together.
@@ -225,19 +216,24 @@ class Ledger:
                 raise InputError("the saved release was made with a fixed noise seed and is not private; start anew.")
             return released
         self._refuse_beyond(events)
-        tensors, content, digest = serialize(compute())
-        with self._locked():
-            self._look()
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
+        content = safetensors.torch.save(tensors)
+        with self._newest():
             if self._books.committed is not None:
                 raise BudgetError("another process has released from this ledger meanwhile. Resume the run.")
             self._refuse_beyond(events)
-            self._prepared.write_pending(content)
+            file, pending = self._prepared or (None, None)
+            if pending is not None:
+                write_bytes_atomic(pending, content, mode=PRIVATE_FILE)
             for event in events:
                 append(self._books.entries, event)
             self._allowance = None
+            digest = hashlib.sha256(content).hexdigest()
             self._books.committed = Committed(digest, count(self._books.entries), noise.private)
             self._write()  # the commit
-            self._prepared.finish(tensors)
+            if file is not None and pending is not None:
+                move_durably(pending, file)
+            self._released = tensors
         return tensors
 
     def released(self) -> dict[str, Tensor] | None:
@@ -246,37 +242,30 @@ class Ledger:
         Raises:
             InputError: If the result is missing, or not what the ledger names.
         """
-        with self._locked():
-            self._look()
-            if self.path is not None:
-                self._prepared.path = self.path.with_name("prepared.safetensors")
-                for part in self.path.parent.glob(f".{self.path.name}.*.part"):
-                    part.unlink(missing_ok=True)  # of a writer that was killed: all others wait for this lock
-            return self._prepared.recover(self._books.committed)
+        with self._newest():
+            committed = self._books.committed
+            if self._prepared is not None:
+                self._released = recover(*self._prepared, committed, self._released)
+            return None if committed is None else self._released
 
     def flush(self) -> None:
         """Write the ledger to its path, durably."""
-        with self._locked():
-            self._look()
-            self._write()
+        with self._changed():
+            pass
 
     # Going on after an interruption ----------------------------------------------------------------------------
 
     def bind(self, fingerprint: Mapping[str, str]) -> Mapping[str, str]:
         """Remember what must be equal in every continuation of the run, the first time; return what is remembered."""
         if not self._books.fingerprint:
-            with self._locked():
-                self._look()
+            with self._changed():
                 self._books.fingerprint = self._books.fingerprint or dict(fingerprint)
-                self._write()
         return self._books.fingerprint
 
     def record_state(self, digest: str) -> None:
         """Name the newest saved state by its SHA-256 (hex), durably; unwritten charges are written with it."""
-        with self._locked():
-            self._look()
+        with self._changed():
             self._books.state = digest
-            self._write()
 
     def rewind(self, position: int) -> None:
         """Go back to an earlier `position` of the same run, to repeat the steps after it with the same noise.
@@ -308,12 +297,10 @@ class Ledger:
         again = [*self._books.after(position), *paid_ahead]
         self._replay = []
         if again or self._books.state is not None:
-            with self._locked():
-                self._look()
+            with self._changed():
                 for event in again:
                     append(self._books.repeated, event)
                 self._books.state = None
-                self._write()
         for event in paid_ahead:
             self.charge(event)
 
@@ -335,12 +322,13 @@ class Ledger:
         """Refuse several charges at once that the target does not cover."""
         for event in events:
             self._books.check(event)
-        together = [*self._books.entries, *events]
-        if self.target is not None and compose_epsilon(together, self.target.delta) > self.target.epsilon:
-            raise self._exceeds(" and ".join(f"{event.count} x {event.kind}" for event in events))
+        together, target = [*self._books.entries, *events], self._books.terms.target
+        if target is not None and compose_epsilon(together, target.delta) > target.epsilon:
+            raise self._exceeds(events)
 
-    def _exceeds(self, what: str) -> BudgetError:
-        target = self.target or Budget(math.inf, 0.0)
+    def _exceeds(self, events: Sequence[Event]) -> BudgetError:
+        what = " and ".join(f"{event.count} x {event.kind}" for event in events)
+        target = self._books.terms.target or Budget(math.inf, 0.0)
         return BudgetError(
             f"{what} would exceed the target epsilon = {target.epsilon:g} at delta = {target.delta:g} "
             f"({self.epsilon(target.delta):.4g} is spent, unit {self.unit}, {self.relation}). Nothing was read. "
@@ -349,11 +337,25 @@ class Ledger:
 
     # Keeping the books -----------------------------------------------------------------------------------------
 
-    def _locked(self) -> contextlib.AbstractContextManager[None]:
-        """Keep all other handles from reading and writing."""
-        if self.path is None:
-            return contextlib.nullcontext()
-        return file_lock(self.path.with_name(f".{self.path.name}.lock"))
+    @property
+    def _prepared(self) -> tuple[Path, Path] | None:
+        """The file of the one-time release, and its second name from before it is paid; None in memory."""
+        names = "prepared.safetensors", "prepared.new.safetensors"
+        return None if self.path is None else (self.path.with_name(names[0]), self.path.with_name(names[1]))
+
+    @contextlib.contextmanager
+    def _newest(self) -> Iterator[None]:
+        """Keep all other handles from reading and writing, with the books as they stand on the disk."""
+        with contextlib.nullcontext() if self.path is None else locked(self.path):
+            self._look()
+            yield
+
+    @contextlib.contextmanager
+    def _changed(self) -> Iterator[None]:
+        """Write the newest books when the block ends without an exception."""
+        with self._newest():
+            yield
+            self._write()
 
     def _look(self) -> None:
         """Read the books again if the file changed. Under the lock.
@@ -409,12 +411,13 @@ class Ledger:
 
     @classmethod
     def _of(cls, books: Books, path: Path | None = None) -> Self:
-        ledger = cls(**{f.name: getattr(books.terms, f.name) for f in dataclasses.fields(Terms)}, path=path)
+        terms = books.terms
+        ledger = cls(terms.unit, terms.relation, terms.target, path, terms.owner, terms.contained)
         ledger._books = books
         return ledger
 
     @classmethod
-    def open(cls, path: Path, owner: str, planned: Planned | None = None) -> Self:
+    def open(cls, path: Path, owner: str, planned: PlannedLedger | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
         Checked are the checksum, the owner, that the charges keep to the target, and what ``planned`` says: unit,
@@ -425,7 +428,6 @@ class Ledger:
         Args:
             owner: Hash of the run's configuration.
             planned: What the config says; None = it is not at hand.
-
 
         Raises:
             InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.

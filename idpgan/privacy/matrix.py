@@ -37,9 +37,7 @@ def add_laplace(answer: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torc
     """
     if not bool(answer.isfinite().all() & scale.isfinite().all() & (scale >= 0).all()):
         raise ValueError("answer and scale must be finite, and the scale at least 0.")
-    first, second = noise.uniform((2, *answer.shape))
-    laplace = second.div_(first).log_().to(answer.device)  # log u' - log u: a difference of two exponentials
-    noisy = (answer.double() + scale.double() * laplace).to(answer.dtype)
+    noisy = (answer.double() + scale.double() * noise.laplace(answer.shape).to(answer.device)).to(answer.dtype)
     if not bool(noisy.isfinite().all()):
         raise ValueError(f"the noisy answer overflows {answer.dtype}; raise epsilon or use float64.")
     return noisy

@@ -11,57 +11,60 @@ a declared constant in the unit of the answer, or in grid steps (`Grid`) with ro
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Self
 
 import torch
 
 from idpgan.errors import InputError
-from idpgan.privacy.discrete import (
-    MAX_GAUSSIAN_SCALE,
-    MAX_LAPLACE_SCALE,
-    discrete_laplace,
-    rounded_gaussian,
-)
+from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, rounded_gaussian
 from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
-_COIN = 1 << 62  # equally likely values of a coin
+_MAX_STEPS = 1 << 53  # of a value on a grid: beyond this float64 skips integers
 
 
-class Mechanism(Protocol):
-    """A randomized answer with a price."""
+def check_positive(owner: str, name: str, value: Any) -> None:
+    """Refuse what is not a positive and finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
+        raise InputError(f"{owner}: {name} = {value!r} must be a number, positive and finite.")
+
+
+class Mechanism(ABC):
+    """A randomized answer with a price: a frozen dataclass that checks its numbers by their types when it is made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    # Range of the fields that are whole numbers, in words too.
+    whole: ClassVar = (1, MAX_SCALE, f"a whole number of grid steps in 1 .. {MAX_SCALE}; choose a coarser grid.")
+
+    def __post_init__(self) -> None:
+        self.check(**{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+
+    @classmethod
+    def check(cls, unit: Unit, relation: Relation, **values: Any) -> None:
+        """Refuse fields of another type or out of range; a number must be positive and finite."""
+        if not (isinstance(unit, Unit) and isinstance(relation, Relation)):
+            raise InputError(f"{cls.__name__}: needs a Unit and a Relation, got {unit!r} and {relation!r}.")
+        least, most, words = cls.whole
+        for name, value in values.items():
+            kind = cls.__dataclass_fields__[name].type
+            if kind in ("int", int) and not (type(value) is int and least <= value <= most):
+                raise InputError(f"{cls.__name__}: {name} = {value!r} must be {words}")
+            if kind in ("float", float):
+                check_positive(cls.__name__, name, value)
 
     @property
+    @abstractmethod
     def event(self) -> Event:
-        """What one call costs."""
-        ...
+        """Price of one call."""
 
+    @abstractmethod
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release ``answer``."""
-        ...
-
-
-def _check_positive(owner: str, **values: float) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
-            raise InputError(f"{owner}: {name} = {value!r} must be a number, positive and finite.")
-
-
-def _check_whole(owner: str, most: int, **values: int) -> None:
-    for name, value in values.items():
-        if type(value) is not int or not 1 <= value <= most:
-            raise InputError(
-                f"{owner}: {name} = {value!r} must be a whole number of grid steps in 1 .. {most}; "
-                "choose a coarser grid."
-            )
-
-
-def _check_neighbors(owner: str, unit: Unit, relation: Relation) -> None:
-    if not (isinstance(unit, Unit) and isinstance(relation, Relation)):
-        raise InputError(f"{owner}: needs a Unit and a Relation, got {unit!r} and {relation!r}.")
 
 
 def _check_finite(answer: torch.Tensor) -> None:
@@ -69,16 +72,33 @@ def _check_finite(answer: torch.Tensor) -> None:
         raise ValueError(f"the answer must be finite floating point (NaN + noise is still NaN), got {answer.dtype}.")
 
 
-def _add(answer: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Add float64 noise, and refuse a result that is not finite."""
-    released = (answer.double() + noise.to(answer.device)).to(answer.dtype)
-    if not bool(released.isfinite().all()):
-        raise ValueError(f"the noisy answer overflows {answer.dtype}; lower the noise scale or use float64.")
-    return released
-
-
 @dataclass(frozen=True)
-class Laplace:
+class _Additive(Mechanism):
+    """Continuous noise on real numbers, of scale ``noise_multiplier * sensitivity``."""
+
+    sensitivity: float
+    noise_multiplier: float
+    unit: Unit
+    relation: Relation
+    law: ClassVar[str]  # kind of the event
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event(self.law, self.unit, self.relation, self.noise_multiplier)
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release a finite floating-point tensor of any shape; it is not clamped."""
+        _check_finite(answer)
+        drawn = noise.laplace(answer.shape) if self.law == "laplace" else noise.normal(answer.shape)
+        drawn = drawn * (self.noise_multiplier * self.sensitivity)
+        released = (answer.double() + drawn.to(answer.device)).to(answer.dtype)
+        if not bool(released.isfinite().all()):
+            raise ValueError(f"the noisy answer overflows {answer.dtype}; lower the noise scale or use float64.")
+        return released
+
+
+class Laplace(_Additive):
     """Continuous Laplace noise: ``answer + Lap(scale)`` with ``scale = noise_multiplier * sensitivity``.
 
     Formal guarantee: pure epsilon = 1 / noise_multiplier, since ``|log p(y)/p'(y)| <= ||f(D) - f(D')||_1 / scale``.
@@ -93,30 +113,10 @@ class Laplace:
         noise_multiplier: Noise scale b / sensitivity.
     """
 
-    sensitivity: float
-    noise_multiplier: float
-    unit: Unit
-    relation: Relation
-
-    def __post_init__(self) -> None:
-        _check_neighbors("Laplace", self.unit, self.relation)
-        _check_positive("Laplace", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
-
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        return Event("laplace", self.unit, self.relation, self.noise_multiplier)
-
-    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release a finite floating-point tensor of any shape; it is not clamped."""
-        _check_finite(answer)
-        first, second = noise.uniform((2, *answer.shape))
-        laplace = second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
-        return _add(answer, laplace.mul_(self.noise_multiplier * self.sensitivity))
+    law = "laplace"
 
 
-@dataclass(frozen=True)
-class Gaussian:
+class Gaussian(_Additive):
     """Continuous Gaussian noise: ``answer + N(0, std^2)`` with ``std = noise_multiplier * sensitivity``.
 
     Formal guarantee: for any pair of neighbors the answers differ by a vector of L2 norm <= sensitivity; rotation
@@ -127,40 +127,36 @@ class Gaussian:
         noise_multiplier: Noise standard deviation / sensitivity.
     """
 
-    sensitivity: float
-    noise_multiplier: float
-    unit: Unit
-    relation: Relation
-
-    def __post_init__(self) -> None:
-        _check_neighbors("Gaussian", self.unit, self.relation)
-        _check_positive("Gaussian", sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier)
-
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        return Event("gaussian", self.unit, self.relation, self.noise_multiplier)
-
-    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release a finite floating-point tensor of any shape; it is not clamped."""
-        _check_finite(answer)
-        return _add(answer, noise.normal(answer.shape) * (self.noise_multiplier * self.sensitivity))
-
-
-def _add_steps(steps: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Add integer noise to an integer answer, refusing anything that could wrap around 64 bits."""
-    if bool((noise.abs() >= 1 << 61).any()):
-        raise ValueError("the discrete noise left the 64-bit range.")
-    return steps + noise.reshape(steps.shape).to(steps.device)
-
-
-def _check_steps(steps: torch.Tensor) -> None:
-    if steps.dtype != torch.int64 or bool((steps.abs() >= 1 << 61).any()):
-        raise ValueError(f"the answer must be whole grid steps, int64, below 2^61 (Grid.round), got {steps.dtype}.")
+    law = "gaussian"
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace:
+class _OnGrid(Mechanism):
+    """Whole noise on whole grid steps, drawn exactly."""
+
+    sensitivity: float
+    scale: int
+    unit: Unit
+    relation: Relation
+
+    @abstractmethod
+    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
+        """Draw the noise, int64 (count,)."""
+
+    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
+        """Release whole grid steps, int64, any shape; what could wrap around 64 bits is refused."""
+        if answer.dtype != torch.int64 or bool((answer.abs() >= 1 << 61).any()):
+            raise ValueError(
+                f"the answer must be whole grid steps, int64, below 2^61 (Grid.round), got {answer.dtype}."
+            )
+        drawn = self._draw(answer.numel(), noise)
+        if bool((drawn.abs() >= 1 << 61).any()):
+            raise ValueError("the discrete noise left the 64-bit range.")
+        return answer + drawn.reshape(answer.shape).to(answer.device)
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace(_OnGrid):
     """Discrete Laplace noise on a grid, sampled exactly: ``steps + x`` with ``P(x) ~ exp(-|x| / scale)``.
 
     Formal guarantee: pure epsilon = sensitivity / scale. (epsilon, delta): the one-dimensional pair at distance
@@ -172,13 +168,6 @@ class DiscreteLaplace:
     """
 
     sensitivity: int
-    scale: int
-    unit: Unit
-    relation: Relation
-
-    def __post_init__(self) -> None:
-        _check_neighbors("DiscreteLaplace", self.unit, self.relation)
-        _check_whole("DiscreteLaplace", MAX_LAPLACE_SCALE, sensitivity=self.sensitivity, scale=self.scale)
 
     @property
     def event(self) -> Event:
@@ -186,14 +175,11 @@ class DiscreteLaplace:
         multiplier = self.scale / self.sensitivity
         return Event("discrete-laplace", self.unit, self.relation, multiplier, sensitivity=self.sensitivity)
 
-    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release whole grid steps, int64, any shape."""
-        _check_steps(answer)
-        return _add_steps(answer, discrete_laplace(self.scale, answer.numel(), noise))
+    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
+        return discrete_laplace(self.scale, count, noise)
 
 
-@dataclass(frozen=True)
-class RoundedGaussian:
+class RoundedGaussian(_OnGrid):
     """Gaussian noise rounded to the grid, sampled exactly: ``steps + round(Z)``, Z ~ N(0, scale^2) on each number.
 
     Formal guarantee: that of the continuous Gaussian of the same scale, however many numbers the answer has. On whole
@@ -206,29 +192,32 @@ class RoundedGaussian:
         scale: Standard deviation of Z in whole grid steps, 1 .. 2^50.
     """
 
-    sensitivity: float
-    scale: int
-    unit: Unit
-    relation: Relation
-
-    def __post_init__(self) -> None:
-        _check_neighbors("RoundedGaussian", self.unit, self.relation)
-        _check_positive("RoundedGaussian", sensitivity=self.sensitivity)
-        _check_whole("RoundedGaussian", MAX_GAUSSIAN_SCALE, scale=self.scale)
-
     @property
     def event(self) -> Event:
         """Price of one call."""
         return Event("gaussian", self.unit, self.relation, self.scale / self.sensitivity)
 
-    def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
-        """Release whole grid steps, int64, any shape."""
-        _check_steps(answer)
-        return _add_steps(answer, rounded_gaussian(self.scale, answer.numel(), noise))
+    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
+        return rounded_gaussian(self.scale, count, noise)
 
 
 @dataclass(frozen=True)
-class Exponential:
+class _Choice(Mechanism):
+    """The choice of a large score, in floating point."""
+
+    sensitivity: float
+    epsilon: float
+    unit: Unit
+    relation: Relation
+    monotone: bool = False
+
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        return Event("exponential", self.unit, self.relation, pure_epsilon=self.epsilon)
+
+
+class Exponential(_Choice):
     """Exponential mechanism: draws an index with ``P(i) ~ exp(epsilon * score_i / (2 sensitivity))``.
 
     Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled as the index of the largest score with Gumbel
@@ -241,21 +230,6 @@ class Exponential:
         monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
     """
 
-    sensitivity: float
-    epsilon: float
-    unit: Unit
-    relation: Relation
-    monotone: bool = False
-
-    def __post_init__(self) -> None:
-        _check_neighbors("Exponential", self.unit, self.relation)
-        _check_positive("Exponential", sensitivity=self.sensitivity, epsilon=self.epsilon)
-
-    @property
-    def event(self) -> Event:
-        """Price of one draw."""
-        return Event("exponential", self.unit, self.relation, pure_epsilon=self.epsilon)
-
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
         _check_finite(answer)
@@ -264,8 +238,7 @@ class Exponential:
         return (answer.double() * rate + gumbel.to(answer.device)).argmax(-1)
 
 
-@dataclass(frozen=True)
-class NoisyMax:
+class NoisyMax(_Choice):
     """Report noisy max: the index of the largest ``score_i + Lap(2 sensitivity / epsilon)``.
 
     Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9: Lap(sensitivity / epsilon) where all scores move in
@@ -278,21 +251,6 @@ class NoisyMax:
         monotone: See `Exponential`.
     """
 
-    sensitivity: float
-    epsilon: float
-    unit: Unit
-    relation: Relation
-    monotone: bool = False
-
-    def __post_init__(self) -> None:
-        _check_neighbors("NoisyMax", self.unit, self.relation)
-        _check_positive("NoisyMax", sensitivity=self.sensitivity, epsilon=self.epsilon)
-
-    @property
-    def event(self) -> Event:
-        """Price of one answer."""
-        return Event("exponential", self.unit, self.relation, pure_epsilon=self.epsilon)
-
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
         noisy = Laplace(self.sensitivity, (1 if self.monotone else 2) / self.epsilon, self.unit, self.relation)
@@ -300,7 +258,7 @@ class NoisyMax:
 
 
 @dataclass(frozen=True)
-class RandomizedResponse:
+class RandomizedResponse(Mechanism):
     """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
 
     Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014). The
@@ -316,13 +274,10 @@ class RandomizedResponse:
     unit: Unit = Unit.LABEL
     relation: Relation = Relation.REPLACE_ONE
 
+    whole = (2, MOST, "a whole number in 2 .. 2^62.")
+
     def __post_init__(self) -> None:
-        _check_neighbors("RandomizedResponse", self.unit, self.relation)
-        _check_positive("RandomizedResponse", epsilon=self.epsilon)
-        if type(self.categories) is not int or not 2 <= self.categories <= MOST:
-            raise InputError(
-                f"RandomizedResponse: categories = {self.categories!r} must be a whole number in 2 .. 2^62."
-            )
+        super().__post_init__()
         if self.epsilon > 30:
             raise InputError(
                 f"RandomizedResponse: epsilon = {self.epsilon} must be at most 30: above, it hides nothing."
@@ -330,7 +285,7 @@ class RandomizedResponse:
 
     @property
     def event(self) -> Event:
-        """Price of one label."""
+        """Price of one call."""
         return Event(
             "randomized-response", self.unit, self.relation, pure_epsilon=self.epsilon, categories=self.categories
         )
@@ -348,7 +303,58 @@ class RandomizedResponse:
         odds = (self.categories - 1) * math.exp(-self.epsilon)
         lie_probability = odds / (1 + odds)
         # Rounded up: a lie rarer than stated, were it by 1e-16, costs e^epsilon times that in delta.
-        bound = min(math.ceil(lie_probability * (1 + 2.0**-50) * _COIN), _COIN)
-        lie = (noise.integers(_COIN, answer.shape) < bound).to(answer.device)
+        bound = min(math.ceil(lie_probability * (1 + 2.0**-50) * MOST), MOST)
+        lie = (noise.integers(MOST, answer.shape) < bound).to(answer.device)
         offset = 1 + noise.integers(self.categories - 1, answer.shape).to(answer.device)
         return torch.where(lie, (answer + offset) % self.categories, answer)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Multiples of a public ``step``, a power of two, so that scaling to and from steps is exact in float64.
+
+    Rounding a real query moves each of its d coordinates by at most half a step. The difference of two neighbors moves
+    by at most one step per coordinate, so the rounded query's sensitivity is ``sensitivity / step + d`` steps in L1 and
+    ``sensitivity / step + sqrt(d)`` in L2 (triangle inequality). A sum of records that were rounded *before* summation
+    is whole already: pass the norm bound of one rounded record and d = 0.
+    """
+
+    step: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.step < math.inf and math.frexp(self.step)[0] == 0.5):
+            raise InputError(f"grid step = {self.step} must be a power of two, such as {2**-10}.")
+
+    @classmethod
+    def fine(cls, sensitivity: float, dimensions: int, *, norm: int, resolution: int = 1000) -> Self:
+        """Return the coarsest grid on which rounding adds about 1/resolution to the sensitivity (at most 2/resolution).
+
+        Args:
+            sensitivity: Sensitivity of the unrounded query, a declared constant, > 0.
+            dimensions: Number d of coordinates that one neighbor can change, >= 1.
+            norm: 1 or 2.
+            resolution: 1000 means that rounding costs 0.1 to 0.2 % of epsilon.
+        """
+        if not 0 < sensitivity < math.inf or dimensions < 1 or norm not in (1, 2):
+            raise InputError(f"no grid for sensitivity {sensitivity}, {dimensions} dimensions, norm L{norm}.")
+        widest = sensitivity / (resolution * (dimensions if norm == 1 else math.sqrt(dimensions)))
+        return cls(2.0 ** math.floor(math.log2(widest)))
+
+    def l1(self, sensitivity: float, dimensions: int) -> int:
+        """Return the L1 sensitivity of the rounded query in whole steps (rounded up)."""
+        return math.ceil(sensitivity / self.step) + dimensions
+
+    def l2(self, sensitivity: float, dimensions: int) -> float:
+        """Return the L2 sensitivity of the rounded query in steps."""
+        return sensitivity / self.step + math.sqrt(dimensions)
+
+    def round(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the nearest number of steps, int64; raises `ValueError` if it is not finite or beyond 2^53."""
+        steps = values.double() / self.step
+        if not bool((steps.abs() < _MAX_STEPS).all()):  # NaN and infinity fail the comparison too
+            raise ValueError(f"values must be finite and below 2^53 grid steps of {self.step:g}.")
+        return steps.round().long()
+
+    def value(self, steps: torch.Tensor) -> torch.Tensor:
+        """Return the real value of whole steps, float64: exact."""
+        return steps.double() * self.step

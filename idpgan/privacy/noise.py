@@ -12,6 +12,7 @@ whoever knows the seed knows all of it anyway, and tests rely on it.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 import weakref
@@ -24,9 +25,9 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from idpgan.errors import InputError
+from idpgan.privacy.event import MOST
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
-_MAX_INTEGER = 1 << 62
 _RATCHET = b"idpgan noise ratchet"
 
 
@@ -47,24 +48,22 @@ class Noise(ABC):
     """A source of noise.
 
     Attributes:
-        name: What stands in a report.
-        private: False for a fixed seed: whoever knows it can subtract the noise.
+        source: What a report says of it: its name, and whether it is private. A fixed seed is not: whoever knows it can
+            subtract the noise.
         cryptographic: Whether the stream is computationally indistinguishable from random bits.
+        erased: Whether the key is erased, so that nothing can be drawn any more.
     """
 
-    name: str
-    private: bool
+    source: Source
     cryptographic: bool
     device: torch.device
+    erased = False
+    _kind: str  # of the source, in a saved state
 
     def __init__(self) -> None:
         """Remember the source, so that a forked process gives it another key."""
+        self.name, self.private = self.source
         _ALIVE.add(self)
-
-    @property
-    def source(self) -> Source:
-        """What a report says of this source."""
-        return Source(self.name, self.private)
 
     @staticmethod
     def system() -> CipherNoise:
@@ -94,25 +93,29 @@ class Noise(ABC):
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 standard normal numbers (floating point: see docs/pitfalls.md)."""
 
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract later noise."""
-
-    @abstractmethod
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continue the stream of `state`; a state of another kind of source raises `InputError`."""
+    def laplace(self, shape: Sequence[int]) -> torch.Tensor:
+        """Return float64 Laplace numbers of scale 1 (floating point: see docs/pitfalls.md)."""
+        first, second = self.uniform((2, *shape))
+        return second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
 
     @abstractmethod
     def rekey(self) -> None:
         """Continue under fresh randomness from the operating system; a fixed seed stays as it is."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract later noise."""
+        return {"source": self._kind}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue the stream of `state`; a state of another kind of source raises `InputError`."""
+        if state.get("source") != self._kind:
+            raise InputError(
+                f"the saved noise comes from {state.get('source')!r}, this run draws from {self._kind!r}; "
+                "resume on the same kind of device or start anew."
+            )
+
     def ratchet(self) -> None:  # noqa: B027  # nothing to do for a source that saves no key
         """Replace the key by its hash, deterministically: earlier numbers cannot be computed from what is left."""
-
-    @property
-    def erased(self) -> bool:
-        """Whether the key is erased, so that nothing can be drawn any more."""
-        return False
 
     def erase(self) -> None:  # noqa: B027  # as above
         """Drop the key for good."""
@@ -134,17 +137,16 @@ os.register_at_fork(after_in_child=_rekey_all)
 class CipherNoise(Noise):
     """AES-256 in counter mode on the CPU; its numbers are copied to a GPU that needs them."""
 
+    cryptographic, device, _kind = True, torch.device("cpu"), "aes-256-ctr"
+
     def __init__(self, key: bytes, *, private: bool) -> None:
         """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
-        self.private = private
-        self.cryptographic = True
-        self.name = (SYSTEM if private else FIXED).name
-        self.device = torch.device("cpu")
-        self._start(key, 0)
+        self.source = SYSTEM if private else FIXED
+        self._start(key)
         super().__init__()
 
-    def _start(self, key: bytes | None, blocks: int) -> None:
-        self._key, self._blocks = key, blocks
+    def _start(self, key: bytes | None, blocks: int = 0) -> None:
+        self._key, self._blocks, self.erased = key, blocks, key is None
         self._stream: CipherContext | None = None  # made when it is drawn from: most ratchets follow no draw
 
     def words(self, count: int) -> np.ndarray:
@@ -160,15 +162,15 @@ class CipherNoise(Noise):
         return np.frombuffer(stream, dtype=np.uint64, count=count)
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.uniform`."""
-        bits = self.words(_numel(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
+        """One word each."""
+        bits = self.words(math.prod(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
         return torch.from_numpy((bits + 0.5) * 2.0**-52).reshape(tuple(shape))
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.integers`."""
-        if not 1 <= below <= _MAX_INTEGER:
+        """One word each; one that would favor the lowest numbers is drawn again."""
+        if not 1 <= below <= MOST:
             raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
-        words = self.words(_numel(shape))
+        words = self.words(math.prod(shape))
         if below & (below - 1) == 0:  # a power of two: no word is rejected
             return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
         limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
@@ -180,45 +182,40 @@ class CipherNoise(Noise):
         return torch.from_numpy((words % np.uint64(below)).view(np.int64)).reshape(tuple(shape))
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.normal`; Box-Muller, both halves used."""
-        count = _numel(shape)
+        """Box-Muller, both halves used; see `Noise.normal`."""
+        count = math.prod(shape)
         uniform = self.uniform((2, (count + 1) // 2))
         radius = (-2 * uniform[0].log()).sqrt_()
         angle = uniform[1].mul_(2 * torch.pi)
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].reshape(tuple(shape))
 
+    def rekey(self) -> None:
+        """Take a fresh key from the operating system, unless the seed is fixed."""
+        if self.private:
+            self._start(secrets.token_bytes(32))
+
     def state(self) -> dict[str, Any]:
-        """See `Noise.state`."""
+        """Key and place in its stream."""
         key = None if self._key is None else self._key.hex()
-        return {"source": "aes-256-ctr", "key": key, "blocks": self._blocks, "private": self.private}
+        return {**super().state(), "key": key, "blocks": self._blocks, "private": self.private}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `Noise.load_state`."""
-        _check_source(state, "aes-256-ctr")
+        """Go on at that place."""
+        super().load_state(state)
         if state["private"] is not self.private:
             raise InputError(
                 "the saved noise state and this run differ in whether the noise seed is fixed; start anew."
             )
         self._start(None if state["key"] is None else bytes.fromhex(state["key"]), int(state["blocks"]))
 
-    def rekey(self) -> None:
-        """See `Noise.rekey`."""
-        if self.private:
-            self._start(secrets.token_bytes(32), 0)
-
     def ratchet(self) -> None:
-        """See `Noise.ratchet`: key := SHA-256(tag, key), counter 0, whatever was drawn."""
+        """Key := SHA-256(tag, key), counter 0, whatever was drawn; see `Noise.ratchet`."""
         if self._key is not None:
-            self._start(hashlib.sha256(_RATCHET + self._key).digest(), 0)
-
-    @property
-    def erased(self) -> bool:
-        """See `Noise.erased`."""
-        return self._key is None
+            self._start(hashlib.sha256(_RATCHET + self._key).digest())
 
     def erase(self) -> None:
-        """See `Noise.erase`."""
-        self._start(None, 0)
+        """Forget the key."""
+        self._start(None)
 
 
 class PhiloxNoise(Noise):
@@ -226,6 +223,8 @@ class PhiloxNoise(Noise):
 
     Its state is not saved: a run that continues on a GPU draws fresh noise and pays for repeated steps again.
     """
+
+    source, cryptographic, _kind = PHILOX, False, "philox"
 
     def __init__(self, device: torch.device | str) -> None:
         """Seed from the operating system.
@@ -236,46 +235,23 @@ class PhiloxNoise(Noise):
         self.device = torch.device(device)
         if self.device.type == "cpu":
             raise InputError("torch's CPU generator is not for releases; use Noise.system().")
-        self.private = True
-        self.cryptographic = False
-        self.name = PHILOX.name
         self._generator = torch.Generator(self.device)
         self.rekey()
         super().__init__()
 
     def rekey(self) -> None:
-        """See `Noise.rekey`."""
+        """Seed again from the operating system."""
         self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.uniform`."""
+        """52 bits and a half each."""
         bits = torch.randint(1 << 52, tuple(shape), generator=self._generator, device=self.device)
         return (bits.double() + 0.5) * 2.0**-52
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.integers`."""
+        """Refuse."""
         raise InputError("discrete noise is drawn on the CPU from Noise.system(): Philox integers carry modulo bias.")
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """See `Noise.normal`."""
+        """As torch draws them on the GPU."""
         return torch.randn(tuple(shape), generator=self._generator, device=self.device, dtype=torch.float64)
-
-    def state(self) -> dict[str, Any]:
-        """See `Noise.state`."""
-        return {"source": "philox"}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """See `Noise.load_state`; the stream is another one."""
-        _check_source(state, "philox")
-
-
-def _numel(shape: Sequence[int]) -> int:
-    return torch.Size(shape).numel()
-
-
-def _check_source(state: dict[str, Any], expected: str) -> None:
-    if state.get("source") != expected:
-        raise InputError(
-            f"the saved noise comes from {state.get('source')!r}, this run draws from {expected!r}; "
-            "resume on the same kind of device or start anew."
-        )

@@ -13,22 +13,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from idpgan.errors import InputError
-from idpgan.privacy.discrete import MAX_LAPLACE_SCALE, discrete_laplace, survives
-from idpgan.privacy.event import LARGEST, Event
+from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, survives
+from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.mechanisms import Mechanism, check_positive
 from idpgan.privacy.noise import Noise
 
 NOT_ANSWERED = -1  # of `SparseVector`: it had stopped before
 _MOST_STEPS = 1 << 60
-
-
-def _check(owner: str, unit: Unit, relation: Relation, **numbers: int) -> None:
-    if not (isinstance(unit, Unit) and isinstance(relation, Relation)):
-        raise InputError(f"{owner}: needs a Unit and a Relation, got {unit!r} and {relation!r}.")
-    for name, value in numbers.items():
-        if type(value) is not int or not 1 <= value <= MAX_LAPLACE_SCALE:
-            raise InputError(f"{owner}: {name} = {value!r} must be a whole number of 1 .. 2^50.")
+_SAFE = 1 + 2.0**-50  # what a handful of floating-point operations may have rounded down
 
 
 def _check_steps(steps: Tensor) -> None:
@@ -38,13 +31,14 @@ def _check_steps(steps: Tensor) -> None:
         raise ValueError("scores must be below 2^60 grid steps.")
 
 
-def _rounded_up(epsilon: float) -> float:
-    """Return a price that a handful of floating-point operations may have rounded down."""
-    return epsilon * (1 + 2.0**-50)
+class _Selection(Mechanism):
+    """A choice in whole numbers."""
+
+    whole = (1, MAX_SCALE, "a whole number of 1 .. 2^50.")
 
 
 @dataclass(frozen=True)
-class PermuteAndFlip:
+class PermuteAndFlip(_Selection):
     """Report noisy max with exponential noise: the index of the largest ``score_i + E_i``, E_i of mean ``scale``.
 
     It is drawn without noise on scores: the candidates in random order, each taken with chance
@@ -68,14 +62,11 @@ class PermuteAndFlip:
     relation: Relation
     monotone: bool = False
 
-    def __post_init__(self) -> None:
-        _check("PermuteAndFlip", self.unit, self.relation, sensitivity=self.sensitivity, scale=self.scale)
-
     @property
     def event(self) -> Event:
-        """Price of one choice."""
+        """Price of one call."""
         moves = self.sensitivity * (1 if self.monotone else 2)
-        return Event("pure", self.unit, self.relation, pure_epsilon=_rounded_up(moves / self.scale))
+        return Event("pure", self.unit, self.relation, pure_epsilon=moves / self.scale * _SAFE)
 
     def __call__(self, answer: Tensor, noise: Noise) -> Tensor:
         """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
@@ -102,7 +93,7 @@ def _permutations(rows: int, size: int, noise: Noise) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SparseVector:
+class SparseVector(_Selection):
     """The sparse vector technique: which answers lie above their thresholds, until ``positives`` of them did.
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
@@ -133,12 +124,6 @@ class SparseVector:
     relation: Relation
     monotone: bool = False
 
-    def __post_init__(self) -> None:
-        _check(
-            "SparseVector", self.unit, self.relation, sensitivity=self.sensitivity, positives=self.positives,
-            threshold_scale=self.threshold_scale, answer_scale=self.answer_scale,
-        )  # fmt: skip
-
     @classmethod
     def of(
         cls, sensitivity: int, positives: int, epsilon: float, unit: Unit, relation: Relation, *, monotone: bool = False
@@ -148,9 +133,8 @@ class SparseVector:
         The variance of a comparison is least where the shares of threshold and answers are as 1 to ``(2 c)^(2/3)``, or
         ``c^(2/3)`` if monotone.
         """
-        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon <= LARGEST:
-            raise InputError(f"SparseVector: epsilon = {epsilon!r} must be a number, positive and finite.")
-        _check("SparseVector", unit, relation, sensitivity=sensitivity, positives=positives)
+        check_positive("SparseVector", "epsilon", epsilon)
+        cls.check(unit, relation, sensitivity=sensitivity, positives=positives)
         moves = positives * (1 if monotone else 2)
         of_threshold = epsilon / (1 + moves ** (2 / 3)) * (1 - 2.0**-40)
         of_answers = epsilon * (1 - 2.0**-40) - of_threshold
@@ -165,7 +149,7 @@ class SparseVector:
         """Price of one call."""
         moves = self.positives * (1 if self.monotone else 2)
         epsilon = self.sensitivity / self.threshold_scale + moves * self.sensitivity / self.answer_scale
-        return Event("pure", self.unit, self.relation, pure_epsilon=_rounded_up(epsilon))
+        return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * _SAFE)
 
     def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
         """Compare answers (..., m), int64, with public thresholds, one or (m,): int64 (..., m).

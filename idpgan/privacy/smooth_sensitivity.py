@@ -24,7 +24,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
 Law = Literal["cauchy", "laplace", "gaussian"]
-_LAWS = ("cauchy", "laplace", "gaussian")
 _MOST_STEPS = 1 << 30  # of the declared range
 _LEAST_BETA = 2.0**-10  # below, the ladder of scales is thousands of rungs long
 _SHARE = 0.5  # of epsilon that pays for the move of the median; the rest pays for the move of the scale
@@ -176,8 +175,8 @@ def admissible(law: Law, epsilon: float, delta: float, exponent: int = 2) -> tup
     Raises:
         InputError: If a number is out of range, or no noise is enough.
     """
-    if law not in _LAWS:
-        raise InputError(f"there is no noise '{law}' for smooth sensitivity. Known: {', '.join(_LAWS)}.")
+    if law not in get_args(Law):
+        raise InputError(f"there is no noise '{law}' for smooth sensitivity. Known: {', '.join(get_args(Law))}.")
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (epsilon, delta))
     if not numbers or not 0 < epsilon <= 100:
         raise InputError(f"epsilon = {epsilon!r} must be above 0 and at most 100.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,8 @@ import torch
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
+from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
@@ -98,15 +97,12 @@ class CellSums:
         """
         if law == "gaussian" and delta <= 0:
             raise InputError("Gaussian noise has no pure guarantee: set delta above 0, or the noise to laplace.")
-        with_noise = functools.partial(
-            cls, num_cells, dimensions, law, unit=unit, relation=relation, nonnegative=nonnegative,
-            most_per_unit=most_per_unit,
-        )  # fmt: skip
+        made = cls(num_cells, dimensions, law, 1.0, unit, relation, nonnegative, most_per_unit)
 
         def events(multiplier: float) -> list[Event]:
-            return [with_noise(noise_multiplier=factor * multiplier).event, *beside(multiplier)]
+            return [dataclasses.replace(made, noise_multiplier=factor * multiplier).event, *beside(multiplier)]
 
-        return with_noise(noise_multiplier=factor * calibrate(events, epsilon, delta))
+        return dataclasses.replace(made, noise_multiplier=factor * calibrate(events, epsilon, delta))
 
     @property
     def grid(self) -> Grid:

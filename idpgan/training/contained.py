@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from idpgan.data.load import DataShape
+    from idpgan.privacy.composition import Part
     from idpgan.privacy.event import Event
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport
-    from idpgan.privacy.totals import Part
     from idpgan.training.config import RunConfig
 
 
@@ -50,14 +50,14 @@ class Contained(Section):
     @field_validator("events")
     @classmethod
     def _check_events(cls, events: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        from idpgan.privacy.totals import Part  # here, as below: this module is light
+        from idpgan.privacy.composition import Part  # here, as below: this module is light
 
         return tuple(Part.from_json({"delta": 0.0, "events": events}).to_json()["events"])
 
     @property
     def part(self) -> Part:
         """Its charges."""
-        from idpgan.privacy.totals import Part
+        from idpgan.privacy.composition import Part
 
         return Part.from_json({"delta": self.delta, "events": self.events})
 
@@ -82,8 +82,8 @@ def total_of(config: RunConfig, events: Sequence[Event], num_private: int) -> Gu
     Raises:
         InputError: If their deltas together are not below 1/N.
     """
+    from idpgan.privacy.composition import Part, total
     from idpgan.privacy.guarantee import check_delta
-    from idpgan.privacy.totals import Part, total
 
     parts = counted(config)
     if not parts:

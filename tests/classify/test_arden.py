@@ -14,8 +14,8 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import audit_entry
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import BudgetError, Ledger, Noise, RandomizedResponse
+from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.ledger import Budget
-from idpgan.privacy.split_network import FeatureNoise
 from idpgan.training.config import build_config, load_method, refuse_unsound
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.ghost_norms import NotCapturedError, capture
-from idpgan.privacy.layer_gradients import Linear, Outer, clip_and_add
+from idpgan.privacy.layer_gradients import LinearCall, Outer, clip_and_add
 
 
 def drawn(*shape, seed=0):
@@ -291,10 +291,10 @@ def test_an_error_in_the_backward_pass_is_that_of_the_loss():
 
 
 def test_double_precision_whose_squares_underflow_stays_within_the_clip_norm():
-    call = Linear()
+    call = LinearCall()
     call.keep(drawn(1, 50).double() * 1e153)
     call.arrive(drawn(1, 50, seed=1).double() * 1e-161)
-    gradient = Linear.gradient_of([call], torch.zeros(50, 50, dtype=torch.float64))
+    gradient = LinearCall.gradient_of([call], torch.zeros(50, 50, dtype=torch.float64))
     total = {"weight": torch.zeros(50, 50, dtype=torch.float64)}
     clip_and_add({"weight": gradient}, torch.ones(1, dtype=torch.bool), 1e-9, total)
     assert float(total["weight"].norm()) == pytest.approx(1e-9, rel=1e-9)

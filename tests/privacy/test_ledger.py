@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.books import checksum
-from idpgan.privacy.ledger import Planned
+from idpgan.privacy.ledger import PlannedLedger
 
 ADD = (Unit.IMAGE, Relation.ZERO_OUT)
 STEP, OTHER = Event("laplace", *ADD, 10.0), Event("exponential", *ADD, pure_epsilon=0.2)
@@ -230,7 +230,7 @@ def test_after_a_failed_write_the_next_charge_looks_at_what_stands(tmp_path, mon
 READ = Event("gaussian", *ADD, 1.0)
 DRAW = Event("poisson-gaussian", *ADD, 1.0, sample_rate=0.01)
 TARGET = Budget(8.0, 1e-5)
-PLAN = Planned(*ADD, TARGET, (READ, DRAW.repeated(50)))
+PLAN = PlannedLedger(*ADD, TARGET, (READ, DRAW.repeated(50)))
 
 
 def kept(tmp_path):
@@ -286,6 +286,14 @@ def test_an_edited_ledger_is_refused(tmp_path, change, forged):
             Ledger.open(path, "run")
 
 
+def test_a_ledger_in_which_a_key_stands_twice_is_refused(tmp_path):
+    """Readers of JSON differ in which of the two they take; this one took the last."""
+    path = kept(tmp_path)
+    path.write_text(path.read_text().replace('"owner": "run"', '"owner": "another", "owner": "run"'))
+    with pytest.raises(InputError, match="twice"):
+        Ledger.open(path, "run")
+
+
 def test_without_a_config_a_price_above_the_target_is_refused(tmp_path):
     path = kept(tmp_path)
     edited(path, event(0, count=10), forged=True)
@@ -306,7 +314,7 @@ def test_every_changed_byte_is_noticed(tmp_path, position):
 
 
 def test_steps_repeated_with_fresh_noise_may_exceed_the_plan_but_not_the_target(tmp_path):
-    path, plan = tmp_path / "ledger.json", Planned(*ADD, Budget(8.0, 0.0), (OTHER, STEP.repeated(50)))
+    path, plan = tmp_path / "ledger.json", PlannedLedger(*ADD, Budget(8.0, 0.0), (OTHER, STEP.repeated(50)))
     ledger = Ledger(*ADD, plan.target, path, "run")
     ledger.charge(OTHER)
     ledger.charge(STEP.repeated(20))

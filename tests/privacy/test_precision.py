@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from idpgan.privacy import DPSGDPlan
-from idpgan.privacy.precision import full_precision
+from idpgan.privacy.dpsgd import full_precision
 
 
 @pytest.fixture(autouse=True)

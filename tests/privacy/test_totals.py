@@ -9,7 +9,7 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Guarantee, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.totals import Part, chain, total
+from idpgan.privacy.composition import Part, chain, total
 
 ZERO, REPLACE = Relation.ZERO_OUT, Relation.REPLACE_ONE
 IMAGE, PERSON = Unit.IMAGE, Unit.PERSON

@@ -13,7 +13,7 @@ from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, Pair
 from idpgan.audit.statistics import Maker, WithLabel, likelihood_ratio
 from idpgan.classify.arden.config import ArdenConfig, ArdenRun
 from idpgan.privacy import Guarantee, Noise, RandomizedResponse, Relation, Unit
-from idpgan.privacy.split_network import FeatureNoise
+from idpgan.privacy.collaborative import FeatureNoise
 
 _FEATURES = 16  # of an image that stands for all
 

@@ -14,9 +14,9 @@ from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
+from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.privacy.split_network import FeatureNoise
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
 
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)

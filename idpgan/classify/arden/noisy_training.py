@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from idpgan.data.images import Images, to_float
 from idpgan.models.private_classifier import SplitCnn
-from idpgan.privacy.split_network import FeatureNoise
+from idpgan.privacy.collaborative import FeatureNoise
 
 _BATCH, _RATE = 128, 2e-3  # of the phone's training
 

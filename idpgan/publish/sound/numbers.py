@@ -17,11 +17,10 @@ from torch import Tensor
 from idpgan.errors import InputError
 from idpgan.numerics.dct import cosines
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.discrete import MAX_LAPLACE_SCALE
+from idpgan.privacy.discrete import MAX_SCALE
 from idpgan.privacy.event import Event
-from idpgan.privacy.grid import Grid
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
+from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options
 
@@ -263,9 +262,9 @@ def _joint(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> Noi
 def _laplace(steps: int, least: float, unit: Unit) -> DiscreteLaplace:
     """Return noise of a scale of at least ``least`` grid steps."""
     scale = math.ceil(least)
-    if scale > MAX_LAPLACE_SCALE:
+    if scale > MAX_SCALE:
         raise InputError(
-            f"the noise would need a scale of {scale} grid steps, and at most {MAX_LAPLACE_SCALE} can be drawn "
+            f"the noise would need a scale of {scale} grid steps, and at most {MAX_SCALE} can be drawn "
             "exactly: raise epsilon or delta."
         )
     return DiscreteLaplace(steps, scale, unit, Relation.REPLACE_ONE)

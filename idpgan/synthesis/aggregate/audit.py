@@ -17,7 +17,7 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.privacy.grid import Grid
+from idpgan.privacy.mechanisms import Grid
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun, sums_of
 from idpgan.synthesis.aggregate.evolved import Voting, vote_events, voting_of

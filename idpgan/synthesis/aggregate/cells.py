@@ -12,8 +12,8 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.features import FeatureMap
 from idpgan.models.warp import NODES, move, moves_of
+from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.precision import full_precision
 
 Embedding = Callable[[Tensor], Tensor]  # (B, C, H, W) in [-1, 1] -> (B, 64)
 _TILE = 1000  # private images per call of the feature map, always: fewer are padded

@@ -16,7 +16,7 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
-from idpgan.privacy.grid import Grid
+from idpgan.privacy.mechanisms import Grid
 from idpgan.synthesis.evolution.config import EvolutionRun
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
 

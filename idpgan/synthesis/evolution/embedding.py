@@ -9,7 +9,7 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.models.scattering import Scattering, scales_of
-from idpgan.privacy.precision import full_precision
+from idpgan.privacy.dpsgd import full_precision
 from idpgan.synthesis.evolution.nearest import LEVELS, MOST_DIMENSIONS
 
 DRAWN = 1000  # images that the components are learned on

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from idpgan.privacy.precision import full_precision
+from idpgan.privacy.dpsgd import full_precision
 
 LEVELS = 127  # largest absolute value of a coordinate
 MOST_DIMENSIONS = 256

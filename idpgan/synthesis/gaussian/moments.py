@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.models.gaussian import count_coefficients, low_spectrum
-from idpgan.privacy.precision import full_precision
+from idpgan.privacy.dpsgd import full_precision
 from idpgan.synthesis.aggregate.cells import shares
 
 _TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB

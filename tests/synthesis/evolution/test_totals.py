@@ -19,7 +19,7 @@ from idpgan.jobs.verify import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.totals import Part, total
+from idpgan.privacy.composition import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
 from idpgan.release.received import read_privacy
