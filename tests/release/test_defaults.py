@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from idpgan.config import Section
 from idpgan.methods import methods_of
 from idpgan.obfuscate.base import load_method as load_obfuscator_class
-from idpgan.publish.publisher import load_publisher
+from idpgan.publish.plan import load_publisher
 from idpgan.training.config import RunConfig, load_method
 
 FROZEN = Path(__file__).with_name("defaults.json")
