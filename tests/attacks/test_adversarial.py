@@ -42,7 +42,7 @@ def test_deepfool_needs_more_steps_where_the_network_bends():
     with seeded_init(3):
         network = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(False)
     network[1].weight.mul_(6)
-    images = torch.rand(40, 1, 4, 4, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    images = torch.rand(200, 1, 4, 4, generator=torch.Generator().manual_seed(2)) * 2 - 1
     found = deepfool(network, images)
     assert bool(found.success.all())
     assert found.steps.max() > 1

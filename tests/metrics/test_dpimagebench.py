@@ -30,7 +30,7 @@ def result(digits):
 @pytest.mark.trained
 def test_real_digits_teach_all_three(result, digits):
     assert [score.name for score in result.scores] == ["resnet", "wrn", "resnext"]
-    assert all(0.7 < score.mean <= 1 for score in result.scores)
+    assert min(score.mean for score in result.scores) > 0.7
     assert (result.num_images, result.num_test, result.seeds) == (len(digits.private), len(digits.test), (0,))
     assert 0.1 <= result.majority <= 0.15
     assert not result.full

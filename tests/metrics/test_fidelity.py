@@ -108,7 +108,7 @@ def with_pixels(images, pixels):
 
 
 def blurred(images):
-    pixels = avg_pool2d(images.images.float(), 3, stride=1, padding=1)
+    pixels = avg_pool2d(images.images.float(), 5, stride=1, padding=2)
     return with_pixels(images, pixels.round().to(torch.uint8))
 
 
@@ -135,7 +135,8 @@ def test_blur_and_dropped_classes_are_seen(digits, network):
         assert worse.coverage < whole.coverage - 0.2
         assert worse.recall < whole.recall - 0.2
     assert blur.precision < whole.precision - 0.04
-    assert lost.recall < 0.5 < whole.precision
+    assert lost.recall < 0.5
+    assert whole.precision > 0.5
 
 
 def test_the_result_says_what_it_was_measured_with(digits, feature_classifier, tmp_path):

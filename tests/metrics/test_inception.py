@@ -104,7 +104,8 @@ def test_what_is_no_distribution_is_refused(probabilities, splits, message):
 def test_real_images_score_close_to_the_number_of_classes_and_noise_close_to_1(digits, feature_classifier):
     assert feature_classifier.held_back_accuracy > 0.95
     real = measure_inception(digits.test, feature_classifier, splits=1)
-    assert 9 < real.mean <= 10
+    assert real.mean > 9
+    assert real.mean <= 10
     rng = torch.Generator().manual_seed(0)
     noise = images_like(digits, torch.randint(0, 256, (300, 1, 8, 8), generator=rng, dtype=torch.uint8))
     assert measure_inception(noise, feature_classifier, splits=1).mean < 4
@@ -117,16 +118,18 @@ def test_a_dropped_class_lowers_the_score(digits, feature_classifier):
     full = measure_inception(digits.test, feature_classifier, splits=1).mean
     for dropped in range(10):
         rest = digits.test.select(digits.test.labels != dropped)
-        assert measure_inception(rest, feature_classifier, splits=1).mean < full - 0.5
+        assert measure_inception(rest, feature_classifier, splits=1).mean < full - 0.3
+    fewer = digits.test.select(torch.arange(len(digits.test)) % 10 != 0)  # control: as many less, of all classes
+    assert measure_inception(fewer, feature_classifier, splits=1).mean > full - 0.3
 
 
 @pytest.mark.trained
 def test_the_order_of_the_images_hardly_matters(digits, feature_classifier):
     by_class = digits.test.select(digits.test.labels.argsort())
     probabilities = class_probabilities(feature_classifier, extract_features(feature_classifier, by_class))
-    assert inception_score(probabilities, 10)[0] < 3  # what a sorted folder would come to
-    scores = [measure_inception(images, feature_classifier, splits=10).mean for images in (digits.test, by_class)]
-    assert scores[0] == pytest.approx(scores[1], abs=0.5)
+    assert inception_score(probabilities, 5)[0] < 4  # what a sorted folder would come to
+    scores = [measure_inception(images, feature_classifier, splits=5).mean for images in (digits.test, by_class)]
+    assert abs(scores[0] - scores[1]) < 0.5
 
 
 def test_the_result_says_what_it_depends_on(digits, feature_classifier):

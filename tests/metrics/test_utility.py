@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import statistics
@@ -34,7 +35,7 @@ def real(digits):
 
 
 @pytest.mark.trained
-@pytest.mark.parametrize(("name", "least"), [("cnn", 0.93), ("resnet", 0.95), ("logistic", 0.9)])
+@pytest.mark.parametrize(("name", "least"), [("cnn", 0.93), ("resnet", 0.95), ("logistic", 0.85)])
 def test_real_images_are_useful(digits, name, least):
     (score,) = measure_utility(digits.private, digits.test, classifiers=[name], seeds=[0]).scores
     assert score.mean > least
@@ -44,7 +45,7 @@ def test_real_images_are_useful(digits, name, least):
 @pytest.mark.trained
 def test_shuffled_labels_fall_to_chance(digits):
     (score,) = measure_utility(shuffled(digits.private), digits.test, **LOGISTIC).scores
-    assert score.mean < 0.2
+    assert score.mean < 0.25  # chance is 0.1
     assert score.held_back_accuracies[0] < 0.3
 
 
@@ -64,14 +65,16 @@ def test_the_test_set_is_read_once_and_chooses_nothing(digits, real, monkeypatch
     (score,) = measure_utility(digits.private, shuffled(digits.test), **LOGISTIC).scores
     assert [call.data_ptr() for call in calls] == [digits.test.images.data_ptr()]
     assert score.held_back_accuracies == real.held_back_accuracies
-    assert score.mean < 0.2 < real.mean
+    assert score.mean < 0.25
+    assert real.mean > 0.85
 
 
-@pytest.mark.trained
-def test_seeds_give_mean_and_spread(digits):
+def test_seeds_give_mean_and_spread(digits, monkeypatch):
+    answers, original = [], utility_module.predict
+    monkeypatch.setattr(utility_module, "predict", lambda *args: answers.append(original(*args)) or answers[-1])
     result = measure_utility(digits.holdout, digits.test, classifiers=["logistic"], seeds=[4, 5, 6])
     (score,) = result.scores
-    assert len(set(score.accuracies)) > 1
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(answers, 2))
     assert score.mean == pytest.approx(statistics.fmean(score.accuracies))
     assert score.std == pytest.approx(statistics.stdev(score.accuracies))
     told = json.loads(json.dumps(result.to_json(), allow_nan=False))

@@ -108,7 +108,7 @@ def test_generated_images_can_be_pulled_towards_scattering_means():
     pixels = (torch.rand(1, 1, 8, 8, generator=rng(6)) * 0.2).requires_grad_()
     before = (features(pixels, None) - target).square().sum().item()
     optimizer = torch.optim.Adam([pixels], 0.05)
-    for _ in range(60):
+    for _ in range(150):
         optimizer.zero_grad()
         distance = (features(pixels, None) - target).square().sum()
         distance.backward()

@@ -46,11 +46,13 @@ def test_a_network_that_knows_clear_images_reads_the_attribute_from_drawn_ones()
     images, wide, _, _ = toys(seed=2)
     reader = build_classifier("cnn", (1, SIDE, SIDE), 2, seed=5)
     fit_classifier(reader, images * 2 - 1, wide, config=FitConfig(epochs=4, batch_size=32))
-    images, wide, _, landmarks = toys(seed=3)
-    for shown, share in ((landmarks, (0.9, 1)), (landmarks.flip(0), (0.3, 0.7))):  # those of other faces say nothing
+    images, wide, _, landmarks = toys(480, seed=3)
+    kept = []
+    for shown in (landmarks, landmarks.flip(0)):  # those of other faces say nothing
         drawn = fitted().transform(images, landmarks=shown)
-        kept = (predict(reader, drawn * 2 - 1).argmax(1) == wide).float().mean()
-        assert share[0] <= float(kept) <= share[1]
+        kept.append(float((predict(reader, drawn * 2 - 1).argmax(1) == wide).float().mean()))
+    assert kept[0] > 0.9
+    assert abs(kept[1] - 0.5) < 0.2
     assert float((drawn - images).abs().mean()) < 0.25
 
 

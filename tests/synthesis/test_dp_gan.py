@@ -350,22 +350,22 @@ def test_every_variant_steps(variant):
 def test_it_learns_the_digits():
     config = config_of(
         privacy={"sample_rate": 0.05, "noise_multiplier": 0.5, "epsilon": 1000.0},
-        training={"steps": 150, "batch_size": 64},
+        training={"steps": 200, "batch_size": 64},
+        critic_steps_per_generator_step=1,
         ema_decay=0.9,
         critic_learning_rate=2e-3,
         generator_learning_rate=5e-3,
     )
-    real, labels = to_float(digits().private.images), digits().private.labels
+    real = to_float(digits().private.images).mean(0)
 
     def distance(generator):
-        """Distance of the generated from the real mean image, averaged over the classes."""
-        parts = [(generator.sample(50, k, seed=1).mean(0) - real[labels == k].mean(0)).norm().item() for k in range(10)]
-        return sum(parts) / 10
+        """Distance of the generated from the real mean image."""
+        return (generator.sample(500, seed=1).mean(0) - real).norm().item()
 
     method = method_of(config)
     untrained = distance(method.generator)
-    run(method, 1, 150)
-    assert distance(method.generator) < 0.9 * untrained  # measured: 0.82; without training 1
+    run(method, 1, 200)
+    assert distance(method.generator) < 0.8 * untrained  # measured: 0.4; without training 1
 
 
 def test_the_pace_follows_the_accuracy_on_fakes():

@@ -20,11 +20,17 @@ def linear(features=6, classes=3, seed=0):
         return nn.Linear(features, classes)
 
 
+def nothing_known():
+    model = linear()
+    nn.init.zeros_(model.weight)
+    return model
+
+
 def blobs(num=300, features=6, classes=3, seed=0):
     """Float vectors around one center per class."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.arange(num) % classes
-    return 4 * torch.eye(features)[labels] + torch.randn(num, features, generator=rng), labels
+    return 5 * torch.eye(features)[labels] + torch.randn(num, features, generator=rng), labels
 
 
 def accuracy(model, images, labels):
@@ -48,20 +54,27 @@ def test_it_learns_what_can_be_learnt(schedule):
 def test_shuffled_labels_teach_nothing():
     images, labels = blobs()
     shuffled = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(5))]
-    model = fit_classifier(linear(), images, shuffled, config=FAST).model
-    assert accuracy(model, *blobs(seed=1)) < 0.6  # chance is 1/3
+    believed = []
+    for taught in (labels, shuffled):
+        model = fit_classifier(linear(), images, taught, config=FAST).model
+        images_again, truth = blobs(seed=1)
+        believed.append(predict(model, images_again).softmax(1)[torch.arange(len(truth)), truth].mean())
+    assert believed[0] > 0.8
+    assert believed[1] < 0.5  # chance is 1/3
 
 
 @pytest.mark.trained
 def test_the_best_held_back_epoch_is_kept():
     images, labels = blobs(num=90)
-    held_back = blobs(num=60, seed=1)
-    config = FitConfig(epochs=12, batch_size=8, learning_rate=3.0)  # far too high: accuracy goes up and down
-    fitted = fit_classifier(linear(), images, labels, config=config, held_back=held_back)
+    held_back, heard = blobs(num=60, seed=1), []
+    fitted = fit_classifier(  # the images of the last two epochs are turned inside out: what was learned is lost again
+        linear(), images, labels, config=FAST.model_copy(update={"batch_size": 8}), held_back=held_back,
+        augment=lambda batch, rng: batch if len(heard) < 2 else -batch, on_epoch=heard.append,
+    )  # fmt: skip
     assert fitted.best == max(fitted.history, key=lambda epoch: (epoch.held_back_accuracy, -epoch.held_back_loss))
     assert accuracy(fitted.model, *held_back) == fitted.best.held_back_accuracy
     assert fitted.best != fitted.history[-1]  # else the test shows nothing: the last weights would pass too
-    assert fitted.best.held_back_accuracy > min(epoch.held_back_accuracy for epoch in fitted.history)
+    assert fitted.best.held_back_accuracy > fitted.history[-1].held_back_accuracy + 0.2
 
 
 def test_the_learning_rate_falls_in_two_steps(monkeypatch):
@@ -146,9 +159,9 @@ def test_uint8_images_are_scaled_like_everywhere():
 @pytest.mark.trained
 def test_augmentation_changes_what_is_trained_on():
     images, labels = blobs()
-    blank = fit_classifier(linear(), images, labels, config=FAST, augment=lambda batch, rng: torch.zeros_like(batch))
-    assert accuracy(blank.model, images, labels) < 0.6
-    assert accuracy(fit_classifier(linear(), images, labels, config=FAST).model, images, labels) > 0.95
+    blank = fit_classifier(nothing_known(), images, labels, config=FAST, augment=lambda batch, rng: 0 * batch)
+    assert accuracy(blank.model, images, labels) == pytest.approx(1 / 3)  # all are taken for one class
+    assert accuracy(fit_classifier(nothing_known(), images, labels, config=FAST).model, images, labels) > 0.95
 
 
 def test_the_host_waits_once_an_epoch_and_never_in_a_step(monkeypatch):
