@@ -27,9 +27,8 @@ import torch
 from cells import PACKAGE, code_digest, read_or_measure
 from torch import Tensor
 
-from idpgan.classify.arden.config import ArdenRun as Config
-from idpgan.classify.arden.method import Arden
-from idpgan.classify.arden.noisy_training import falling, fit_phone, noisy_loss
+from idpgan.classify.arden import Arden, falling, fit_phone, noisy_loss
+from idpgan.classify.arden import ArdenRun as Config
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, load
 from idpgan.jobs import load_config

@@ -78,20 +78,20 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
     ("evolution", "gan", "synthesis.evolution.method:Evolution",
      ("image", "person"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "a noisy histogram of votes at each iteration, one vote a record; nothing else reads a private image"),
-    ("scattering-linear", "classifier", "classify.scattering_linear.method:ScatteringLinear",
+    ("scattering-linear", "classifier", "classify.scattering_linear:ScatteringLinear",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "noisy gradient descent of a linear classifier on fixed features, gradients clipped per image"),
-    ("dp-sgd", "classifier", "classify.dp_sgd.method:DpSgd",
+    ("dp-sgd", "classifier", "classify.dp_sgd:DpSgd",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on a small classifier: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
     ("pgd", "classifier", "classify.pgd:PgdAdversarial",
      ("image",), "replace-one", None, None, "inf",
      "pgd trains on the raw images without noise: robust against changed inputs, not private"),
-    ("dssgd", "classifier", "classify.dssgd.method:Dssgd",
+    ("dssgd", "classifier", "classify.dssgd:Dssgd",
      ("image",), "replace-one", False, "privacy.epsilon / uploads, per parameter and round",
      "rounds * privacy.epsilon; inf without noise",
      "the paper counts one parameter of one round, and every round uploads many; without noise nothing is proven"),
-    ("arden", "classifier", "classify.arden.method:Arden",
+    ("arden", "classifier", "classify.arden:Arden",
      ("image",), "replace-one", False, "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
      "the paper prices one noisy feature, and every image sends many; a pixel that is nullified hides no image"),
 )
@@ -195,9 +195,8 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return ``AUDIT``, the `idpgan.audit.cases.Entry` of a method: its own module's, or that of `audit` beside it."""
+    """Return how a method is audited, an `idpgan.audit.entry.Entry`: of its room's `audit`, or its module's ``AUDIT``."""
     module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
     found = importlib.import_module(module)
-    if module.endswith(".method"):
-        found = importlib.import_module(f"{module.removesuffix('.method')}.audit")
-    return found.AUDIT
+    of_room = importlib.import_module(f"{'.'.join(module.split('.')[:2])}.audit").AUDITS
+    return of_room.get(name) or found.AUDIT

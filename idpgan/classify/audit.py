@@ -1,25 +1,79 @@
-"""The audit of private classifiers: canary gradients at every step, through a method's own steps."""
+"""The audits of classifiers: canary gradients through a method's own steps; what leaves a phone or a participant."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.audit.gradient_canaries import NO_LIMIT, CanarySteps, Training, canary_case, canary_images
-from idpgan.classify.config import ClassifierPrivacy, ClassifierRun
-from idpgan.classify.training import TrainsClassifier
+from idpgan.audit.gradient_canaries import (
+    NO_LIMIT,
+    SLOPE,
+    STILL,
+    CanaryNetwork,
+    CanarySteps,
+    Training,
+    canary_case,
+    canary_images,
+)
+from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, SILENT, Pair
+from idpgan.audit.statistics import UPLOADED, Column, Maker, WithLabel, likelihood_ratio
+from idpgan.classify.arden import ArdenConfig, ArdenRun
+from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, TrainsClassifier
+from idpgan.classify.dp_sgd import DpSgd, DpSgdConfig, DpSgdRun, DpSgdTraining
+from idpgan.classify.dssgd import DssgdRun, Sharing
+from idpgan.classify.scattering_linear import (
+    ScatteringLinear,
+    ScatteringLinearConfig,
+    ScatteringLinearRun,
+    ScatteringLinearTraining,
+)
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.privacy import Guarantee, Ledger, Noise, Relation, Unit
+from idpgan.errors import InputError
+from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
+from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.training.config import TrainingConfig
 
-CLASSES = ("0", "1")  # every canary is of the first
+_CLASSES = ("0", "1")  # every canary is of the first
+_FEATURES = 16  # of an image of arden that stands for all
+_UPLOADS = 1000  # of a round of dssgd that stands for all
+_ROUNDS, _ROWS = 4000, 200  # of dssgd that are played, and of one call
+
+
+# The shapes that the cases of all rooms share ---------------------------------------------------------------------
+
+
+def released_case(
+    method: str,
+    request: Request,
+    events: Sequence[Event],
+    pair: Pair,
+    release: Callable[[Tensor, Noise], Tensor],
+    statistic: Maker,
+    claimed: Guarantee | None = None,
+    **more: Any,
+) -> AuditCase:
+    """Return the case of what is released for these events; None as claim = what was asked for."""
+    asked, proven = guarantees(request, *events)
+    return AuditCase(method, pair, claimed or asked, proven, release, (statistic,), events=tuple(events), **more)
+
+
+def asked_of(config: Any) -> Request:
+    """Return the epsilon and delta that a run keeps to, as a request."""
+    return Request(config.privacy.epsilon, config.privacy.delta)
+
+
+# DP-SGD -----------------------------------------------------------------------------------------------------------
 
 Make = Callable[[Split, float, ClassifierPrivacy, TrainingConfig, Noise], "WatchedClassifier"]  # the number is C
 
@@ -38,13 +92,14 @@ class WatchedClassifier(TrainsClassifier):
 
     def watch(self, plan: DPSGDPlan) -> None:
         """Take steps by this very plan, and look at each gradient before the optimizer steps."""
-        self.plan = plan
-        self.optimizer.register_step_pre_hook(self._look)
 
-    def _look(self, *_: object) -> None:
-        if self.weight.grad is None:
-            raise RuntimeError("a step without a gradient.")
-        self.gradient = self.weight.grad.detach().clone()
+        def look(*_: object) -> None:
+            if self.weight.grad is None:
+                raise RuntimeError("a step without a gradient.")
+            self.gradient = self.weight.grad.detach().clone()
+
+        self.plan = plan
+        self.optimizer.register_step_pre_hook(look)
 
     def seen(self) -> Tensor:
         """Return what the last gradient tells of each canary, (positions,): the clipped sum in units of C."""
@@ -73,14 +128,14 @@ class ClassifierSteps(CanarySteps):
 
     @property
     def code(self) -> str:
-        """See `CanarySteps`."""
+        """What was played, one sentence."""
         return f"played through the steps of {self.name}, with a network whose gradient is the canary"
 
     def training(self, present: Tensor, noise: Noise) -> Training:
-        """See `CanarySteps`."""
+        """Begin a training with canaries that are present or null records; see `CanarySteps`."""
         positions, null = self.positions(present)
         images = canary_images(positions)
-        images = Images(images.images, torch.zeros(positions, dtype=torch.int64), CLASSES).zeroed_out(null)
+        images = Images(images.images, torch.zeros(positions, dtype=torch.int64), _CLASSES).zeroed_out(null)
         nobody = images.select(torch.arange(0))
         # No step is charged: constructed images need no budget.
         privacy = ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / positions, noise_multiplier=self.noise_multiplier)
@@ -96,16 +151,8 @@ class ClassifierSteps(CanarySteps):
         return step
 
 
-def entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: float) -> Entry:
-    """Return how a private classifier is audited.
-
-    Args:
-        name: Of the method.
-        make: Builds it for canaries.
-        sample_rate: Of a plan that stands for all, where no run says which.
-        steps: Of that plan.
-        clip_norm: Of that plan.
-    """
+def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: float) -> Entry:
+    """Return how a private classifier is audited, by a plan that stands for all where no run says which."""
 
     def case(played: ClassifierSteps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
         return canary_case(name, played, (played.event,), played.play, request, claimed)
@@ -115,15 +162,154 @@ def entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: f
         return case(ClassifierSteps(name, make, sample_rate, sigma, steps, clip_norm), request)
 
     def of_run(config: ClassifierRun, facts: RunFacts) -> AuditCase:
-        plan = config.plan(facts.num_private)
-        played = ClassifierSteps(
-            name, make, plan.sample_rate, plan.noise_multiplier, config.training.steps, plan.clip_norm
-        )
-        return case(played, Request(config.privacy.epsilon, config.privacy.delta), facts.claimed)
+        plan, count = config.plan(facts.num_private), config.training.steps
+        played = ClassifierSteps(name, make, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm)
+        return case(played, asked_of(config), facts.claimed)
 
     return Entry(build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=of_run)
 
 
-def ledger_of_nobody() -> Ledger:
-    """Return a ledger that is charged for nothing."""
-    return Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+class _WatchedLinear(WatchedClassifier, ScatteringLinear):
+    """scattering-linear, where the features of canary j are the j-th axis, so that column j of the gradient is its.
+
+    Under weights of zero the residual of every canary is (-1/2, 1/2), a known direction, on which the column is
+    projected; the axes are so long that its gradient is far above the clip norm.
+    """
+
+    def _build(self) -> PrivateClassifier:
+        network = LinearScattering(self._data.image_shape, self._data.classes)
+        network.num_features = len(self._images)
+        network.weight = self.weight = nn.Parameter(torch.zeros(2, network.num_features, device=self.device))
+        return network
+
+    def _features(self) -> Tensor:
+        return SLOPE * self.plan.clip_norm * torch.eye(len(self._images), device=self.device)
+
+    def seen(self) -> Tensor:
+        return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)
+
+
+def watched_linear(
+    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
+) -> WatchedClassifier:
+    """Build scattering-linear for canaries; see `Make`."""
+    section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
+    own = ScatteringLinearTraining(**training.model_dump())
+    config = ScatteringLinearRun(method=section, privacy=privacy, training=own)
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)  # charged for nothing
+    return _WatchedLinear(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+
+
+class _CanaryClassifier(PrivateClassifier):
+    """Says how much an image looks like the first class by the weight of the canary that it shows."""
+
+    network = "canaries"
+
+    def __init__(self, image_shape: tuple[int, int, int], canaries: int, slope: float) -> None:
+        super().__init__(image_shape, _CLASSES)
+        self.canaries = CanaryNetwork(canaries, slope)
+
+    def forward(self, images: Tensor) -> Tensor:
+        score = self.canaries(images)
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+class _WatchedSgd(WatchedClassifier, DpSgd):
+    """dp-sgd, where the network of canaries, one weight each, takes the place of the classifier."""
+
+    def _build(self) -> PrivateClassifier:
+        slope = 2 * SLOPE * self.config.clip_norm
+        network = _CanaryClassifier(self._data.image_shape, len(self._images), slope).to(self.device)
+        self.weight = network.canaries.weight
+        return network
+
+    def seen(self) -> Tensor:
+        return -self.gradient.double()  # the loss falls where the score rises
+
+
+def _watched_sgd(
+    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
+) -> WatchedClassifier:
+    section = DpSgdConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0, ema_decay=0.0, max_physical_batch=512)
+    config = DpSgdRun(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+    return _WatchedSgd(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+
+
+# dssgd: what a participant uploads in a round, whose changes are all 0 or all at the bound --------------------------
+
+
+def _uploads_case(sharing: Sharing, rounds: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    if sharing.event is None:
+        raise InputError("dssgd without noise has no guarantee to audit. Set privacy.epsilon.")
+    event = sharing.event.repeated(rounds)
+    one = Guarantee(request.epsilon / sharing.uploads, request.delta or 0.0, event.unit, event.relation, "asked for")
+    most = torch.full((sharing.parameters,), sharing.bound, dtype=torch.float64)
+
+    def release(changes: Tensor, noise: Noise) -> Tensor:
+        return sharing.release(changes, noise).sum(1, keepdim=True)
+
+    notes = (
+        f"one round is played, the proof is for {rounds}; {sharing.uploads:,} uploads at most",
+        "claimed is what the paper states for one uploaded parameter",
+    )
+    return released_case(
+        "dssgd", request, (event,), Pair(SILENT, torch.zeros_like(most), most), release,
+        lambda *_: Column(0, UPLOADED), claimed or one, notes=notes, runs=_ROUNDS, rows=_ROWS,
+    )  # fmt: skip
+
+
+def _dssgd(request: Request) -> AuditCase:
+    return _uploads_case(Sharing(_UPLOADS, _UPLOADS, 0.01, 1e-4, True, request.epsilon), 1, request)
+
+
+def _dssgd_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
+    sharing = config.sharing(facts.image_shape, [str(number) for number in range(facts.num_classes)])
+    played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
+    request = Request(config.privacy.epsilon or 1.0, facts.delta)
+    return _uploads_case(played, config.training.steps, request, facts.claimed)
+
+
+# arden: what leaves a phone whose features are all at the bound, or all at its negative -----------------------------
+
+
+def _features_case(
+    channel: FeatureNoise, response: RandomizedResponse | None, request: Request, claimed: Guarantee | None
+) -> AuditCase:
+    mechanism, bound = channel.mechanism, round(1 / channel.grid.step)
+    lowest, highest = (torch.full((channel.features,), side, dtype=torch.float64) for side in (-1.0, 1.0))
+    statistic = likelihood_ratio(mechanism)(lowest * bound, highest * bound)
+    pair, events = Pair(FEATURES, lowest, highest), [mechanism.event]
+    if response is not None:
+        labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        statistic = WithLabel(statistic, labels, response.epsilon)
+        pair = Pair(FEATURES_AND_LABEL, torch.cat([lowest, labels[:1]]), torch.cat([highest, labels[1:]]))
+        events.append(response.event)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        steps = channel.release(values[:, : channel.features], noise).double()
+        if response is None:
+            return steps
+        return torch.cat([steps, response(values[:, -1].long(), noise)[:, None].double()], 1)
+
+    paper = channel.claimed(ArdenConfig().nullification)
+    one = Guarantee(paper, request.delta or 0.0, events[0].unit, events[0].relation, "asked for")
+    notes = (f"{channel.features} features; claimed is what the paper states, the price of one of them",)
+    return released_case("arden", request, events, pair, release, lambda *_: statistic, claimed or one, notes=notes)
+
+
+def _arden(request: Request) -> AuditCase:
+    return _features_case(FeatureNoise(_FEATURES, request.epsilon), None, request, None)
+
+
+def _arden_run(config: ArdenRun, facts: RunFacts) -> AuditCase:
+    classes, request = facts.num_classes, Request(config.privacy.epsilon, facts.delta)
+    return _features_case(config.channel(classes), config.response(classes), request, facts.claimed)
+
+
+AUDITS = {
+    "scattering-linear": _entry_of("scattering-linear", watched_linear, sample_rate=1.0, steps=80, clip_norm=0.1),
+    "dp-sgd": _entry_of("dp-sgd", _watched_sgd, sample_rate=0.3, steps=50, clip_norm=1.0),  # nearly Gaussian
+    "dssgd": Entry(_dssgd, (Unit.IMAGE,), (Relation.REPLACE_ONE,), of_run=_dssgd_run),
+    "arden": Entry(_arden, (Unit.IMAGE,), (Relation.REPLACE_ONE,), of_run=_arden_run),
+}

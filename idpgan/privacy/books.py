@@ -289,7 +289,9 @@ def unsealed(data: Any, form: str, build: Callable[[dict[str, Any]], T]) -> T:
     """
     found = data.get("format") if isinstance(data, dict) else None
     if found != form:
-        raise InputError(f"its format is {str(found)[:40]!r}, this version of idpgan reads {form!r}.")
+        raise InputError(
+            f"its format is not the right one: it is {str(found)[:40]!r}, this version of idpgan reads {form!r}."
+        )
     content = {name: value for name, value in data.items() if name != "checksum"}
     if data.get("checksum") != checksum(content):
         raise InputError("it was changed: its checksum does not fit.")

@@ -13,8 +13,7 @@ from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_case
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
-from idpgan.classify.audit import ClassifierSteps
-from idpgan.classify.scattering_linear import audit as scattering_linear
+from idpgan.classify.audit import ClassifierSteps, watched_linear
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.teacher import Teaching
@@ -123,5 +122,5 @@ def teacher_steps(teaching: Teaching) -> ClassifierSteps:
     """Return what decides how much the steps of a teacher tell."""
     plan, count = teaching.plan(1), teaching.event.count
     return ClassifierSteps(
-        "the teacher", scattering_linear.make, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm
+        "the teacher", watched_linear, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm
     )

@@ -25,13 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.classify.config import ClassifierPrivacy
-from idpgan.classify.scattering_linear.config import (
+from idpgan.classify.classifier import ClassifierPrivacy
+from idpgan.classify.scattering_linear import (
+    ScatteringLinear,
     ScatteringLinearConfig,
     ScatteringLinearRun,
     ScatteringLinearTraining,
 )
-from idpgan.classify.scattering_linear.method import ScatteringLinear
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError

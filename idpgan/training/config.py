@@ -113,8 +113,25 @@ class RunConfig(Section):
         return named | {key: value for key, value in super().to_json().items() if key not in named}
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """Return unit, relation and target of the run's ledger."""
-        raise NotImplementedError
+        """Return unit, relation and target of the run's ledger.
+
+        Unit and relation are those of [privacy], or of the method's row where it leaves no choice; the target is the
+        epsilon and delta of [privacy], None where the method has no epsilon to keep to.
+        """
+        from idpgan.data.load import describe  # here, as below: this module is light
+        from idpgan.privacy.guarantee import Relation, Unit
+        from idpgan.privacy.ledger import Budget
+
+        row, privacy = METHODS[self.method.name], self.privacy
+        unit = getattr(privacy, "unit", None) or Unit(row.units[0])
+        relation = getattr(privacy, "relation", None) or Relation(row.relation)
+        epsilon, delta = getattr(privacy, "epsilon", None), privacy.delta
+        if epsilon is None:
+            return unit, relation, None
+        if delta is None:
+            found = describe(self.data)
+            delta = self.stated_delta(found.num_private if found else 1)
+        return unit, relation, Budget(epsilon, delta)
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
         """Return the very events that the run charges if it does all its steps, known without reading an image."""
@@ -184,7 +201,7 @@ class RunConfig(Section):
         Raises:
             InputError: If the configured one is not below 1/N.
         """
-        from idpgan.privacy.guarantee import check_delta, default_delta  # here: this module is light
+        from idpgan.privacy.guarantee import check_delta, default_delta
 
         delta = self.privacy.delta
         if delta is None:
@@ -227,6 +244,32 @@ class RunConfig(Section):
     def plans_exactly(self) -> bool:
         """Whether `planned_events` are the very events; else they are an upper bound that public images refine."""
         return True
+
+
+class NonPrivateRun(RunConfig):
+    """A whole config file of a method that reads raw images without noise at every step: nothing is promised."""
+
+    @property
+    def raw_read(self) -> Event:
+        """What a step is charged as."""
+        from idpgan.privacy.event import Event
+        from idpgan.privacy.guarantee import Relation, Unit
+
+        return Event.non_private(METHODS[self.method.name].reason, Unit.IMAGE, Relation.REPLACE_ONE)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return a read for each step."""
+        return (self.raw_read.repeated(self.training.steps),)
+
+    def report(
+        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
+    ) -> PrivacyReport:
+        """Return a report that claims and proves nothing."""
+        from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+
+        nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
+        reason = METHODS[self.method.name].reason
+        return PrivacyReport(claimed=None, proven=nothing, audited=None, reason=reason, private=False)
 
 
 def load_method(name: str) -> Any:

@@ -237,3 +237,9 @@ def _check(model: nn.Module, images: Tensor, labels: Tensor, what: str) -> None:
         raise InputError(
             f"The labels of the {what} are in [{low}, {high}], but the model has the classes 0 to {num_classes - 1}."
         )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -8,7 +8,7 @@ import torch
 import idpgan
 from idpgan import jobs
 from idpgan.audit.entry import Request
-from idpgan.classify.arden.noisy_training import fit_phone, noisy_loss, response_loss
+from idpgan.classify.arden import fit_phone, noisy_loss, response_loss
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import audit_entry

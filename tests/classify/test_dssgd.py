@@ -10,7 +10,7 @@ import idpgan
 from idpgan import jobs
 from idpgan.attacks.adversarial import accuracy
 from idpgan.audit.entry import Request
-from idpgan.classify.dssgd.sharing import Sharing
+from idpgan.classify.dssgd import Sharing
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import audit_entry

@@ -21,21 +21,86 @@ written: they belong to the private images.
 from __future__ import annotations
 
 import copy
-from typing import cast
+import math
+from collections.abc import Sequence
+from typing import Literal, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from idpgan.classify.scattering_linear.config import ScatteringLinearRun
-from idpgan.classify.training import TrainsClassifier, step_statistics
+from idpgan.classify.classifier import ClassifierRun, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
-from idpgan.models.private_classifier import LinearScattering
+from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Ledger, Noise
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
 
+_MOST_RATE = 1000.0
+_LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
+_FLOAT = 4  # bytes
 _ROWS = 1000  # images at once
+
+
+class ScatteringLinearConfig(MethodConfig):
+    """[method] of scattering-linear.
+
+    Attributes:
+        scales: J of the scattering; None = 2 up to 39 pixels, 3 up to 79, then 4.
+        directions: L of the scattering.
+        clip_norm: C, bound on one record's gradient, which is at most sqrt(2) by itself.
+        learning_rate: Of gradient descent on the mean loss; None = that at which the noise of all steps adds up to
+            2 in a logit (1000 at most): it follows from N, sigma and the number of steps.
+        momentum: Weight of the past in a step.
+        average_from: Share of the steps after which the average of the iterates begins, which is released.
+    """
+
+    name: Literal["scattering-linear"] = "scattering-linear"
+    scales: int | None = Field(None, ge=1, le=6)
+    directions: int = Field(8, ge=1, le=16)
+    clip_norm: float = Field(0.1, gt=0)
+    learning_rate: float | None = Field(None, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    average_from: float = Field(0.5, ge=0, lt=1)
+
+
+class ScatteringLinearTraining(TrainingConfig):
+    """[training] of scattering-linear: few steps, each on all images up to a million."""
+
+    steps: int = Field(80, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(1_000_000, ge=1, le=1_000_000)
+    tick_steps: int = Field(20, ge=1, le=MOST_STEPS)
+
+
+class ScatteringLinearRun(ClassifierRun):
+    """A whole config file of scattering-linear."""
+
+    method: ScatteringLinearConfig = ScatteringLinearConfig()
+    training: ScatteringLinearTraining = ScatteringLinearTraining()
+
+    WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return the linear classifier with weights of zero."""
+        return LinearScattering(image_shape, classes, scales=self.method.scales, directions=self.method.directions)
+
+    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+        """Count the features of all images, which are kept."""
+        return num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+
+    def learning_rate(self, num_private: int) -> float:
+        """Return the learning rate for N images.
+
+        T steps of noise sigma C / N, which momentum m multiplies by 1 / (1 - m), add up to a standard deviation of
+        ``rate sigma C sqrt(T) / ((1 - m) N)`` in a logit, as features have norm 1.
+        """
+        if self.method.learning_rate is not None:
+            return self.method.learning_rate
+        plan = self.plan(num_private)
+        walk = plan.noise_multiplier * plan.clip_norm * math.sqrt(self.training.steps) / plan.divisor
+        return min(_MOST_RATE, _LOGIT_NOISE * (1 - self.method.momentum) / walk)
 
 
 class ScatteringLinear(TrainsClassifier):
@@ -62,7 +127,6 @@ class ScatteringLinear(TrainsClassifier):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._shares = None if shares is None else shares.to(device)
-        self.training = config.training
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), config.learning_rate(split.num_private), momentum=self.config.momentum
@@ -72,20 +136,21 @@ class ScatteringLinear(TrainsClassifier):
 
     @property
     def product(self) -> LinearScattering:
-        """See `Method`."""
+        """The average of the iterates."""
         return self._product
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
-        features = self._features()
+        features, weight = self._features(), self.newest.weight
         drawn = self.plan.sample(len(self._images), self.noise)
-        weight = self.newest.weight
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in drawn.split(_ROWS):
             whole = self.plan.sample_rate == 1 and len(index)  # rows that lie together need no copy
             rows = features[int(index[0]) : int(index[-1]) + 1] if whole else features[index]
-            labels, null = self._labels_of(index)
+            every, null = cast(Tensor, self._images.labels), self._images.null
+            labels = every[index.to(every.device)].to(self.device)
+            null = None if null is None else null[index.to(every.device)].to(self.device)
             with torch.no_grad():
                 logits = rows @ weight.T
             residuals = logits.softmax(1) - one_hot(labels, logits.shape[1])
@@ -94,7 +159,7 @@ class ScatteringLinear(TrainsClassifier):
             norms.append(self.plan.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
         self.plan.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
-        return step_statistics(torch.cat(losses), torch.cat(norms), self.plan.clip_norm) if losses else {}
+        return self.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
     def _features(self) -> Tensor:
         """Return the features of all private images (N, D), computed when they are first asked for.
@@ -109,22 +174,13 @@ class ScatteringLinear(TrainsClassifier):
             for index in needed.split(_ROWS):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
-                    known[index[0] : index[-1] + 1] = self._features_of(pixels)
+                    known[index[0] : index[-1] + 1] = self.newest.features(to_float(pixels))
             self._known = known
         return self._known
 
-    def _features_of(self, pixels: Tensor) -> Tensor:
-        return self.newest.features(to_float(pixels))
-
-    def _labels_of(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return labels of private images, and which of them are null records."""
-        labels, null = cast(Tensor, self._images.labels), self._images.null
-        at = index.to(labels.device)
-        return labels[at].to(self.device), None if null is None else null[at].to(self.device)
-
     def _average(self, step: int) -> None:
         """Add the newest weights to the average of the iterates: post-processing."""
-        if step <= self.config.average_from * self.training.steps:
+        if step <= self.config.average_from * self._run.training.steps:
             self._product.load_state_dict(self.newest.state_dict())
             return
         self._averaged += 1

@@ -1,0 +1,334 @@
+r"""arden: a network split between phones and a cloud.
+
+Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy: improving performance of private deep learning in mobile cloud".
+The phone's part, trained on public images and then frozen, turns an image into few bounded features; some pixels are
+nullified before, and noise is added to the features. The cloud's part learns from noisy features.
+
+Who is protected from whom: nobody sees an image but its own phone. (1) *Training*: every private image is perturbed
+once, its label goes through randomized response, and everything after that is post-processing: `FeatureNoise` and
+`RandomizedResponse` together are the price, unit image, replace-one. (2) *Use*: an image that the classifier is asked
+about is perturbed by its phone (`SplitCnn.perturb`), at the image's part of epsilon each time; that is the paper's
+setting, and no read of the run's data. `logits` and `predict` take an image without noise, as its owner may.
+
+Labeled public images (`data.public_share`) train the phone's part, and the cloud's with fresh noise at every step. A
+null record is perturbed and released like any other, as a black image of class 0: under replace-one, being null is
+part of a record's content.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from idpgan.classify.classifier import ClassifierConfig, GivesClassifier
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import DataShape, Split, place
+from idpgan.errors import ConfigError
+from idpgan.methods import METHODS
+from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn, nullify
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
+from idpgan.privacy.collaborative import FeatureNoise
+from idpgan.privacy.noise import Source
+from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
+from idpgan.training.fit import set_rate
+from idpgan.training.method import Stats
+
+_ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
+_CLAIM = "Wang, Zhang, Bao, Zhu, Cao, Yu 2018: one feature after nullification, and the label"
+_CHUNK = 1000  # images at once
+_BATCH, _RATE = 128, 2e-3  # of the phone's training
+
+
+class ArdenConfig(MethodConfig):
+    """[method] of arden.
+
+    Attributes:
+        width: Feature maps of the phone's first convolution.
+        features: d, numbers that leave the phone; each costs 2 B / b, so few are better. None: the least number whose
+            signs can tell the classes apart.
+        nullification: mu, chance of each pixel to be set to black before.
+        phone_steps: Of training the phone's part on labeled public images; without these its weights stay random.
+        clean_weight: lambda of noisy training on public images, the weight of the loss on features without noise; 1 is
+            training without noise.
+        radius: eta of noisy training, how far noisy features move on towards a larger loss (L2, in units of b); 0 is
+            random noise alone.
+        private_weight: Weight of the loss on the perturbed private images, where there are public ones.
+        learning_rate: Peak of Adam's; it falls to 0 linearly.
+    """
+
+    name: Literal["arden"] = "arden"
+    width: int = Field(8, ge=1, le=1024)
+    features: int | None = Field(None, ge=1, le=MOST_FEATURES)
+    nullification: float = Field(0.05, ge=0, lt=1)
+    phone_steps: int = Field(1000, ge=0, le=MOST_STEPS)
+    clean_weight: float = Field(0.2, ge=0, le=1)
+    radius: float = Field(1.0, ge=0)
+    private_weight: float = Field(1.0, gt=0)
+    learning_rate: float = Field(2e-3, gt=0)
+
+
+class ArdenPrivacy(PrivacyConfig):
+    """[privacy] of arden.
+
+    Attributes:
+        epsilon: What is proven for one training image together with its label.
+        label_epsilon: Part of it that the label's randomized response takes; the rest is the image's, and what an image
+            costs that is asked about with the same noise.
+    """
+
+    epsilon: float = Field(gt=0, le=1e9)
+    label_epsilon: float = Field(gt=0, le=30)
+
+
+class ArdenTraining(TrainingConfig):
+    """[training] of arden: steps of the cloud's part."""
+
+    steps: int = Field(1500, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(256, ge=1, le=1_000_000)
+    tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
+
+
+class ArdenRun(ClassifierConfig):
+    """A whole config file of arden; unit image, replace-one: every image is perturbed by itself."""
+
+    method: ArdenConfig = ArdenConfig()
+    privacy: ArdenPrivacy
+    training: ArdenTraining = ArdenTraining()
+
+    WAY_OUT = "Lower method.features, method.width or training.batch_size."
+
+    @model_validator(mode="after")
+    def _leave_the_image_something(self) -> ArdenRun:
+        if self.privacy.label_epsilon >= self.privacy.epsilon:
+            raise ConfigError(
+                f"privacy.label_epsilon = {self.privacy.label_epsilon:g} leaves nothing of "
+                f"privacy.epsilon = {self.privacy.epsilon:g} for the image. Lower the one or raise the other."
+            )
+        return self
+
+    def num_features(self, num_classes: int) -> int:
+        """Return d."""
+        return self.method.features or max(1, math.ceil(math.log2(num_classes)))
+
+    def channel(self, num_classes: int) -> FeatureNoise:
+        """Return the noise of features, on what the label leaves of epsilon."""
+        return FeatureNoise(self.num_features(num_classes), self.privacy.epsilon - self.privacy.label_epsilon)
+
+    def response(self, num_classes: int) -> RandomizedResponse:
+        """Return the mechanism of the label."""
+        return RandomizedResponse(num_classes, self.privacy.label_epsilon, *_ADJACENCY)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of features and labels, which is charged before the first step."""
+        classes = len(shape.classes)
+        return (self.channel(classes).mechanism.event, self.response(classes).event)
+
+    def claimed(self, shape: DataShape) -> Guarantee:
+        """Return what the paper states for an image."""
+        paper = self.channel(len(shape.classes)).claimed(self.method.nullification) + self.privacy.label_epsilon
+        return Guarantee(paper, 0.0, *_ADJACENCY, _CLAIM)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Say what the paper does not price."""
+        return METHODS["arden"].reason
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Name the noise, who has to perturb, and what public images have taught."""
+        assumptions = [
+            f"noise source: {noise[0].name}",
+            "an image that the classifier is asked about is protected only if its phone perturbs it (`perturb`)",
+        ]
+        if shape.sizes.public:
+            assumptions.append("the phone's part was trained on public images, if they are labeled")
+        return tuple(assumptions)
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> SplitCnn:
+        """Return both parts of the network."""
+        features = self.num_features(max(len(classes), 2))  # fewer are refused by the network
+        return SplitCnn(image_shape, classes, width=self.method.width, features=features, seed=self.training.seed)
+
+    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+        """Count the released features, and a batch on the phone."""
+        _, height, width = classifier.image_shape
+        features = self.num_features(len(classifier.classes))
+        return 8 * (num_private * features + self.training.batch_size * self.method.width * height * width)
+
+
+class Arden(GivesClassifier):
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        config: The run's config.
+        split: The private part is read once, by `prepare`; the public one, if labeled, without null records.
+        ledger: Charged by `prepare` together with what it releases.
+        device: Where networks and data live; what is released is drawn on the CPU.
+        noise: Secret source; None = AES-256-CTR.
+
+    Raises:
+        ConfigError: If config and data do not fit together.
+    """
+
+    Config = ArdenRun
+
+    NOISY_STEPS = True
+    SAVED = ("newest", "optimizer", "rng", "noise")
+    newest: SplitCnn
+
+    def __init__(
+        self, config: ArdenRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        labeled = split.public.labels is not None
+        self._public = place(split.public.existing(), device) if labeled else split.public.select(torch.arange(0))
+        self.optimizer = torch.optim.Adam(self.newest.cloud.parameters(), self.config.learning_rate)
+        self.channel, self.response = config.channel(len(split.classes)), config.response(len(split.classes))
+        self._rng = self.seeded()
+        self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
+        self._labels = torch.empty(0, dtype=torch.int64)
+        self._clean = torch.empty(0, self.channel.features)  # features of the public images
+
+    def prepare(self) -> None:
+        """Train the phone's part; then perturb all images and labels, once, and let go of the raw ones."""
+        if len(self._public):
+            fit_phone(self.newest, self._public, self.config.phone_steps, self._rng)
+        released = self.ledger.release(self._run.planned_events(self._data), self._release, noise=self.noise)
+        self._take(released["steps"], released["labels"])
+
+    def _release(self) -> dict[str, Tensor]:
+        """Read every image and label, and return what leaves the phones."""
+        rate = self.config.nullification
+        chunks = [
+            self.newest.released(chunk.to(self.device), self.channel, rate, self.noise)
+            for chunk in self._images.images.split(_CHUNK)
+        ]
+        labels = self.response(cast(Tensor, self._images.labels).cpu().clone(), self.noise)
+        return {"steps": torch.cat(chunks), "labels": labels}
+
+    def _take(self, steps: Tensor, labels: Tensor) -> None:
+        """Go on from what was released: the phone's part is fixed, and raw images are not needed any more."""
+        self._steps, self._labels = steps.to(self.device), labels.to(self.device)
+        self.newest.phone.requires_grad_(False)
+        public = self._public.images.split(_CHUNK)
+        self._clean = torch.cat([self._clean.to(self.device), *(self._phone(images) for images in public)])
+        nobody = self._images.select(torch.empty(0, dtype=torch.int64))
+        self._images = Images(nobody.images.clone(), nobody.labels, nobody.classes)
+
+    @torch.no_grad()
+    def _phone(self, images: Tensor, nullification: float = 0.0) -> Tensor:
+        """Return features of public images without noise."""
+        pixels = to_float(images.to(self.device))
+        coins = torch.rand((len(pixels), 1, *pixels.shape[2:]), generator=self._rng) if nullification else pixels
+        return self.newest.features(nullify(pixels, coins, nullification))
+
+    def step(self, step: int) -> Stats:
+        """Take an Adam step of the cloud's part, on released features and on public ones with fresh noise."""
+        config, training = self.config, self._run.training
+        falling(self.optimizer, config.learning_rate, step, training.steps)
+        chosen = torch.randint(len(self._steps), (training.batch_size,), generator=self._rng).to(self.device)
+        logits = self.newest.cloud(self.channel.values(self._steps[chosen]))
+        private = response_loss(logits, self._labels[chosen], self.response.probabilities)
+        stats, loss = {"private_loss": private.detach()}, private
+        if len(self._public):
+            chosen = torch.randint(len(self._public), (training.batch_size,), generator=self._rng)
+            batch, clean = self._public.select(chosen).to(self.device), self._clean[chosen.to(self.device)]
+            nullified = config.nullification and config.clean_weight < 1
+            public = noisy_loss(
+                self.newest.cloud, clean, self._phone(batch.images, config.nullification) if nullified else clean,
+                cast(Tensor, batch.labels), self.channel, self._rng, clean_weight=config.clean_weight,
+                radius=config.radius,
+            )  # fmt: skip
+            stats["public_loss"], loss = public.detach(), public + config.private_weight * private
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return stats
+
+    def state(self) -> dict[str, Any]:
+        """Return the networks, the optimizer, the order of batches, and under "prepared" what was released."""
+        return {**super().state(), "prepared": {"steps": self._steps, "labels": self._labels}}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        super().load_state(state)
+        self._take(state["prepared"]["steps"], state["prepared"]["labels"])
+
+
+# Noisy training sees public images, or what is left of private ones after their noise; after the paper and its code.
+
+
+def falling(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
+    """Set the learning rate of a step, counted from 1: it falls from ``peak`` to 0 along a line."""
+    set_rate(optimizer, peak * (1 - (step - 1) / max(steps, 1)))
+
+
+def fit_phone(network: SplitCnn, public: Images, steps: int, rng: torch.Generator) -> None:
+    """Train both parts on labeled public images, without noise: afterwards the phone's part is never changed."""
+    optimizer, device = torch.optim.Adam(network.parameters(), _RATE), next(network.parameters()).device
+    for step in range(1, steps + 1):
+        falling(optimizer, _RATE, step, steps)
+        batch = public.select(torch.randint(len(public), (_BATCH,), generator=rng)).to(device)
+        loss = cross_entropy(network(to_float(batch.images)), cast(Tensor, batch.labels))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+
+def noisy_loss(
+    cloud: nn.Module,
+    clean: Tensor,
+    nullified: Tensor,
+    labels: Tensor,
+    channel: FeatureNoise,
+    rng: torch.Generator,
+    *,
+    clean_weight: float,
+    radius: float,
+) -> Tensor:
+    """Return the loss of noisy training on a public batch.
+
+    ``lambda L(clean) + (1 - lambda) (L(noisy) + L(noisy + eta g / |g|))``, g the gradient of L(noisy) in the features.
+
+    Args:
+        cloud: Features to logits.
+        clean: (B, d) features without noise.
+        nullified: (B, d) features of the same images, some pixels nullified.
+        labels: (B,).
+        channel: The noise, drawn afresh.
+        rng: Of it; public noise need not be secret.
+        clean_weight: lambda in [0, 1].
+        radius: eta, L2, in units of the noise's scale b; 0 leaves the last term out.
+    """
+    loss = clean_weight * cross_entropy(cloud(clean), labels)
+    if clean_weight == 1:
+        return loss
+    noisy = channel.perturb_public(nullified, rng).requires_grad_(bool(radius))
+    random = cross_entropy(cloud(noisy), labels)
+    loss = loss + (1 - clean_weight) * random
+    if radius:
+        (slope,) = torch.autograd.grad(random, noisy, retain_graph=True)
+        length = slope.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        worst = (noisy + radius * channel.scale * slope / length).detach()
+        loss = loss + (1 - clean_weight) * cross_entropy(cloud(worst), labels)
+    return loss
+
+
+def response_loss(logits: Tensor, labels: Tensor, probabilities: tuple[float, float]) -> Tensor:
+    """Return the mean negative log-likelihood of labels (B,) that went through a randomized response.
+
+    ``p'(y) = lie + (truth - lie) p(y)``: the forward correction of Patrini et al. 2017, "Making deep neural networks
+    robust to label noise".
+
+    Args:
+        logits: (B, K), of the true label.
+        labels: (B,), as they were released.
+        probabilities: truth and lie, see `RandomizedResponse.probabilities`.
+    """
+    truth, lie = probabilities
+    told = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+    return -(lie + (truth - lie) * told).log().mean()

@@ -1,0 +1,243 @@
+"""What all classifiers have in common: what is refused, the price of a private step, and what is given away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from idpgan.data.load import DataShape, Split, place
+from idpgan.device import resolve_device
+from idpgan.errors import ConfigError, InputError
+from idpgan.memory import check_memory
+from idpgan.models.config import ModelConfig
+from idpgan.models.private_classifier import PrivateClassifier, log_odds
+from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
+from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.ranks import Ranks
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, ReleaseConfig, RunConfig
+from idpgan.training.loop import no_step_affordable
+from idpgan.training.method import Method, Stats
+
+
+class ClassifierConfig(RunConfig):
+    """A whole config file of a classifier, private or not; a method narrows [method].
+
+    Attributes:
+        WAY_OUT: What to do where the memory does not suffice, one sentence.
+    """
+
+    WAY_OUT: ClassVar[str]
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return the network before the first step.
+
+        Raises:
+            InputError: If there is none for such images or classes.
+        """
+        raise NotImplementedError
+
+    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+        """Return the memory that a step takes at least, its images and weights aside."""
+        raise NotImplementedError
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse a section [model], images without a network, and a step that no memory holds."""
+        if self.model != ModelConfig():
+            raise ConfigError(
+                f"[model] describes a generator, and '{self.method.name}' trains a classifier. Leave [model] out."
+            )
+        self.stated_delta(shape.num_private)
+        try:
+            with torch.device("meta"):
+                classifier = self.classifier(shape.image_shape, shape.classes)
+        except InputError as error:
+            raise ConfigError(str(error)) from error
+        check_memory(
+            self.step_bytes(classifier, shape.num_private),
+            f"a step of '{self.method.name}' on {shape.num_private:,} images",
+            self.WAY_OUT,
+            str(resolve_device(self.training.device)),
+        )
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        try:
+            with torch.device("meta"):
+                made = self.classifier(described["image_shape"], described["classes"])
+        except (KeyError, InputError):
+            return ["the settings train a classifier, which this is not."]
+        if (described.get("network"), described.get("options")) != (made.network, made.options()):
+            return ["the classifier is not of the run's [method]."]
+        return []
+
+
+class ClassifierPrivacy(PrivacyConfig):
+    """[privacy] of a classifier; unit image, zero-out-one.
+
+    Attributes:
+        epsilon: What the run may spend; the step that would exceed it is not taken.
+        delta: Below 1/N.
+        noise_multiplier: sigma; None = the least with which ``training.steps`` steps stay within epsilon.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    noise_multiplier: float | None = Field(None, gt=0)
+
+
+class ClassifierRun(ClassifierConfig):
+    """A whole config file of a private classifier, whose [method] has a ``clip_norm``.
+
+    ``training.batch_size`` is the expected number B of images in a step: each is drawn by a coin of chance
+    q = min(1, B / N). From B = N on every image is in every step.
+    """
+
+    method: Any
+    privacy: ClassifierPrivacy
+
+    def plan(self, num_private: int) -> DPSGDPlan:
+        """Return the steps for N private images."""
+        terms, batch = self.privacy, min(self.training.batch_size, num_private)
+        rate = batch / num_private
+        sigma = terms.noise_multiplier or least_noise(terms.epsilon, terms.delta, rate, self.training.steps)
+        return DPSGDPlan(sample_rate=rate, clip_norm=self.method.clip_norm, divisor=batch, noise_multiplier=sigma)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of all steps."""
+        return (self.plan(shape.num_private).event.repeated(self.training.steps),)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Say how images are drawn."""
+        everything = self.training.batch_size >= shape.num_private
+        drawn = "all images in every step" if everything else "Poisson sampling"
+        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Name the divisor and the settings."""
+        batch = min(self.training.batch_size, shape.num_private)
+        return (
+            f"the expected number {batch:,} of images in a step, which divides their noisy sum",
+            "the settings: epsilon covers no choice of settings by looking at private images",
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what any classifier cannot have, and noise with which not even one step is within the budget."""
+        super().check(shape)
+        if self.privacy.noise_multiplier is not None:
+            event, terms = self.plan(shape.num_private).event, self.privacy
+            if compose_epsilon([event], terms.delta) > terms.epsilon:
+                raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
+
+
+class GivesClassifier(Method):
+    """A method that gives a classifier away, and lets attackers ask it.
+
+    Attributes:
+        newest: The network that is trained; it has no layer that differs between training and use.
+        NULL_RECORDS: Whether null records are read as any other; else there has to be a record that is none.
+    """
+
+    newest: PrivateClassifier
+    NULL_RECORDS: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        split: Split,
+        *,
+        ledger: Ledger,
+        device: torch.device,
+        noise: Noise | None = None,
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
+        self.newest = self._build().to(device)
+
+    def _build(self) -> Any:
+        return self._run.classifier(self._data.image_shape, self._data.classes).eval()
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """The classifier that is given away."""
+        return self.newest
+
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class, or of the likeliest one; see `HasCritic`."""
+        logits = self.product.logits(images)
+        return log_odds(logits, logits.argmax(1) if labels is None else labels)
+
+    def seeded(self, stream: int = 1) -> torch.Generator:
+        """Return random numbers of ``training.seed`` that are no privacy noise; stream 0 makes the initial weights."""
+        seed: int = self._run.training.seed
+        return torch.Generator().manual_seed((seed + stream * 0x9E3779B97F4A7C15) % 2**63)
+
+
+class TrainsClassifier(GivesClassifier):
+    """A method of DP-SGD steps, whatever the network: see `DPSGDPlan`.
+
+    Args:
+        config: The run's config.
+        split: Only its private part is read, in steps.
+        ledger: The loop charges it before each step.
+        device: Where network and data live.
+        noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
+
+    Attributes:
+        product: The average of the iterates, in eval mode: what is given away.
+        newest: The iterate.
+        plan: The steps.
+
+    Raises:
+        ConfigError: If config and data do not fit together. No private image has been read then.
+    """
+
+    UNNOISED = ("loss", "gradient_norm", "clipped_share")
+    NOISY_STEPS = True
+
+    def __init__(
+        self, config: ClassifierRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self.plan = config.plan(split.num_private)
+
+    def new_noise(self, device: torch.device) -> Noise:
+        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
+        return Noise.philox(device) if device.type == "cuda" else Noise.system()
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """Let each rank clip and sum its share of a step's images; see `SharesSteps`."""
+        self.plan = dataclasses.replace(self.plan, ranks=ranks)
+
+    def step_event(self) -> Event:
+        """One release of a noisy sum of clipped gradients, of empty batches too."""
+        return self.plan.event
+
+    def statistics(self, losses: Tensor, norms: Tensor) -> Stats:
+        """Average over the records of a step that counted, for the curator; nothing where there are none.
+
+        Args:
+            losses: (B,).
+            norms: (B,) before clipping; not finite where the record counted as zero.
+        """
+        counted = norms.isfinite() & losses.isfinite()
+        if not bool(counted.any()):
+            return {}
+        return {
+            "loss": losses[counted].double().mean(),
+            "gradient_norm": norms[counted].mean(),
+            "clipped_share": (norms[counted] > self.plan.clip_norm).double().mean(),
+        }

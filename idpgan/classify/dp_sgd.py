@@ -1,0 +1,125 @@
+r"""dp-sgd: a small convolutional classifier by DP-SGD (Abadi et al. 2016, "Deep Learning with Differential Privacy").
+
+A step reads the records that independent coins of chance q = B / N choose, and releases the noisy sum of their clipped
+gradients divided by the public B: a step of `privacy.dpsgd.DPSGDPlan`, the Poisson-sampled Gaussian mechanism, unit
+image, zero-out-one. Sensitivity: an image and its label are one record, and a record's gradient is a function of that
+record and of the weights, as no layer mixes records (`validate_private_critic` tries it). The moving average of the
+weights is post-processing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from idpgan.classify.classifier import ClassifierRun, TrainsClassifier
+from idpgan.data.images import to_float
+from idpgan.data.load import Split
+from idpgan.models.ema import Ema
+from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
+from idpgan.models.validate import validate_private_critic
+from idpgan.privacy import Ledger, Noise
+from idpgan.privacy.dpsgd import Way, Weights
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.training.method import Stats
+
+_BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
+
+
+class DpSgdConfig(MethodConfig):
+    """[method] of dp-sgd.
+
+    Attributes:
+        width: Feature maps of the first convolution; noise grows with the number of weights.
+        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
+        learning_rate: Of gradient descent; gradients are divided by the expected batch, and have norm C at most.
+        momentum: Weight of the past in a step.
+        ema_decay: Weight of the past in the averaged weights, which are released.
+        max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
+    """
+
+    name: Literal["dp-sgd"] = "dp-sgd"
+    width: int = Field(16, ge=1, le=1024)
+    clip_norm: float = Field(1.0, gt=0)
+    learning_rate: float = Field(0.05, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    ema_decay: float = Field(0.99, ge=0, lt=1)
+    max_physical_batch: int = Field(64, ge=1)
+
+
+class DpSgdTraining(TrainingConfig):
+    """[training] of dp-sgd: large batches, as the noise of a step is that of its sum."""
+
+    steps: int = Field(1000, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(512, ge=1, le=1_000_000)
+    tick_steps: int = Field(100, ge=1, le=MOST_STEPS)
+
+
+class DpSgdRun(ClassifierRun):
+    """A whole config file of dp-sgd."""
+
+    method: DpSgdConfig = DpSgdConfig()
+    training: DpSgdTraining = DpSgdTraining()
+
+    WAY_OUT = "Lower method.max_physical_batch or method.width."
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return a convolutional network whose layers normalize each image by itself."""
+        return GroupNormCnn(image_shape, classes, width=self.method.width, seed=self.training.seed)
+
+    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+        """Count the gradients of the records that are in memory at once."""
+        records = min(self.method.max_physical_batch, self.training.batch_size, num_private)
+        return records * sum(weight.numel() for weight in classifier.parameters()) * _BYTES
+
+
+class DpSgd(TrainsClassifier):
+    """The method as the loop sees it; see `TrainsClassifier`."""
+
+    Config = DpSgdRun
+
+    SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
+
+    def __init__(
+        self, config: DpSgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self._average = Ema(self.newest, self.config.ema_decay)
+        self.optimizer = torch.optim.SGD(
+            self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
+        )
+        self._physical_batch = self.config.max_physical_batch
+        self._way: Way = "ghost"
+
+    def _build(self) -> Any:
+        network = super()._build()
+        validate_private_critic(network)  # no layer of it mixes records
+        return network
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """The moving average of the weights."""
+        return cast(PrivateClassifier, self._average.module)
+
+    def step(self, step: int) -> Stats:
+        """Clip, sum, add noise, divide by the public divisor, step; then average."""
+        batch = self._images.select(self.plan.sample(len(self._images), self.noise)).to(self.device)
+        weights = dict(self.newest.named_parameters())
+        records = (to_float(batch.images), cast(Tensor, batch.labels))
+
+        def loss(weights: Weights, image: Tensor, label: Tensor) -> Tensor:
+            return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
+
+        result = self.plan.clipped_sum(
+            loss, weights, records, physical_batch=self._physical_batch, null=batch.null, way=self._way
+        )
+        self._physical_batch, self._way = result.physical_batch, result.way
+        self.plan.noisy_step(self.optimizer, weights, result.sums, self.noise)
+        self._average.update(self.newest)
+        return self.statistics(result.losses, result.norms)

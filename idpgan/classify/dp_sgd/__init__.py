@@ -1,1 +1,0 @@
-"""A small convolutional classifier by DP-SGD."""

@@ -1,0 +1,337 @@
+"""dssgd: distributed selective stochastic gradient descent.
+
+Shokri and Shmatikov 2015, "Privacy-preserving deep learning". Participants with images of their own share one network
+through a server. In its turn, a participant takes a share of the server's parameters, goes once through its images by
+gradient descent, and uploads a few of the changes, which the server adds. Everything that is uploaded is public; the
+images never leave a participant.
+
+With noise the uploads are `Sharing.release`. Positions are dealt to participants in turn, so under replace-one an image
+is in one participant's uploads only: a round costs what one participant's does, and rounds add up. Parameters that a
+participant does not take from the server (download_share below 1) stay with it and are in no one else's uploads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from idpgan.classify.classifier import ClassifierConfig, GivesClassifier
+from idpgan.data.images import to_float
+from idpgan.data.load import DataShape, Split
+from idpgan.errors import ConfigError
+from idpgan.methods import METHODS
+from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
+from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Ledger, Noise, Relation, SparseVector, Unit
+from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
+from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
+from idpgan.training.method import Stats
+
+_ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
+_RAW = Event.non_private("dssgd without noise uploads raw gradients", *_ADJACENCY)
+_STEPS = 1 << 16  # grid steps of the bound
+
+
+class DssgdConfig(MethodConfig):
+    """[method] of dssgd.
+
+    Attributes:
+        participants: Each holds an equal share of the positions, dealt in turn; never fewer than one image.
+        width: Feature maps of the first convolution.
+        upload_share: theta_u, share of the parameters that a participant uploads in a round.
+        download_share: theta_d, share of the parameters that it takes from the server before; the rest stay its own.
+        selection: Without noise: "largest" changes, or a "random" choice among those above `threshold`.
+        threshold: tau, of "random" selection, and of the comparisons with noise.
+        bound: gamma: every change is clipped to [-bound, bound]; a constant.
+        order: "round-robin", "random" (another order each round), or "asynchronous": all start from the same.
+        learning_rate: Of local gradient descent.
+        local_batch_size: Images of a local step.
+    """
+
+    name: Literal["dssgd"] = "dssgd"
+    participants: int = Field(30, ge=1, le=10_000)
+    width: int = Field(8, ge=1, le=1024)
+    upload_share: float = Field(0.1, gt=0, le=1)
+    download_share: float = Field(1.0, gt=0, le=1)
+    selection: Literal["largest", "random"] = "largest"
+    threshold: float = Field(1e-4, ge=0)
+    bound: float = Field(0.01, gt=0)
+    order: Literal["round-robin", "random", "asynchronous"] = "round-robin"
+    learning_rate: float = Field(0.05, gt=0)
+    local_batch_size: int = Field(32, ge=1, le=1_000_000)
+
+
+class DssgdPrivacy(PrivacyConfig):
+    """[privacy] of dssgd.
+
+    Attributes:
+        epsilon: What a participant spends in a round, over all that it uploads; None = no noise.
+    """
+
+    epsilon: float | None = Field(None, gt=0, le=1e9)
+
+
+class DssgdTraining(TrainingConfig):
+    """[training] of dssgd: a step is a round, in which each participant goes once through its images."""
+
+    steps: int = Field(20, ge=1, le=MOST_STEPS)
+    tick_steps: int = Field(5, ge=1, le=MOST_STEPS)
+
+
+class DssgdRun(ClassifierConfig):
+    """A whole config file of dssgd; unit image, replace-one: an image lies with one participant."""
+
+    method: DssgdConfig = DssgdConfig()
+    privacy: DssgdPrivacy = DssgdPrivacy()
+    training: DssgdTraining = DssgdTraining()
+
+    WAY_OUT = "Lower method.participants, method.width or method.local_batch_size."
+
+    def sharing(self, image_shape: Sequence[int], classes: Sequence[str]) -> Sharing:
+        """Return how changes are chosen and uploaded."""
+        with torch.device("meta"):
+            parameters = sum(weight.numel() for weight in self.classifier(image_shape, classes).parameters())
+        section = self.method
+        uploads = max(1, math.floor(section.upload_share * parameters))
+        return Sharing(
+            parameters, uploads, section.bound, section.threshold, section.selection == "largest", self.privacy.epsilon
+        )
+
+    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
+        """Return terms without a target: the paper has no total."""
+        return *_ADJACENCY, None
+
+    def round_event(self, shape: DataShape) -> Event:
+        """Return the price of a round: participants hold disjoint positions, so the costliest one counts."""
+        return self.sharing(shape.image_shape, shape.classes).event or _RAW
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of all rounds."""
+        return (self.round_event(shape).repeated(self.training.steps),)
+
+    def claimed(self, shape: DataShape) -> Guarantee | None:
+        """Return what the paper states for one parameter of one round."""
+        epsilon, basis = self.privacy.epsilon, "Shokri and Shmatikov 2015, section 8: per uploaded parameter"
+        if epsilon is None:
+            return None
+        uploads = self.sharing(shape.image_shape, shape.classes).uploads
+        return Guarantee(epsilon / uploads, 0.0, *_ADJACENCY, basis)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Say what the paper counts, and where the noise came from."""
+        reason = METHODS["dssgd"].reason
+        return reason if self.privacy.epsilon is None else f"{reason}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Name who holds what, and the settings."""
+        return "which positions lie with which participant", "the settings"
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return a convolutional network without normalization."""
+        return ReluCnn(image_shape, classes, width=self.method.width, seed=self.training.seed)
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what any classifier cannot have, and participants without an image."""
+        super().check(shape)
+        if self.method.participants > shape.num_private:
+            raise ConfigError(
+                f"method.participants = {self.method.participants} is above the {shape.num_private} private images. "
+                "Lower it."
+            )
+
+    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+        """Count every participant's parameters, and a local batch."""
+        _, height, width = classifier.image_shape
+        weights = sum(weight.numel() for weight in classifier.parameters())
+        batch = 8 * self.method.local_batch_size * self.method.width * height * width
+        return 8 * (self.method.participants + 8) * weights + batch
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Selective upload of changes: what a participant uploads, and what that costs.
+
+    Without noise: the largest c, or a random c of those above the threshold. With noise (Shokri and Shmatikov 2015,
+    figure 12): changes are clipped to [-bound, bound] and rounded to a grid, and the parameters are dealt to c random
+    blocks, whatever the data. In each block a sparse vector with a threshold of its own names the first |change| above
+    it, and that change is uploaded with Laplace noise, clipped again. Blocks are ours (the paper goes on from one
+    upload to the next in one list): at most c uploads at the same price, but c comparisons run at once.
+
+    Formal guarantee (with noise): other images of the participant move each of its clipped changes by at most 2 bound,
+    whatever the local training does, and its absolute value by less. So each block costs a `SparseVector` of one
+    positive and a `DiscreteLaplace`, and the c blocks add up (`collaborative.sharing_epsilon`).
+
+    Attributes:
+        parameters: d.
+        uploads: c <= d, at most so many a round.
+        bound: gamma.
+        threshold: tau.
+        largest: How to choose without noise.
+        epsilon: Of a round; None = no noise.
+    """
+
+    parameters: int
+    uploads: int
+    bound: float
+    threshold: float
+    largest: bool
+    epsilon: float | None
+
+    @functools.cached_property
+    def scales(self) -> tuple[int, int, int]:
+        """Scales of the noise in grid steps: threshold, comparison, value; those of the paper, rounded up."""
+        if self.epsilon is None:
+            raise ValueError("without an epsilon there is no noise.")
+        paper = sharing_scales(self.epsilon * (1 - 2.0**-40), self.uploads, float(_STEPS))
+        return math.ceil(paper.threshold), math.ceil(paper.comparison), math.ceil(paper.value)
+
+    @property
+    def event(self) -> Event | None:
+        """The price of a round; None without noise."""
+        if self.epsilon is None:
+            return None
+        scales = SharingScales(*map(float, self.scales))
+        return Event("pure", *_ADJACENCY, pure_epsilon=sharing_epsilon(scales, self.uploads, float(_STEPS), 1))
+
+    def select(self, change: Tensor, rng: torch.Generator) -> Tensor:
+        """Return what is uploaded of changes (d,) without noise, the rest 0; ``rng`` makes the random choice."""
+        size = change.abs()
+        score = size if self.largest else torch.rand(len(size), generator=rng) * (size > self.threshold)
+        chosen = score.topk(self.uploads).indices
+        chosen = chosen[score[chosen] > 0]
+        kept = torch.zeros_like(change)
+        kept[chosen] = change[chosen].clamp(-self.bound, self.bound)
+        return kept
+
+    def release(self, changes: Tensor, noise: Noise) -> Tensor:
+        """Return what is uploaded of changes (R, d), float, R independent participants: (R, d), the rest 0.
+
+        A change that is not finite counts as 0, so that an answer is given whatever the images are.
+        """
+        finite = torch.where(changes.isfinite(), changes.double(), 0.0)
+        steps = (finite.clamp(-self.bound, self.bound) / self.bound * _STEPS).round().long()
+        threshold, comparison, value = self.scales
+        rows, block = len(steps), -(-self.parameters // self.uploads)
+        order = torch.stack([noise.uniform((self.parameters,)).argsort() for _ in range(rows)])
+        places = torch.full((rows, self.uploads * block), -1)  # -1: a place that no parameter fills
+        places[:, : self.parameters] = order
+        places = places.reshape(rows, block, self.uploads).mT.reshape(rows * self.uploads, block)
+        owner = torch.arange(rows).repeat_interleave(self.uploads)
+        there = places >= 0
+        sizes = torch.where(there, steps.abs()[owner[:, None], places.clamp(min=0)], 0)
+        vector = SparseVector(2 * _STEPS, threshold, comparison, 1, *_ADJACENCY)
+        above = vector(sizes, noise, round(self.threshold / self.bound * _STEPS)) == 1
+        hit, first = (above & there).any(1), (above & there).long().argmax(1)
+        named = places[torch.arange(len(places)), first]
+        values = DiscreteLaplace(2 * _STEPS, value, *_ADJACENCY)(steps[owner, named.clamp(min=0)], noise)
+        released = values.clamp(-_STEPS, _STEPS).double() / _STEPS * self.bound
+        found = torch.zeros(changes.shape, dtype=torch.float64)
+        found[owner[hit], named[hit]] = released[hit]
+        return found.to(changes.dtype)
+
+
+class Dssgd(GivesClassifier):
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        config: The run's config.
+        split: Only its private part is read.
+        ledger: Charged by the loop, a round at a time.
+        device: Where network and data live; uploads are drawn on the CPU.
+        noise: Source of the noise. None = AES-256-CTR.
+
+    Raises:
+        ConfigError: If config and data do not fit together.
+    """
+
+    Config = DssgdRun
+
+    UNNOISED = ("loss", "uploaded")
+    SAVED = ("newest", "local", "rng", "noise")
+
+    def __init__(
+        self, config: DssgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        self.sharing = config.sharing(split.image_shape, split.classes)
+        self._rng = self.seeded()
+        server = parameters_to_vector(self.newest.parameters()).detach()
+        self._local = server.repeat(self.config.participants, 1)  # (P, d)
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """The source of the uploads' noise; none without it."""
+        return () if self.sharing.epsilon is None else (self.noise,)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Those of the steps."""
+        return tuple(noise.source for noise in self.noises)
+
+    def step_event(self) -> Event:
+        """Every round uploads."""
+        return cast(DssgdRun, self._run).round_event(self._data)
+
+    def step(self, step: int) -> Stats:
+        """Do a round: each participant downloads, trains, and uploads."""
+        many = self.config.participants
+        order = torch.arange(many) if self.config.order == "round-robin" else torch.randperm(many, generator=self._rng)
+        server = parameters_to_vector(self.newest.parameters()).detach().clone()
+        before, losses, uploaded = server.clone(), [], 0
+        for participant in order.tolist():
+            source = before if self.config.order == "asynchronous" else server
+            taken = torch.rand(len(server), generator=self._rng) < self.config.download_share
+            start = torch.where(taken.to(self.device), source, self._local[participant])
+            trained, loss = self._train(start, self.shard(participant))
+            if self.sharing.epsilon is not None:  # whether a run goes on is seen by all: what diverged changes nothing
+                trained = torch.where(trained.isfinite(), trained, start)
+            self._local[participant] = trained
+            shared = self._upload((trained - start).cpu())
+            server += shared.to(self.device)
+            uploaded += int(shared.count_nonzero())
+            losses += [loss] if self.sharing.epsilon is None or bool(loss.isfinite()) else []
+        vector_to_parameters(server, self.newest.parameters())
+        mean = {"loss": torch.stack(losses).double().nanmean()} if losses else {}
+        return {**mean, "uploaded": torch.tensor(uploaded / many)}
+
+    def shard(self, participant: int) -> Tensor:
+        """Return the positions of a participant, int64: every ``participants``-th one, null records among them."""
+        return torch.arange(participant, len(self._images), self.config.participants)
+
+    def _upload(self, change: Tensor) -> Tensor:
+        """Return what leaves a participant, (d,)."""
+        if self.sharing.epsilon is None:
+            return self.sharing.select(change, self._rng)
+        return self.sharing.release(change[None], self.noise)[0]
+
+    def _train(self, start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Go once through images from some parameters; return the parameters (d,) and the mean loss.
+
+        Null records are left out after the shuffle: its random numbers are common to all participants, and those that
+        others draw may not depend on who is null here.
+        """
+        vector_to_parameters(start.clone(), self.newest.parameters())
+        optimizer = torch.optim.SGD(self.newest.parameters(), self.config.learning_rate)
+        total, steps = torch.zeros((), device=self.device), 0
+        shuffled = positions[torch.randperm(len(positions), generator=self._rng)]
+        shuffled = shuffled if self._images.null is None else shuffled[~self._images.null.cpu()[shuffled]]
+        for chosen in shuffled.split(self.config.local_batch_size):
+            if len(chosen) == 0:
+                continue
+            batch = self._images.select(chosen).to(self.device)
+            loss = cross_entropy(self.newest(to_float(batch.images)), cast(Tensor, batch.labels))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            total, steps = total + loss.detach(), steps + 1
+        return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps

@@ -1,1 +1,0 @@
-"""Collaborative training by selective sharing of gradients, with or without the noise of its paper."""

@@ -1,1 +1,0 @@
-"""A linear classifier on scattering features, by noisy gradient descent."""
