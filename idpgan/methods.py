@@ -195,7 +195,7 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return how a method is audited, an `idpgan.audit.entry.Entry`: in its room's `audit`, or its module's ``AUDIT``."""
+    """Return the `idpgan.audit.entry.Entry` of a method: of its room's `audit`, or ``AUDIT`` of its module."""
     module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
     found = importlib.import_module(module)
     of_room = importlib.import_module(f"{'.'.join(module.split('.')[:2])}.audit").AUDITS

@@ -7,9 +7,9 @@ Every answer is the least of upper bounds, each proven by itself:
 * Gaussian reads alone: one Gaussian with ``mu^2 = sum mu_i^2``, by its exact curve (Balle and Wang 2018);
 * the sum of Renyi divergences, converted (Mironov 2017; Canonne, Kamath, Steinke 2020);
 * the composed privacy loss distribution (`idpgan.privacy.losses`, `idpgan.privacy.convolution`), whose numerical error
-  is bounded there and added to delta: from a billionth to a ten-thousandth of it as a rule, one percent for a million
-  reads at delta = 1e-9. Only where delta is below the chance of noise beyond 9.2 standard deviations (2e-20 per read) is
-  the distribution dropped; the other bounds, some 10 % higher, remain.
+  is bounded there and added to delta: a billionth to a ten-thousandth of it as a rule, a percent for a million reads at
+  delta = 1e-9. Only where delta is below the chance of noise beyond 9.2 standard deviations (2e-20 per read) is the
+  distribution dropped; the other bounds, some 10 % higher, remain.
 
 All of these grow with the number of reads, but for their own numerical error and a grid that is chosen anew: by less
 than 1e-9 relative for equal reads, 1e-3 for different ones.

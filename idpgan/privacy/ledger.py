@@ -140,14 +140,18 @@ class Ledger:
         basis = f"privacy loss accounting of {reads} charge{'s' if reads != 1 else ''} ({kinds})"
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, self.unit, self.relation, basis)
 
-    def affordable(self, event: Event) -> int:
-        """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1)."""
+    def affordable(self, event: Event, planned: int = 0) -> int:
+        """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1).
+
+        How often is still ``planned`` is asked for first.
+        """
         self._books.check(event)
         target = self._books.terms.target
         if target is None:
             return 1 << 40
         if self._allowance is None or self._allowance[0] != event.single:
-            most = affordable(self._books.entries, event.single, target.epsilon, target.delta)
+            new = planned - count(self._replay)
+            most = affordable(self._books.entries, event.single, target.epsilon, target.delta, new)
             self._allowance = (event.single, most)
         return self._allowance[1] + count(self._replay)  # those are paid already
 

@@ -93,7 +93,7 @@ def train(
             # The only lines that may read private images.
             event = method.step_event()
             if event is not None:
-                if ledger.affordable(event) < event.count:
+                if ledger.affordable(event, planned=(config.steps - step) * event.count) < event.count:
                     # Without a step done such a run is a mistake, not an end. (A continuation that charges steps again
                     # may find nothing left for the first of them.)
                     if step == 0 and not ledger.has_repeated:

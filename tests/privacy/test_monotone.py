@@ -5,7 +5,7 @@ import itertools
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from idpgan.privacy import Event, Relation, Unit, compose_epsilon
+from idpgan.privacy import Budget, Event, Ledger, Relation, Unit, compose_epsilon
 from idpgan.privacy.accounting import affordable
 from tests.privacy.inversion import SampledGaussians
 
@@ -32,6 +32,19 @@ def test_a_run_that_is_planned_within_its_target_is_affordable():
     """Was 1: two steps seemed to cost more than sixty."""
     for planned in (0, 59, 61):
         assert affordable([], steps(0.4358, 1 / 1295), 3.01, 1e-5, planned) == 60
+
+
+def test_the_planned_number_is_asked_for_first(monkeypatch):
+    """Whatever a bound says of fewer steps: they are a part of more, which are within."""
+
+    def with_a_hump(events, delta):
+        return 9.0 if 1 < sum(event.count for event in events) < 60 else 2.9
+
+    monkeypatch.setattr("idpgan.privacy.accounting.compose_epsilon", with_a_hump)
+    monkeypatch.setattr("idpgan.privacy.accounting._simply_within", lambda *_: False)
+    ledger = Ledger(*PAIR, Budget(3.0, 1e-5))
+    assert ledger.affordable(steps(0.4358, 1 / 1295)) == 1
+    assert Ledger(*PAIR, Budget(3.0, 1e-5)).affordable(steps(0.4358, 1 / 1295), planned=60) >= 60
 
 
 @pytest.mark.parametrize(("sigma", "rate", "delta"), [(0.4358, 1 / 1295, 1e-5), (0.7, 1e-5, 1e-9), (20, 0.5, 1e-7)])
