@@ -108,7 +108,7 @@ def with_pixels(images, pixels):
 
 
 def blurred(images):
-    pixels = avg_pool2d(images.images.float(), 5, stride=1, padding=2)
+    pixels = avg_pool2d(images.images.float(), 3, stride=1, padding=1)
     return with_pixels(images, pixels.round().to(torch.uint8))
 
 

@@ -67,8 +67,8 @@ def test_shuffled_labels_teach_nothing():
 def test_the_best_held_back_epoch_is_kept():
     images, labels = blobs(num=90)
     held_back, heard = blobs(num=60, seed=1), []
-    fitted = fit_classifier(  # the images of the last two epochs are turned inside out: what was learned is lost again
-        linear(), images, labels, config=FAST.model_copy(update={"batch_size": 8}), held_back=held_back,
+    fitted = fit_classifier(  # later images are turned inside out: what was learned is lost again
+        linear(), images, labels, config=FAST.model_copy(update={"epochs": 8, "batch_size": 8}), held_back=held_back,
         augment=lambda batch, rng: batch if len(heard) < 2 else -batch, on_epoch=heard.append,
     )  # fmt: skip
     assert fitted.best == max(fitted.history, key=lambda epoch: (epoch.held_back_accuracy, -epoch.held_back_loss))
