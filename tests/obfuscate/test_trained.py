@@ -41,9 +41,9 @@ def changed(name, seed, num=240):
 
 
 @functools.cache
-def reader(label, *, clear=None, change=None):
+def reader(label, *, clear=None, change=None, num=240):
     """A network that learns mood (1) or person (2) from clear toys, or from changed ones."""
-    known = toys(clear, seed=2) if change is None else changed(change, 2)
+    known = toys(clear, num, seed=2) if change is None else changed(change, 2)
     model = build_classifier("cnn", SHAPE, 4, seed=5)
     fit_classifier(model, known[0] * 2 - 1, known[label], config=FitConfig(epochs=6, batch_size=32))
     return model
@@ -55,8 +55,8 @@ def told(model, asked, label):
 
 @pytest.mark.trained
 def test_both_facts_can_be_told_from_clear_images():
-    assert told(reader(1), toys(None, seed=3), 1) > 0.95
-    assert told(reader(2), toys(None, seed=3), 2) > 0.95
+    assert told(reader(1, num=720), toys(None, 480, seed=3), 1) > 0.95
+    assert told(reader(2, num=720), toys(None, 480, seed=3), 2) > 0.95
 
 
 @pytest.mark.trained
