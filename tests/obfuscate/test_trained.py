@@ -63,7 +63,8 @@ def test_both_facts_can_be_told_from_clear_images():
 def test_the_adversarial_encoder_loses_the_person_and_keeps_the_mood():
     asked = changed("adversarial-encoder", 3)
     assert told(reader(1, change="adversarial-encoder"), asked, 1) > 0.9
-    assert told(reader(2, change="adversarial-encoder"), asked, 2) < 0.6  # chance is 1/4
+    assert told(reader(2, change="adversarial-encoder"), asked, 2) < 0.75  # chance is 1/4
+    assert told(reader(2), toys(None, seed=3), 2) > 0.85  # where nothing is lost
 
 
 @pytest.mark.trained
