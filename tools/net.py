@@ -136,6 +136,8 @@ def main() -> None:
             record(name, recorder, made(given.cache or Path(place) / side), given.only, given.jobs)
             for side, name in (("base", given.base), ("head", given.head))
         )
+    if not {*base, *head} - {"modules"}:
+        sys.exit(f"net: no case matches {given.only!r}.")
     found = list(differences(base, head, given.skip))
     for case, group in itertools.groupby(found, key=lambda difference: difference.case):
         several = list(group)
