@@ -4,8 +4,8 @@
 
 HEAD is the current commit unless another is named; ``.`` is the working tree as it lies there. A recording maps names
 to values and digests: tensors, pixels, config.json, privacy.json, ledgers, prices, ``--json`` outputs, refusals,
-parameters of commands. What is recorded stands in tools/recording/. With ``--cache`` the recording of a commit is kept
-in a folder, under the hash of the commit and that of these tools, and not made again. Exit code 1: there are
+parameters of commands. What is recorded stands in tools/recording/. With ``--cache`` what was recorded of a commit is
+kept in a folder, under the hash of the commit and that of these tools, and not recorded again. Exit code 1: there are
 differences.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -22,71 +23,89 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from worktrees import FIXED, ROOT, checkout, commit_of, environment
 
 RECORDING = Path(__file__).parent / "recording"
 SHOWN = 200  # characters of a value
 MISSING = "(absent)"
+Recording = Mapping[str, Mapping[str, Any]]  # names and values, by case
 
 
-def record(name: str, recorder: Path, cache: Path | None, only: str, jobs: int) -> dict[str, Any]:
-    """Return the entries of a commit, from the cache where they are there."""
+def record(name: str, recorder: Path, cache: Path, only: str, jobs: int) -> Recording:
+    """Return the entries of a commit's cases that match a pattern, after recording those that the cache lacks."""
     commit = None if name == "." else commit_of(name)
-    kept = cache / f"{commit}-{tools_digest(recorder, only)}.json" if cache and commit else None
-    if kept is not None and kept.is_file():
-        return dict(json.loads(kept.read_text(encoding="utf-8"))["entries"])
+    kept = cache / f"{commit or 'tree'}-{tools_digest(recorder)}.json"
+    if commit is None:
+        kept.unlink(missing_ok=True)  # files change without a name for it
+    began, before = time.monotonic(), read(kept)
     with nullcontext(ROOT) if commit is None else checkout(commit) as tree:
-        found = run_recorder(recorder, tree, only, jobs)
-    took = found["took"]
-    longest = sorted(took["cases"].items(), key=lambda pair: -pair[1])[:3]
+        run_recorder(recorder, tree, kept, only, jobs)
+    found = read(kept)
+    seconds = {case: row["seconds"] for case, row in found.items() if case not in before}
+    longest = sorted(seconds, key=lambda case: -seconds[case])[:3]
     print(
-        f"{name}: {len(found['entries']):,} entries of {len(took['cases'])} cases in {took['seconds']:.0f} s, "
-        f"{sum(took['cases'].values()):.0f} s of them on a processor; longest: "
-        + ", ".join(f"{case} {seconds:.0f} s" for case, seconds in longest),
+        f"{name}: recorded {len(seconds)} cases in {time.monotonic() - began:.0f} s, {sum(seconds.values()):.0f} s of "
+        f"a processor; longest: {', '.join(f'{case} {seconds[case]:.0f} s' for case in longest)}",
         file=sys.stderr,
     )
-    if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found), encoding="utf-8")
-    return dict(found["entries"])
+    return {case: row["entries"] for case, row in found.items() if re.search(only, case) or case == "modules"}
 
 
-def run_recorder(recorder: Path, tree: Path, only: str, jobs: int) -> dict[str, Any]:
+def made(folder: Path) -> Path:
+    """Return a folder after making it, as an absolute path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def read(kept: Path) -> dict[str, Any]:
+    """Return what is kept of a commit: entries and seconds of each case."""
+    return dict(json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else {}
+
+
+def run_recorder(recorder: Path, tree: Path, kept: Path, only: str, jobs: int) -> None:
     """Record a tree in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="idpgan-net-") as place:
-        out = Path(place) / "recording.json"
-        scratch = Path(place) / "scratch"
-        scratch.mkdir()
-        command = [sys.executable, str(recorder / "runner.py"), str(tree), str(scratch), str(out), str(jobs), only]
+    with tempfile.TemporaryDirectory(prefix="idpgan-net-") as scratch:
+        command = [sys.executable, str(recorder / "runner.py"), str(tree), scratch, str(kept), str(jobs), only]
         with subprocess.Popen(command, cwd=scratch, env=environment(tree), start_new_session=True) as recording:
             try:
-                recording.wait()
+                code = recording.wait()
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(recording.pid, signal.SIGKILL)  # where this was interrupted, its cases still run
-        if not out.is_file():
+        if code:
             sys.exit(f"net: the recording of {tree} failed.")
-        return dict(json.loads(out.read_text(encoding="utf-8")))
 
 
-def tools_digest(recorder: Path, only: str) -> str:
+def tools_digest(recorder: Path) -> str:
     """Return a hash of everything that decides what is recorded."""
     texts = [path.read_bytes() for path in sorted(recorder.glob("*.py"))]
-    texts += [repr((FIXED, only, sys.version)).encode()]
+    texts += [repr((FIXED, sys.version)).encode()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
 
-def differences(base: Mapping[str, Any], head: Mapping[str, Any], skip: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the names whose values differ, and both values."""
-    for name in sorted({*base, *head}):
-        before, after = base.get(name, MISSING), head.get(name, MISSING)
-        if before != after and not (skip and re.search(skip, name)):
-            yield name, before, after
+class Difference(NamedTuple):
+    """A name under which two recordings hold different values, and the case that it is of."""
+
+    case: str
+    name: str
+    before: Any
+    after: Any
+
+
+def differences(base: Recording, head: Recording, skip: str) -> Iterator[Difference]:
+    """Yield what differs, but not where the name matches ``skip``."""
+    for case in sorted({*base, *head}):
+        ours, theirs = base.get(case, {}), head.get(case, {})
+        for name in sorted({*ours, *theirs}):
+            before, after = ours.get(name, MISSING), theirs.get(name, MISSING)
+            if before != after and not (skip and re.search(skip, name)):
+                yield Difference(case, name, before, after)
 
 
 def show(name: str, before: Any, after: Any) -> str:
@@ -105,21 +124,28 @@ def main() -> None:
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("head", nargs="?", default="HEAD", help="the commit that is compared; . is the working tree")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where recordings of commits are kept")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="record the cases whose names match")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="only the cases whose names match")
     parser.add_argument("--skip", default="", metavar="PATTERN", help="leave out differences whose names match")
     parser.add_argument("--jobs", type=int, default=2, help="cases that run at a time; default: 2")
-    parser.add_argument("--most", type=int, default=100, help="differences that are shown; default: 100")
+    parser.add_argument("--most", type=int, default=5, help="differences that are shown of a case; default: 5")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("net: stopped."))  # so that the worktree is removed
     with tempfile.TemporaryDirectory(prefix="idpgan-recorder-") as place:
         recorder = Path(shutil.copytree(RECORDING, Path(place) / "recording"))  # the same for both, whatever is edited
-        base, head = (record(name, recorder, given.cache, given.only, given.jobs) for name in (given.base, given.head))
+        base, head = (
+            record(name, recorder, made(given.cache or Path(place) / side), given.only, given.jobs)
+            for side, name in (("base", given.base), ("head", given.head))
+        )
+    if not {*base, *head} - {"modules"}:
+        sys.exit(f"net: no case matches {given.only!r}.")
     found = list(differences(base, head, given.skip))
-    for name, before, after in found[: given.most]:
-        print(show(name, before, after))
-    if len(found) > given.most:
-        print(f"... and {len(found) - given.most} more")
-    print(f"{len(found)} differences among {len({*base, *head}):,} entries.")
+    for case, group in itertools.groupby(found, key=lambda difference: difference.case):
+        several = list(group)
+        for _, name, before, after in several[: given.most]:
+            print(show(name, before, after))
+        if len(several) > given.most:
+            print(f"    ... and {len(several) - given.most} more of {case}")
+    print(f"{len(found)} differences among {sum(map(len, head.values())):,} entries of {len(head):,} cases.")
     sys.exit(1 if found else 0)
 
 

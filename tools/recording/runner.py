@@ -1,4 +1,7 @@
-"""Records one tree: `python runner.py TREE SCRATCH OUT.json JOBS [PATTERN]`, with TREE first on the Python path.
+"""Records one tree: `python runner.py TREE SCRATCH KEPT.json JOBS PATTERN`, with TREE first on the Python path.
+
+KEPT.json maps the name of every case that is recorded to its entries and its seconds on a processor; the cases that
+match the pattern and are not there yet are added.
 
 All modules of the package are imported once; every case then runs in a fork of its own, with fresh caches. What would
 make two runs of the same code differ is fixed before the import: the bits of the operating system, the date, and what
@@ -85,11 +88,9 @@ class Running(NamedTuple):
 class Pool:
     """Forks cases, a few at a time."""
 
-    def __init__(self, scratch: Path, tree: Path, jobs: int) -> None:
-        self.scratch, self.tree, self.jobs = scratch, tree, jobs
+    def __init__(self, scratch: Path, tree: Path, jobs: int, recorded: dict[str, Any]) -> None:
+        self.scratch, self.tree, self.jobs, self.recorded = scratch, tree, jobs, recorded
         self.running: dict[int, Running] = {}
-        self.entries: dict[str, Any] = {}
-        self.seconds: dict[str, float] = {}
 
     def add(self, number: int, case: Any) -> None:
         """Start a case as soon as there is room."""
@@ -111,12 +112,10 @@ class Pool:
             time.sleep(0.005)
             return
         case = self.running.pop(child)
-        self.seconds[case.name] = round(used.ru_utime + used.ru_stime, 2)
-        result = case.folder.with_suffix(".json")
+        result, entries = case.folder.with_suffix(".json"), {f"{case.name}#ended with": status}
         if result.is_file():
-            self.entries.update(json.loads(result.read_text(encoding="utf-8")))
-        else:
-            self.entries[f"{case.name}#ended with"] = status
+            entries = json.loads(result.read_text(encoding="utf-8"))
+        self.recorded[case.name] = {"entries": entries, "seconds": round(used.ru_utime + used.ru_stime, 2)}
         shutil.rmtree(case.folder, ignore_errors=True)
 
 
@@ -143,25 +142,27 @@ def run_case(case: Any, folder: Path, scratch: Path, tree: Path) -> None:
 
 def main() -> None:
     """Run the command line."""
-    tree, scratch, out, jobs, *pattern = sys.argv[1:]
+    tree, scratch, kept = map(Path, sys.argv[1:4])
+    jobs, pattern = int(sys.argv[4]), sys.argv[5]
     fix()
     import cases
     import data
 
-    os.environ["IDPGAN_DATA"] = f"{scratch}/data"
-    os.environ["IDPGAN_CACHE"] = f"{scratch}/cache"
-    data.make_all(Path(scratch) / "data")
-    began = time.monotonic()
-    pool = Pool(Path(scratch), Path(tree), int(jobs))
-    pool.entries["modules that cannot be imported"] = preload(Path(tree))
-    every = cases.every_case(Path(tree))
-    chosen = [case for case in every if not pattern or re.search(pattern[0], case.name)]
+    recorded = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    chosen = [case for case in cases.every_case(tree) if re.search(pattern, case.name) and case.name not in recorded]
+    if not chosen:
+        return
+    os.environ.update(IDPGAN_DATA=f"{scratch}/data", IDPGAN_CACHE=f"{scratch}/cache")
+    data.make_all(scratch / "data")
+    recorded["modules"] = {"entries": {"modules that cannot be imported": preload(tree)}, "seconds": 0}
+    pool = Pool(scratch, tree, jobs, recorded)
     for number, case in enumerate(chosen):
         pool.add(number, case)
     while pool.running:
         pool.wait()
-    took = {"seconds": round(time.monotonic() - began, 1), "cases": pool.seconds}
-    Path(out).write_text(json.dumps({"entries": pool.entries, "took": took}), encoding="utf-8")
+    part = kept.with_suffix(".part")
+    part.write_text(json.dumps(recorded), encoding="utf-8")
+    part.rename(kept)
 
 
 if __name__ == "__main__":

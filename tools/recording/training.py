@@ -65,7 +65,6 @@ VARIANTS = {  # name: config and settings that take another way through a method
     "evolution public": "digits-evolution model.simulator=public data.public_share=0.1 data.confirm_public=true",
     "evolution lookahead": "digits-evolution method.lookahead=2 method.threshold=0.5",
     "evolution person": "faces-wild-evolution privacy.unit=person privacy.relation=replace-one",
-    "local pixels": "digits-idp-gan-local method.projection=pixels",
     "local l1": "digits-idp-gan-local method.bound=l1 method.clip_norm=4",
     "local l2": "digits-idp-gan-local method.bound=l2 method.clip_norm=4",
     "local pca": "digits-idp-gan-local method.projection=public-pca data.public_share=0.1 data.confirm_public=true",
