@@ -63,16 +63,16 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
      ("image",), "replace-one", False, "eps1 + eps2",
      "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
      "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
-    ("idp-gan-local", "gan", "synthesis.local.method:IdpLocal",
+    ("idp-gan-local", "gan", "synthesis.local:IdpLocal",
      ("image",), "replace-one", True, None, "privacy.epsilon",
      "each image and its label are perturbed by themselves, once; all else is computed from the result"),
     ("dp-gan", "gan", "synthesis.dp_gan.method:DpGan",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("hybrid", "gan", "synthesis.hybrid.method:Hybrid",
+    ("hybrid", "gan", "synthesis.hybrid:Hybrid",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
-    ("gaussian", "gan", "synthesis.gaussian.method:GaussianMoments",
+    ("gaussian", "gan", "synthesis.gaussian:GaussianMoments",
      ("image", "person"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
     ("evolution", "gan", "synthesis.evolution.method:Evolution",
@@ -195,7 +195,7 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return how a method is audited, an `idpgan.audit.entry.Entry`: of its room's `audit`, or its module's ``AUDIT``."""
+    """Return the `idpgan.audit.entry.Entry` of a method: of its room's `audit`, or ``AUDIT`` of its module."""
     module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
     found = importlib.import_module(module)
     of_room = importlib.import_module(f"{'.'.join(module.split('.')[:2])}.audit").AUDITS
