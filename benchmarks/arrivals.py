@@ -28,8 +28,8 @@ from idpgan.metrics.utility import measure_utility
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger
 from idpgan.synthesis.aggregate.config import AggregateRun as Config
-from idpgan.synthesis.aggregate.follow import Follower
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.follow import Follower
 
 PARTS = 10
 ARMS = ("stream", "per-part", "single")

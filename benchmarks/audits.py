@@ -31,9 +31,9 @@ from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan.audit import Steps, steps_case
-from idpgan.synthesis.dp_gan.config import DpGanConfig
-from idpgan.synthesis.hybrid.audit import sums_and_steps_case
+from idpgan.synthesis.audit import CriticSteps as Steps
+from idpgan.synthesis.audit import steps_case, sums_and_steps_case
+from idpgan.synthesis.dp_gan.method import DpGanConfig
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5

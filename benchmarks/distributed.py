@@ -27,8 +27,8 @@ from idpgan.data.load import Split
 from idpgan.privacy import Ledger
 from idpgan.ranks import ALONE, Ranks
 from idpgan.run import describe_environment
-from idpgan.synthesis.dp_gan.config import DpGanRun as Config
 from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan.method import DpGanRun as Config
 from idpgan.training.distributed import joined
 
 NUM, CLASSES = 60_000, tuple("0123456789")

@@ -28,8 +28,7 @@ from idpgan.data.load import load
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.utility import measure_utility
 from idpgan.privacy import Ledger
-from idpgan.synthesis.evolution.config import EvolutionTraining
-from idpgan.synthesis.evolution.method import Evolution
+from idpgan.synthesis.evolution.method import Evolution, EvolutionTraining
 from idpgan.training.config import build_config
 from idpgan.training.state import code_digest
 

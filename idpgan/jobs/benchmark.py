@@ -29,7 +29,7 @@ from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Ledger, Noise, Relation, 
 from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.loss import CriticLoss
-from idpgan.synthesis.evolution.nearest import LEVELS, nearest
+from idpgan.synthesis.evolution.embedding import LEVELS, nearest
 from idpgan.training.config import load_method
 
 Call = Callable[[], Any]

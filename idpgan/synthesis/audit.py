@@ -1,21 +1,464 @@
-"""How the methods are audited."""
+"""The audits of methods that release sums or votes, or take steps of DP-SGD, each alone or several together.
+
+Whatever is computed from a release is bounded as the release is, and attacking the release is stronger than attacking a
+generator. Releases are played on their worst neighbors: one bystander, and a target that is there or not, or changed.
+Steps are played with canaries (`idpgan.audit.gradient_canaries`), whose network takes the critic's place. Where several
+are released the attacker adds their log-likelihood ratios.
+"""
 
 from __future__ import annotations
 
-from idpgan.synthesis.aggregate import audit as aggregate
-from idpgan.synthesis.dp_gan import audit as dp_gan
-from idpgan.synthesis.evolution import audit as evolution
-from idpgan.synthesis.gaussian import audit as gaussian
-from idpgan.synthesis.hybrid import audit as hybrid
-from idpgan.synthesis.local import audit as local
-from idpgan.synthesis.published import audit as published
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
+import torch
+from torch import Tensor
+
+from idpgan.audit import neighbors
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.audit.gradient_canaries import (
+    NO_LIMIT,
+    SLOPE,
+    STILL,
+    CanaryNetwork,
+    CanarySteps,
+    Training,
+    canary_case,
+    canary_images,
+)
+from idpgan.audit.neighbors import Pair
+from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
+from idpgan.classify.audit import ClassifierSteps, asked_of, released_case, watched_linear
+from idpgan.data.load import DataShape, Sizes, Split, known_shape
+from idpgan.models.config import ModelConfig
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
+from idpgan.privacy.dpsgd import least_noise
+from idpgan.privacy.mechanisms import Grid
+from idpgan.privacy.sums import CellSums, Law
+from idpgan.synthesis.aggregate.config import (
+    AggregateConfig,
+    AggregateRun,
+    Voting,
+    sums_of,
+    vote_events,
+    voting_of,
+)
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.evolution.method import EvolutionRun
+from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
+from idpgan.synthesis.gaussian import GaussianRun
+from idpgan.synthesis.hybrid import HybridRun
+from idpgan.synthesis.moments import count_moments
+from idpgan.synthesis.people import AggregatePrivacy
+from idpgan.synthesis.teacher import Teaching, teaching_beside
+from idpgan.training.config import TrainingConfig
+
+Play = Callable[[Tensor, Noise], Tensor]
+_CELLS, _DIMENSIONS = 10, 64  # of a release that stands for all, where no run says which
+_SHAPE, _LATENT = (1, 8, 8), 10  # of gaussian
+_CANDIDATES, _ITERATIONS = 200, 8  # of evolution
+_SAMPLE_RATE, _STEPS = 0.3, 50  # of dp-gan: nearly Gaussian
+_SHARE = 0.1  # of hybrid: of epsilon for the release of sums, the default
+
+
+def _asked(request: Request) -> AggregatePrivacy:
+    """Return what is asked for as a section [privacy], with a cap of 20 images of one person."""
+    return AggregatePrivacy(
+        epsilon=request.epsilon,
+        delta=request.delta or 0.0,
+        unit=cast(Any, request.unit or Unit.IMAGE),
+        relation=request.relation or Relation.ZERO_OUT,
+    )
+
+
+# One release of sums of cells -----------------------------------------------------------------------------------------
+
+
+def sums_case(
+    sums: CellSums,
+    request: Request,
+    claimed: Guarantee | None = None,
+    *,
+    method: str,
+    beside: tuple[Event, ...] = (),
+) -> AuditCase:
+    """Return the case of one release of cell sums; None as claim = what was asked for.
+
+    ``beside`` is released too and part of what is proven, but not played.
+
+    The target's vector is three times too long, so that the clip is tested too. Under replace-one it turns into its
+    opposite (or, where no coordinate may be negative, into an orthogonal one in another cell).
+    """
+    grid, mechanism = sums.grid, sums.mechanism
+
+    def release(totals: Tensor, noise: Noise) -> Tensor:
+        return grid.value(mechanism(totals, noise))
+
+    notes = (
+        *("the teacher's steps were left out: what the sums show holds for both" for _ in beside[:1]),
+        f"{sums.num_cells} cells of {sums.dimensions} numbers; sums that do not differ get independent noise and were "
+        "not simulated",
+    )
+    return released_case(
+        method, request, (sums.event, *beside), _neighbors(sums), release, likelihood_ratio(mechanism, grid), claimed,
+        entrywise=True, notes=notes,
+    )  # fmt: skip
+
+
+def _neighbors(sums: CellSums) -> Pair:
+    axis = torch.zeros(sums.dimensions, dtype=torch.float64)
+    axis[0] = 3.0
+    if sums.relation is Relation.ZERO_OUT:
+        name, absent = neighbors.ABSENT, None
+    elif sums.nonnegative:
+        name, absent = neighbors.MOVED, (axis, sums.num_cells - 1)
+    else:
+        name, absent = neighbors.OPPOSITE, (-axis, 0)
+    return Pair(name, _totals(sums, absent), _totals(sums, (axis, 0)))
+
+
+def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
+    """Return the exact sums of a bystander and perhaps a target, in grid steps, int64 (num_cells, dimensions)."""
+    person = sums.unit is Unit.PERSON
+    copies = sums.most_per_unit if person and target is not None else 1
+    bystander = torch.full((1, sums.dimensions), 0.5 / sums.dimensions, dtype=torch.float64)
+    vectors, cells, weights = bystander, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
+    if target is not None:
+        vector, cell = target
+        vectors = torch.cat([vectors, vector.expand(copies, -1)])
+        cells = torch.cat([cells, torch.full((copies,), cell)])
+        weights = torch.cat([weights, torch.full((copies,), 1 / copies, dtype=torch.float64)])
+    return sums._exact_sum(vectors, cells, weights if person else None).long()  # all of the release but its noise
+
+
+def _differing(pair: Pair) -> tuple[Tensor, Tensor]:
+    """Return the numbers that differ between neighbors, (n,) each."""
+    differ = pair.data != pair.neighbor
+    return pair.data[differ], pair.neighbor[differ]
+
+
+def _with_sums(sums: CellSums, steps: CanarySteps, taught: CanarySteps | None = None) -> Play:
+    """Return what plays steps with a release of sums, and a teacher's steps, beside them."""
+    absent, present = _differing(_neighbors(sums))
+    ratio = likelihood_ratio(sums.mechanism, sums.grid)(absent, present)
+
+    def play(there: Tensor, noise: Noise) -> Tensor:
+        played = steps.play(there, noise)
+        totals = torch.where(there.cpu()[:, None], present, absent)  # (R, numbers that differ)
+        played[:, 0] += ratio(sums.grid.value(sums.mechanism(totals, noise)))
+        if taught is not None:
+            played[:, 0] += taught.play(there, noise)[:, 0]
+        return played
+
+    return play
+
+
+def taught_case(
+    sums: CellSums, teaching: Teaching | None, request: Request, claimed: Guarantee | None = None, *, method: str
+) -> AuditCase:
+    """Return the case of the sums and of the steps of a teacher: the sum of both log-likelihood ratios.
+
+    Without a teacher it is `sums_case`. For unit person the teacher's steps are left out of the game (a canary of
+    theirs is an image), and not out of what is proven: what the sums show holds for all of the release.
+    """
+    if teaching is None or sums.unit is Unit.PERSON:
+        beside = () if teaching is None else (teaching.event,)
+        return sums_case(sums, request, claimed, method=method, beside=beside)
+    steps = _teacher_steps(teaching)
+    return canary_case(method, steps, (sums.event, teaching.event), _with_sums(sums, steps), request, claimed)
+
+
+def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
+    """Return what decides how much the steps of a teacher tell."""
+    plan, count = teaching.plan(1), teaching.event.count
+    return ClassifierSteps(
+        "the teacher", watched_linear, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm
+    )
+
+
+def _aggregate(request: Request) -> AuditCase:
+    sums = sums_of(AggregateConfig(law=cast(Law, request.law)), _asked(request), _CELLS, _DIMENSIONS)
+    return sums_case(sums, request, method="idp-gan-aggregate")
+
+
+def _aggregate_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
+    sums, method = sums_of(config.method, config.privacy, *facts.prepared_shape("sums")), config.method
+    teaching = teaching_beside(method.teacher_share, sums, method.evolution_share)
+    voting, request = voting_of(method, config.privacy), asked_of(config)
+    if voting is None:
+        return taught_case(sums, teaching, request, facts.claimed, method="idp-gan-aggregate")
+    return sums_and_votes_case(sums, voting, method.teacher_share, request, facts.claimed, teaching)
+
+
+def _gaussian(request: Request) -> AuditCase:
+    sums = CellSums.calibrated(_CELLS, count_moments(_SHAPE, _LATENT), "gaussian", **_asked(request).terms)
+    return sums_case(sums, request, method="gaussian")
+
+
+def _gaussian_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
+    classes = tuple(map(str, range(facts.num_classes)))
+    sums = config.moment_sums(DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes))
+    teaching = teaching_beside(config.method.teacher_share, sums)
+    return taught_case(sums, teaching, asked_of(config), facts.claimed, method="gaussian")
+
+
+# The votes that a record can change, in all iterations ----------------------------------------------------------------
+
+
+def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    """Return the case of so many iterations; None as claim = what was asked for.
+
+    The candidates, hence the generator, are computed from the noisy counts. The target votes for another candidate than
+    the bystander in every iteration; which one does not matter, since the noise on all of them is alike and
+    independent. Under replace-one it moves from a candidate of the first class to one of the last.
+    """
+    grid, mechanism, event = Grid(1.0 / STEPS), votes.mechanism, votes.event.repeated(iterations)
+
+    def release(counts: Tensor, noise: Noise) -> Tensor:
+        return grid.value(mechanism(counts, noise))
+
+    notes = (
+        f"{iterations} iterations of {votes.rows} x {votes.candidates} counts; counts that do not differ get "
+        "independent noise and were not simulated",
+    )
+    return released_case(
+        "evolution", request, (event,), _voting_neighbors(votes, iterations), release,
+        likelihood_ratio(mechanism, grid), claimed, entrywise=True, notes=notes,
+    )  # fmt: skip
+
+
+def _voting_neighbors(votes: Votes, iterations: int) -> Pair:
+    """Return the exact counts of both neighbors, in grid steps, int64 (iterations, rows, candidates) each."""
+
+    def counts(target: tuple[int, int] | None) -> Tensor:
+        rows, chosen, images = [0], [votes.candidates // 2], [1]
+        if target is not None:
+            copies = votes.most_per_unit
+            rows, chosen = rows + [target[0]] * copies, chosen + [target[1]] * copies
+            images += [copies] * copies
+        weights = steps_of(torch.tensor(images) if votes.unit is Unit.PERSON else None, None, len(rows))
+        return votes.exact(torch.tensor(chosen), torch.tensor(rows), weights).expand(iterations, -1, -1).contiguous()
+
+    if votes.relation is Relation.ZERO_OUT:
+        return Pair(neighbors.ABSENT, counts(None), counts((0, 0)))
+    return Pair(neighbors.MOVED, counts((votes.rows - 1, votes.candidates - 1)), counts((0, 0)))
+
+
+class _Both(Statistic):
+    """The log-likelihood ratio of two independent releases, whose numbers follow each other."""
+
+    name = EXACT
+
+    def __init__(self, first: Statistic, second: Statistic, num: int) -> None:
+        self._first, self._second, self._num = first, second, num
+
+    def __call__(self, outputs: Tensor) -> Tensor:
+        return self._first(outputs[:, : self._num]) + self._second(outputs[:, self._num :])
+
+
+def sums_and_votes_case(
+    sums: CellSums,
+    voting: Voting,
+    teacher: float,
+    request: Request,
+    claimed: Guarantee | None = None,
+    teaching: Teaching | None = None,
+) -> AuditCase:
+    """Return the case of a release of sums and of all votes beside it: the sum of both log-likelihood ratios.
+
+    A teacher's steps are part of what is proven, and are left out of the game.
+
+    Args:
+        teacher: Share of the budget that they got.
+        claimed: None = what was asked for.
+    """
+    votes = voting.votes(voting.multiplier_beside(sums, teacher), 2, 2)
+    first, second = _differing(_neighbors(sums)), _differing(_voting_neighbors(votes, voting.steps))
+    num, of_votes = len(first[0]), Grid(1.0 / STEPS)
+
+    def release(exact: Tensor, noise: Noise) -> Tensor:
+        totals, counts = exact[:, :num], exact[:, num:]
+        noisy = sums.grid.value(sums.mechanism(totals, noise)), of_votes.value(votes.mechanism(counts, noise))
+        return torch.cat(noisy, dim=1)
+
+    def ratio(data: Tensor, neighbor: Tensor) -> Statistic:
+        own = likelihood_ratio(sums.mechanism, sums.grid)(data[:num], neighbor[:num])
+        return _Both(own, likelihood_ratio(votes.mechanism, of_votes)(data[num:], neighbor[num:]), num)
+
+    taught = () if teaching is None else (teaching.event,)
+    name = neighbors.ABSENT if sums.relation is Relation.ZERO_OUT else neighbors.OPPOSITE
+    pair = Pair(name, *(torch.cat(side) for side in zip(first, second, strict=True)))
+    notes = (
+        *("the teacher's steps were left out: what sums and votes show holds for all" for _ in taught),
+        f"{sums.num_cells} cells of {sums.dimensions} numbers and {voting.steps} votes; numbers that do not differ get "
+        "independent noise and were not simulated",
+    )
+    return released_case(
+        "idp-gan-aggregate", request, (sums.event, *taught, *vote_events(voting, sums, teacher)), pair, release, ratio,
+        claimed, entrywise=True, notes=notes,
+    )  # fmt: skip
+
+
+def _evolution(request: Request) -> AuditCase:
+    votes = Votes.calibrated(_CELLS, _CANDIDATES, _ITERATIONS, **_asked(request).terms)
+    return votes_case(votes, _ITERATIONS, request)
+
+
+def _evolution_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
+    return votes_case(config.votes(facts.num_classes), config.training.steps, asked_of(config), facts.claimed)
+
+
+# Critic steps of DP-SGD -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CriticSteps(CanarySteps):
+    """What decides how much the critic steps tell.
+
+    Attributes:
+        method: Of dp-gan: its loss, fakes and clip norm are played with.
+        sample_rate: q.
+        noise_multiplier: sigma.
+        count: Steps of the run.
+    """
+
+    method: DpGanConfig
+    sample_rate: float
+    noise_multiplier: float
+    count: int
+
+    @property
+    def code(self) -> str:
+        """What was played and what was left out, one sentence."""
+        return (
+            "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "
+            "augmentation and wrong classes (functions of one record and its own coins) and the generator's steps "
+            "(post-processing)"
+        )
+
+    def training(self, present: Tensor, noise: Noise) -> Training:
+        """Begin a dp-GAN of canaries; null records fill it up to where a batch is expected to hold one."""
+        positions, null = self.positions(present)
+        still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0}
+        batch = self.divisor(positions)
+        config = DpGanRun(
+            model=ModelConfig(width=1, latent_dim=1, conditional=False),
+            method=self.method.model_copy(update={**still, "max_physical_batch": 512}),
+            privacy=DpGanPrivacy(
+                epsilon=NO_LIMIT,  # no step is charged: constructed images need no budget
+                delta=0.5 / positions,
+                sample_rate=self.sample_rate,
+                noise_multiplier=self.noise_multiplier,
+            ),
+            training=TrainingConfig(steps=self.simulated, batch_size=batch),
+        )
+        nobody = canary_images(0)
+        split = Split(nobody, canary_images(positions).zeroed_out(null), nobody, nobody)
+        ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+        method = _WatchedGan(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+        unit = -batch / self.method.clip_norm  # the loss falls where the score rises
+
+        def step(number: int) -> Tensor:
+            method.critic_step(number)
+            return method.seen[: len(present)].double() * unit
+
+        return step
+
+
+class _WatchedGan(DpGan):
+    """dp-GAN with the critic of canaries, whose noisy gradients the attacker sees.
+
+    ``seen`` is the last step's gradient, (positions,), after noise and division.
+    """
+
+    seen: Tensor
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+        def look(*_: object) -> None:
+            """Look at the gradient before the optimizer steps: noise and divisor are in it."""
+            gradient = self.canaries.weight.grad
+            if gradient is None:
+                raise RuntimeError("a step without a gradient.")
+            self.seen = gradient.detach().clone()
+
+        self.networks.critic_optimizer.register_step_pre_hook(look)
+
+    def _build_critic(self) -> CanaryNetwork:  # type: ignore[override]  # scores images like a `Critic`
+        """Take the critic of canaries."""
+        self.canaries = CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm)
+        return self.canaries
+
+
+def steps_case(steps: CriticSteps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    """Return the case of the critic steps of a run or a plan: one record absent against present."""
+    return canary_case("dp-gan", steps, (steps.event,), steps.play, request, claimed)
+
+
+def _planned_steps(request: Request, spent: tuple[Event, ...] = ()) -> CriticSteps:
+    """Return a short plan with the least noise that, after what is spent, keeps to the request."""
+    noise_multiplier = least_noise(request.epsilon, request.delta or 0.0, _SAMPLE_RATE, _STEPS, spent)
+    return CriticSteps(DpGanConfig(), _SAMPLE_RATE, noise_multiplier, _STEPS)
+
+
+def _steps_of(config: DpGanRun) -> CriticSteps:
+    """Return the critic steps of a run."""
+    plan = config.plan
+    return CriticSteps(config.method, plan.sample_rate, plan.noise_multiplier, config.training.steps)
+
+
+def _dp_gan_run(config: DpGanRun, facts: RunFacts) -> AuditCase:
+    return steps_case(_steps_of(config), asked_of(config), facts.claimed)
+
+
+def sums_and_steps_case(
+    sums: CellSums,
+    steps: CriticSteps,
+    request: Request,
+    claimed: Guarantee | None = None,
+    teaching: Teaching | None = None,
+) -> AuditCase:
+    """Return the case of the release of sums, a teacher perhaps, and the critic steps: all log-likelihood ratios added.
+
+    The steps are those of a run or of a plan; None as claim = what was asked for.
+    """
+    taught = None if teaching is None else _teacher_steps(teaching)
+    events = (sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
+    return canary_case("hybrid", steps, events, _with_sums(sums, steps, taught), request, claimed)
+
+
+def _hybrid(request: Request) -> AuditCase:
+    share = AggregatePrivacy(epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0)
+    sums = sums_of(AggregateConfig(), share, _CELLS, _DIMENSIONS)
+    return sums_and_steps_case(sums, _planned_steps(request, (sums.event,)), request)
+
+
+def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
+    first, steps = config.aggregate_part(), _steps_of(config.dp_gan_part(known_shape(config.data)))
+    sums = sums_of(first.method, first.privacy, *facts.prepared_shape("sums"))
+    teaching = teaching_beside(first.method.teacher_share, sums)
+    return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)
+
+
+_PEOPLE, _BOTH = (Unit.IMAGE, Unit.PERSON), (Relation.ZERO_OUT, Relation.REPLACE_ONE)
+_ZERO_OUT = ((Unit.IMAGE,), (Relation.ZERO_OUT,))
 AUDITS = {
-    "idp-gan-aggregate": aggregate.AUDIT,
-    "idp-gan-published": published.AUDIT,
-    "idp-gan-local": local.AUDIT,
-    "dp-gan": dp_gan.AUDIT,
-    "hybrid": hybrid.AUDIT,
-    "gaussian": gaussian.AUDIT,
-    "evolution": evolution.AUDIT,
+    "idp-gan-aggregate": Entry(
+        _aggregate,
+        _PEOPLE,
+        _BOTH,
+        delta=1e-5,
+        options={"law": ("gaussian", "laplace")},
+        pure=("laplace",),
+        of_run=_aggregate_run,
+    ),
+    "gaussian": Entry(_gaussian, _PEOPLE, _BOTH, delta=1e-5, of_run=_gaussian_run),
+    "evolution": Entry(_evolution, _PEOPLE, _BOTH, delta=1e-5, of_run=_evolution_run),
+    "dp-gan": Entry(
+        lambda request: steps_case(_planned_steps(request), request), *_ZERO_OUT, delta=1e-5, of_run=_dp_gan_run
+    ),
+    "hybrid": Entry(_hybrid, *_ZERO_OUT, delta=1e-5, of_run=_hybrid_run),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
+from idpgan.training.method import put_state, state_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,29 @@ class Adam:
         return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
 
 
-class Generators:
+class Saved:
+    """Something whose state is that of some of its attributes.
+
+    Attributes:
+        SAVED: Keys of the state: the attributes of these names, or of these names behind an underscore where they are.
+    """
+
+    SAVED: ClassVar[tuple[str, ...]]
+
+    def _kept(self, key: str) -> Any:
+        return getattr(self, f"_{key}" if hasattr(self, f"_{key}") else key)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs."""
+        return {key: state_of(self._kept(key)) for key in self.SAVED}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+        for key in self.SAVED:
+            put_state(self._kept(key), state[key])
+
+
+class Generators(Saved):
     """Newest generator and average, the optimizer, and the random numbers of training; never privacy noise.
 
     Args:
@@ -65,14 +88,16 @@ class Generators:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
 
+    SAVED: ClassVar[tuple[str, ...]] = ("newest", "average", "generator_optimizer", "rng")
+
     def __init__(
         self, config: RunConfig, shape: DataShape, *, device: torch.device, adam: Adam, ema_decay: float, stream: int
     ) -> None:
         seed, classes = config.training.seed, shape.classes
         self.newest = build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
-        self._ema = Ema(self.newest, ema_decay)
-        self.average = cast(Generator, self._ema.module)
+        self._average = Ema(self.newest, ema_decay)
+        self.average = cast(Generator, self._average.module)
         self.generator_optimizer = adam.optimizer(self.newest)
         self.rng = torch.Generator(device).manual_seed(torch_seed(seed, stream))
         self.ranks: Ranks = ALONE
@@ -119,37 +144,29 @@ class Generators:
         loss.backward(inputs=trained)  # leaves no gradient on critic or features
         self._add_up(trained)
         self.generator_optimizer.step()
-        self._ema.update(self.newest)
+        self._average.update(self.newest)
 
     def _add_up(self, weights: Sequence[Tensor]) -> None:
         """Add up the gradients of all ranks, and average what batch normalization has seen since the last step."""
         if self.ranks.alone:
             return
         self.ranks.sum([weight.grad for weight in weights if weight.grad is not None])
-        statistics = _running_statistics(self.newest)
+        layers = [layer for layer in self.newest.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        moved = [(layer.running_mean, layer.running_var) for layer in layers if layer.training]
+        statistics = [tensor for pair in moved for tensor in pair if tensor is not None]
         self.ranks.sum(statistics)
         for tensor in statistics:
             tensor /= self.ranks.size
 
-    def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs: weights, optimizers, average and random state."""
-        return {
-            "newest": self.newest.state_dict(),
-            "average": self._ema.state(),
-            "generator_optimizer": self.generator_optimizer.state_dict(),
-            "rng": self.rng.get_state(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self.newest.load_state_dict(state["newest"])
-        self._ema.load_state(state["average"])
-        self.generator_optimizer.load_state_dict(state["generator_optimizer"])
-        self.rng.set_state(state["rng"])
-
 
 class Networks(Generators):
-    """A GAN: the `Generators`, and a critic on the device, with its optimizer."""
+    """A GAN: the `Generators`, and a critic on the device, with its optimizer.
+
+    Args:
+        critic_adam: Settings of its optimizer; None = those of the generator's.
+    """
+
+    SAVED = (*Generators.SAVED, "critic", "critic_optimizer")
 
     def __init__(
         self,
@@ -159,13 +176,13 @@ class Networks(Generators):
         *,
         device: torch.device,
         adam: Adam,
-        critic_adam: Adam,
+        critic_adam: Adam | None = None,
         ema_decay: float,
         stream: int,
     ) -> None:
         super().__init__(config, shape, device=device, adam=adam, ema_decay=ema_decay, stream=stream)
         self.critic = critic
-        self.critic_optimizer = critic_adam.optimizer(critic)
+        self.critic_optimizer = (critic_adam or adam).optimizer(critic)
 
     def step_critic(self, loss: Tensor) -> None:
         """Lower a loss, 0-d, by one step of the critic, as `step_generator` does. No other network is touched."""
@@ -174,27 +191,3 @@ class Networks(Generators):
         loss.backward(inputs=weights)  # not the interpolates, which are leaves too
         self._add_up(weights)
         self.critic_optimizer.step()
-
-    def state(self) -> dict[str, Any]:
-        """See `Generators.state`."""
-        own = {"critic": self.critic.state_dict(), "critic_optimizer": self.critic_optimizer.state_dict()}
-        return {**super().state(), **own}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        super().load_state(state)
-        self.critic.load_state_dict(state["critic"])
-        self.critic_optimizer.load_state_dict(state["critic_optimizer"])
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def _running_statistics(network: nn.Module) -> list[Tensor]:
-    """Return the means and variances that batch normalization has just moved."""
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    both = [(layer.running_mean, layer.running_var) for layer in layers if layer.training]
-    return [tensor for pair in both for tensor in pair if tensor is not None]

@@ -1,6 +1,6 @@
 """What a config begins with: a method's own suggestion, by what is public about the data. `idpgan init` writes it.
 
-A method that can be begun with gives ``suggest(facts) -> Sections`` among its lazy names.
+A method that can be begun with has ``suggest(facts) -> Sections``, one of the functions at the end.
 """
 
 from __future__ import annotations
@@ -63,4 +63,121 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     return settings | {
         "unit": Setting("person", 'all images of a person are protected; "image" protects one, with less noise'),
         "most_per_person": Setting(facts.per_person, "images of a person that count; noise grows with it"),
+    }
+
+
+def _coefficients(facts: Facts) -> Setting:
+    """Return ``model.latent_dim`` by size and number of private images."""
+    num, (channels, height, width) = facts.shape.num_private, facts.shape.image_shape
+    count = 160 if num >= 5000 else 80 if num >= 1000 else 40
+    return Setting(min(count, channels * height * width // 4), "fewer coefficients, less noise, more blur")
+
+
+def gaussian(facts: Facts) -> Sections:
+    """Return the settings of gaussian by size and number of private images."""
+    return {
+        "model": {
+            "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "latent_dim": _coefficients(facts),
+        },
+        "method": {"name": Setting("gaussian", "seconds; idpgan init --method idp-gan-aggregate trains a network")},
+        "privacy": privacy(facts),
+    }
+
+
+def evolution(facts: Facts) -> Sections:
+    """Return the settings of evolution by size and number of private images."""
+    simulator, why = ("fonts", "digits of a pen") if facts.handwriting else ("faces", "drawn faces")
+    if facts.shape.sizes.public:
+        simulator, why = "public", "the public images, moved and bent"
+    candidates = min(max(facts.per_class // 20, 20), 1000)  # 20 private images of the class for each
+    return {
+        "model": {
+            "generator": Setting("population", "settings of a simulator, chosen by votes; no network is trained"),
+            "simulator": Setting(simulator, f'{why}; "faces" or "fonts" are drawn, "public" are your public images'),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "codes": Setting(candidates, "candidates of each class: more are finer, with fewer votes each"),
+        },
+        "method": {"name": Setting("evolution", "minutes; the private images only vote")},
+        "privacy": privacy(facts),
+    }
+
+
+def aggregate(facts: Facts) -> Sections:
+    """Return the settings of idp-gan-aggregate, without public images, by size, classes and private images."""
+    return _handwriting(facts) if facts.handwriting else _photos(facts)
+
+
+def _taught(candidates: int) -> dict[str, Setting]:
+    return {
+        "teacher_share": Setting(0.5, "of the budget, for a classifier that chooses among candidates"),
+        "candidates": Setting(candidates, "images drawn for each one that it chooses"),
+    }
+
+
+def _photos(facts: Facts) -> Sections:
+    classes = facts.num_classes
+    return {
+        "model": {
+            "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "latent_dim": _coefficients(facts),
+            "width": Setting(16),
+        },
+        "method": {
+            "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
+            "features": Setting("photos", "moments that the generator starts at, and wavelet moduli"),
+            "moments": Setting(24),
+            "fourier": Setting(100),
+            "augment": Setting(0.0, "photos are as they lie"),
+            "metric": Setting("none"),
+            "learning_rate": Setting(3e-4, "a higher one draws stripes"),
+            **(_taught(8) if classes > 1 else {}),
+        },
+        "privacy": privacy(facts),
+        "training": {
+            "steps": Setting(0, "seconds; a few hundred steps of the network have not been seen to help yet"),
+            "batch_size": Setting(-(-128 // classes) * classes, "of which training.steps would be made"),
+        },
+    }
+
+
+def _handwriting(facts: Facts) -> Sections:
+    channels, height, width = facts.shape.image_shape
+    large, classes = height * width > 32 * 32, facts.num_classes
+    numbers = channels * height * width  # of an image: what a step costs
+    many, some = facts.per_class >= 5000, facts.per_class >= 500  # private images of a class
+    moments, fourier = (48, 500) if many else (24, 200) if some else (12, 50)
+    teaching = classes > 1 and many
+    wide = {"temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes")}
+    return {
+        "model": {
+            "generator": Setting("warp", "codes, a small decoder, a random smooth warp"),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "latent_dim": Setting(32 if large else 16),
+            "codes": Setting(100 if large else 20, "kinds of images per class"),
+            "warp": Setting(0.7, "1 is that of handwriting"),
+            "width": Setting(16 if height * width <= 16 * 16 else 64),
+            **(wide if teaching else {}),
+        },
+        "method": {
+            "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
+            "features": Setting("random", "of no data at all; public images would be better (data.public_root)"),
+            "metric": Setting("fakes"),
+            "moments": Setting(max(moments // (2 if channels == 3 else 1), 8), "fewer numbers, less noise in each"),
+            "fourier": Setting(fourier),
+            "augment": Setting(0.67),
+            "level": Setting(0.1, "brightness of the ground: 0 black, 1 white"),
+            "learning_rate": Setting(2e-3),
+            **(_taught(4) if teaching else {}),
+        },
+        "privacy": privacy(facts),
+        "training": {
+            "steps": Setting(
+                3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000, "more is sharper, up to the noise"
+            ),
+            "batch_size": Setting(-(-240 // classes) * classes, "generated images a step, a multiple of the classes"),
+            "tick_steps": Setting(250),
+        },
     }

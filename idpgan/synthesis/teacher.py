@@ -11,7 +11,7 @@ one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.
 one of ``m / sqrt(s)``. So s is the share of the squared signal. What is charged is not this rule but the events, and m
 is the least with which all of them together stay within (epsilon, delta).
 
-Sensitivity of a step: `scattering_linear.method`; for unit person each image's clipped gradient is weighted by its
+Sensitivity of a step: `classify.scattering_linear`; for unit person each image's clipped gradient is weighted by its
 share of the person (`DPSGDPlan.clipped_outer_sum`).
 """
 
@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from idpgan.classify.classifier import ClassifierPrivacy
@@ -33,15 +34,18 @@ from idpgan.classify.scattering_linear import (
     ScatteringLinearTraining,
 )
 from idpgan.data.images import Images
-from idpgan.data.load import Split
+from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
+from idpgan.models.config import classes_of
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.guarantee import FLOATING_POINT
-from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.aggregate.cells import shares as shares_of
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.people import PeopleRun
+from idpgan.synthesis.people import shares as shares_of
+from idpgan.training.signal import Signal
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
@@ -107,36 +111,49 @@ def teacher_events(share: float, sums: CellSums, other: float = 0.0) -> tuple[Ev
     return () if teaching is None else (teaching.event,)
 
 
-def teacher_reason(share: float) -> str:
-    """Return what a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
-    return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
+class SumsRun(PeopleRun):
+    """A whole config file of a method that releases sums, with a teacher where ``method.teacher_share`` is above 0."""
 
+    method: Any
 
-def check_teacher_terms(share: float, law: Law, relation: Relation) -> None:
-    """Refuse a teacher whose steps have no proof for the terms of the run.
+    @model_validator(mode="after")
+    def _check_teacher_terms(self) -> SumsRun:
+        """Refuse a teacher unless noise is Gaussian and neighbors differ by a record that is zeroed out."""
+        share, law, relation = self.method.teacher_share, getattr(self.method, "law", "gaussian"), self.privacy.relation
+        if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
+            raise ConfigError(
+                f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", '
+                f'for which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, '
+                "or set method.teacher_share = 0."
+            )
+        return self
 
-    Raises:
-        ConfigError: Unless noise is Gaussian and neighbors differ by a record that is zeroed out.
-    """
-    if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
-        raise ConfigError(
-            f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", for '
-            f'which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, or set '
-            "method.teacher_share = 0."
-        )
+    def check_teacher(self, classes: int) -> None:
+        """Refuse a teacher that has nothing to tell apart: of a generator of fewer than two classes."""
+        share = self.method.teacher_share
+        if share and classes < 2:
+            raise ConfigError(
+                f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
+                "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
+            )
 
+    @property
+    def candidates(self) -> int | None:
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
+        return self.method.candidates if self.method.teacher_share else None
 
-def check_teacher_classes(share: float, classes: int) -> None:
-    """Refuse a teacher that has nothing to tell apart.
+    @property
+    def taught(self) -> str:
+        """What a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
+        share = self.method.teacher_share
+        return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
 
-    Raises:
-        ConfigError: If the generator is conditional on fewer than two classes.
-    """
-    if share and classes < 2:
-        raise ConfigError(
-            f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
-            "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
-        )
+    def signal_of(self, sums: CellSums, shape: DataShape) -> Signal:
+        """Return the signal-to-noise figure of a release of sums, whose noise a class has in each of its cells."""
+        rows = max(classes_of(self.model, len(shape.classes)), 1)
+        share = 2 if sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
+        noise = sums.noise_length * (sums.num_cells // rows) ** (1 / share)
+        return self.signal(shape, rows, noise, "the release")
 
 
 def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device: torch.device, noise: Noise) -> Tensor:

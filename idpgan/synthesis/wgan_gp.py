@@ -6,32 +6,26 @@ docs/deviations.md, WGAN-GP 1 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, place
-from idpgan.methods import METHODS
+from idpgan.data.images import to_float
+from idpgan.data.load import Split, place
 from idpgan.models.dcgan import Critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Budget, Ledger
-from idpgan.privacy.noise import Noise, Source
+from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.noise import Noise
 from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MethodConfig, RunConfig
+from idpgan.training.config import MethodConfig, NonPrivateRun, RunConfig
 from idpgan.training.distributed import whole
 from idpgan.training.method import Stats, refuse_small_shares
 
-_EVENT = Event.non_private(METHODS["wgan-gp"].reason, Unit.IMAGE, Relation.REPLACE_ONE)
-_PROVEN = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-_REPORT = PrivacyReport(claimed=None, proven=_PROVEN, audited=None, reason=METHODS["wgan-gp"].reason, private=False)
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
 
@@ -58,24 +52,10 @@ class WganGpConfig(MethodConfig):
     ema_decay: float = Field(0.999, ge=0, lt=1)
 
 
-class WganGpRun(RunConfig):
+class WganGpRun(NonPrivateRun):
     """A whole config file of wgan-gp."""
 
     method: WganGpConfig = WganGpConfig()
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`; nothing is promised, so there is no target."""
-        return Unit.IMAGE, Relation.REPLACE_ONE, None
-
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
-        return (_EVENT.repeated(self.training.steps),)
-
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """See `RunConfig.report`."""
-        return _REPORT
 
 
 class WganGp(GivesGenerator):
@@ -83,47 +63,39 @@ class WganGp(GivesGenerator):
 
     Args:
         split: Only its private part is read, without its null records.
-        ledger: Made with ``config.ledger_terms()``; `prepare` reads nothing, so it charges nothing.
+        ledger: Charged by the loop, for reads without a proof.
 
     Attributes:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
         rows: Images of a batch that this process draws: all of them, or its rank's share.
+        NULL_RECORDS: Whether null records are read as any other: no guarantee says anything of them here.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
 
-    Config = WganGpRun
+    Config: ClassVar[type[RunConfig]] = WganGpRun
 
+    NULL_RECORDS: ClassVar[bool] = False
     SAVED = ("networks",)
 
     def __init__(
-        self, config: WganGpRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, config: RunConfig, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.batch_size = self.rows = config.training.batch_size
-        self._images = place(self._usable(split.private), device)
+        own, self.batch_size = self.config, config.training.batch_size
+        self.rows = self.batch_size
+        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
         self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
-        adam = Adam(self.config.learning_rate, self.config.beta1, self.config.beta2, l2=self.config.l2)
+        adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
-            config,
-            split.shape,
-            self.critic,
-            device=device,
-            adam=adam,
-            critic_adam=adam,
-            ema_decay=self.config.ema_decay,
-            stream=_RNG_STREAM,
+            config, split.shape, self.critic, device=device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
 
-    def _usable(self, private: Images) -> Images:
-        """Return the records that training reads: all but null records, as no guarantee says anything of them."""
-        return private.existing(least=1)
-
     def share_steps(self, ranks: Ranks) -> None:
-        """See `SharesSteps`."""
+        """Let each rank take its share of every batch; see `SharesSteps`."""
         refuse_small_shares(self.batch_size, "training.batch_size", ranks)
         self.networks.ranks, self.rows = ranks, ranks.rows(self.batch_size)
 
@@ -131,12 +103,12 @@ class WganGp(GivesGenerator):
         """Return the mean of one value per image over the images of all ranks, 0-d; see `whole`."""
         return whole(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
 
-    def step_event(self) -> Event:
+    def step_event(self) -> Event | None:
         """Every critic step reads raw images."""
-        return _EVENT
+        return cast(WganGpRun, self._run).raw_read
 
     def step(self, step: int) -> Stats:
-        """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
+        """Take a critic step; the generator's turn is after ``critic_steps_per_generator_step`` of them."""
         stats = self.critic_step(step)
         if step % self.config.critic_steps_per_generator_step == 0:
             stats |= self.generator_step(step)
@@ -166,7 +138,7 @@ class WganGp(GivesGenerator):
         return {"generator_loss": loss.detach()}
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `HasCritic`."""
+        """Return how real the critic finds images; see `HasCritic`."""
         scores: Tensor = self.critic(images, labels if self.newest.num_classes else None)
         return scores
 

@@ -16,10 +16,10 @@ from idpgan.jobs.audit import method_case
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.local.audit import channel_case, data_free_channel
-from idpgan.synthesis.local.channel import ChannelPrivacy, build_channel
-from idpgan.synthesis.published.audit import pixels_case
-from idpgan.synthesis.sums_audit import sums_case
+from idpgan.synthesis.audit import sums_case
+from idpgan.synthesis.local import channel_case, data_free_channel
+from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel
+from idpgan.synthesis.published.method import pixels_case
 
 REPLACE = Relation.REPLACE_ONE
 SOUND = [

@@ -9,12 +9,13 @@ import torch
 from scipy.stats import ks_2samp
 
 from idpgan.audit.entry import Request
+from idpgan.audit.gradient_canaries import canary_images
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan.audit import Steps, canary_images, steps_case
-from idpgan.synthesis.dp_gan.config import DpGanConfig
-from idpgan.synthesis.hybrid.audit import sums_and_steps_case
+from idpgan.synthesis.audit import CriticSteps as Steps
+from idpgan.synthesis.audit import steps_case, sums_and_steps_case
+from idpgan.synthesis.dp_gan.method import DpGanConfig
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
 PLAN = Steps(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)

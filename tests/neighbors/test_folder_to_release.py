@@ -15,9 +15,9 @@ from idpgan import publish
 from idpgan.data.images import to_unit
 from idpgan.data.load import load
 from idpgan.privacy import DPSGDPlan, Noise
-from idpgan.synthesis.hybrid import method as hybrid
-from idpgan.synthesis.local import channel
-from idpgan.synthesis.local import method as idp_local
+from idpgan.synthesis import hybrid
+from idpgan.synthesis import local as idp_local
+from idpgan.synthesis import local_channel as channel
 from tests.data.layouts import declared
 from tests.neighbors.folders import (
     PER_PERSON,

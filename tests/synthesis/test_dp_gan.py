@@ -11,8 +11,8 @@ from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.synthesis.dp_gan.config import DpGanRun as Config
 from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan.method import DpGanRun as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
 from idpgan.training.stats import read_stats

@@ -5,8 +5,8 @@ import torch
 
 from idpgan.errors import ConfigError
 from idpgan.privacy import Noise
-from idpgan.synthesis.aggregate.follow import Follower
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.follow import Follower
 from idpgan.training.config import build_config
 from tests.training.toy import digits
 

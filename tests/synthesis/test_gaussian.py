@@ -18,9 +18,8 @@ from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.gaussian.estimate import estimate_normals, filled, shrunk
-from idpgan.synthesis.gaussian.method import GaussianMoments
-from idpgan.synthesis.gaussian.moments import MomentMap, private_moments
+from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis.moments import MomentMap, estimate_normals, filled, private_moments, shrunk
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (1, 8, 8), 6

@@ -8,8 +8,8 @@ import torch
 from idpgan.errors import ConfigError
 from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon
 from idpgan.run import RunFolder
-from idpgan.synthesis.hybrid.method import Hybrid
-from idpgan.synthesis.hybrid.method import HybridRun as Config
+from idpgan.synthesis.hybrid import Hybrid
+from idpgan.synthesis.hybrid import HybridRun as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
 from tests.training.toy import CPU, digits, new_run, remains

@@ -13,8 +13,9 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import BudgetError, Ledger, Noise, Relation, Unit, compose_epsilon
-from idpgan.synthesis.aggregate.cells import Cells, private_vectors, shares
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.aggregate.vectors import Cells, private_vectors
+from idpgan.synthesis.people import shares
 from idpgan.training.config import build_config
 from tests.training.toy import digits
 

@@ -15,9 +15,9 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
-from idpgan.synthesis.local.channel import ChannelPrivacy, build_channel, dct_basis, solve
-from idpgan.synthesis.local.method import IdpLocal
-from idpgan.synthesis.local.method import LocalRun as Config
+from idpgan.synthesis.local import IdpLocal
+from idpgan.synthesis.local import LocalRun as Config
+from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel, dct_basis, solve
 from tests.training.toy import CPU, bits, digits, remains, train_on_digits
 
 SHAPE = (1, 8, 8)

@@ -16,10 +16,9 @@ from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.cells import Cells, private_vectors
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.aggregate.photos import PhotoFeatures
-from idpgan.synthesis.gaussian.method import GaussianMoments
+from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
+from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (1, 12, 12), 6

@@ -25,7 +25,7 @@ from idpgan.privacy import Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
-from idpgan.synthesis.aggregate.follow import running_sums
+from idpgan.synthesis.follow import running_sums
 from idpgan.synthesis.teacher import balanced, teacher_events, teaching_beside
 from idpgan.training.config import build_config
 from idpgan.training.samples import class_grid

@@ -11,7 +11,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
 from idpgan.synthesis.dp_gan.method import DpGan
-from idpgan.synthesis.hybrid.method import Hybrid
+from idpgan.synthesis.hybrid import Hybrid
 from idpgan.training.loop import DivergedError
 from idpgan.training.state import StateStore
 from idpgan.training.stats import read_stats

@@ -1,40 +1,54 @@
-"""Settings and price of idp-gan-aggregate, known before an image is read."""
+r"""Settings and price of idp-gan-aggregate, known before an image is read.
+
+Beside the sums there may be a teacher (`idpgan.synthesis.teacher`), and a population of evolution to start from: where
+nothing is public a "warp" generator begins at random codes, and images that noisy votes have chosen
+(`idpgan.synthesis.evolution`) take the place of public ones: its decoder and codes learn them, and then match the
+released sums. All of it is one release on one ledger: it is priced before a private image is read, and charged with the
+result.
+
+Budget, as for a teacher: with s the share of the squared signal, T votes of noise multiplier ``m sqrt(T / s)`` are
+together as private as one Gaussian release of ``m / sqrt(s)``. What is charged are the events, and m is the least with
+which all of them together stay within (epsilon, delta). Sensitivity of a vote: `idpgan.synthesis.evolution.votes`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
-from idpgan.models.config import classes_of
+from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Relation, Unit
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.aggregate.evolved import (
-    EvolutionRun,
-    EvolvedConfig,
-    check_evolution_terms,
-    evolution_run,
-    vote_events,
-    voting_of,
-)
-from idpgan.synthesis.aggregate.photos import PhotoFeatures
-from idpgan.synthesis.teacher import (
-    beside_sums,
-    check_teacher_classes,
-    check_teacher_terms,
-    teacher_events,
-    teacher_reason,
-)
-from idpgan.synthesis.terms import AggregatePrivacy, refuse_shared_people
-from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
+from idpgan.synthesis.aggregate.vectors import PhotoFeatures
+from idpgan.synthesis.evolution.method import EvolutionConfig, EvolutionRun, EvolutionTraining
+from idpgan.synthesis.evolution.votes import Votes
+from idpgan.synthesis.people import AggregatePrivacy, GaussianPrivacy
+from idpgan.synthesis.teacher import SumsRun, beside_sums, teacher_events
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.signal import Signal
+
+
+class EvolvedConfig(EvolutionConfig):
+    """[method.evolution]: the votes that choose what the generator starts from.
+
+    Attributes:
+        steps: Iterations, each of which is a vote.
+        codes: Candidates of each class.
+        images: Drawn of the population to learn from.
+    """
+
+    steps: int = Field(8, ge=1, le=MOST_STEPS)
+    codes: int = Field(200, ge=1, le=65536)
+    images: int = Field(6000, ge=1, le=1_000_000)
 
 
 class AggregateConfig(MethodConfig):
@@ -70,7 +84,7 @@ class AggregateConfig(MethodConfig):
             0 = none. See `idpgan.synthesis.teacher`.
         candidates: Images that the released generator draws for each one that the classifier chooses.
         evolution_share: Share of the budget that the votes of evolution get; what they choose is what a "warp"
-            generator is pre-trained on, in place of public images. 0 = none. See `idpgan.synthesis.aggregate.evolved`.
+            generator is pre-trained on, in place of public images. 0 = none. See `idpgan.synthesis.aggregate.config`.
         evolution: [method.evolution], as [method] of evolution; the simulator is that of [model].
     """
 
@@ -110,7 +124,7 @@ class AggregateTraining(TrainingConfig):
     steps: int = Field(10_000, ge=0, le=MOST_STEPS)
 
 
-class AggregateRun(RunConfig):
+class AggregateRun(SumsRun):
     """A whole config file of idp-gan-aggregate."""
 
     method: AggregateConfig = AggregateConfig()
@@ -118,10 +132,25 @@ class AggregateRun(RunConfig):
     training: AggregateTraining = AggregateTraining()
 
     @model_validator(mode="after")
-    def _check_people(self) -> AggregateRun:
-        refuse_shared_people(self.privacy.unit, self.data)
-        check_teacher_terms(self.method.teacher_share, self.method.law, self.privacy.relation)
-        check_evolution_terms(self)
+    def _check_start(self) -> AggregateRun:
+        """Refuse a start from a population that cannot be learned or priced, and no steps where they are needed."""
+        method, share = self.method, self.method.evolution_share
+        if share and method.teacher_share + share > 0.95:
+            raise ConfigError(
+                f"method.teacher_share = {method.teacher_share:g} and method.evolution_share = {share:g} leave hardly "
+                "anything of the budget to the sums: together they may be 0.95 at most."
+            )
+        if share and (self.model.generator != "warp" or not method.pretrain_steps):
+            raise ConfigError(
+                f'method.evolution_share = {share:g} is for what a "warp" generator is pre-trained on: set '
+                'model.generator = "warp" and method.pretrain_steps above 0, or method.evolution_share = 0.'
+            )
+        if share and (method.law != "gaussian" or not self.privacy.delta):
+            raise ConfigError(
+                f"method.evolution_share = {share:g} needs Gaussian noise and privacy.delta above 0, which votes are "
+                "priced with. Set them, or method.evolution_share = 0."
+            )
+        self.evolution_part()  # refuses looks and simulators that do not go together
         if not self.training.steps and self.model.generator != "refined":
             raise ConfigError(
                 "training.steps = 0 leaves the generator as it starts, and only a "
@@ -130,86 +159,69 @@ class AggregateRun(RunConfig):
             )
         return self
 
-    def evolution_part(self) -> EvolutionRun | None:
-        """Return the evolution whose population the generator starts from as a config of its own; None without it."""
-        return evolution_run(self) if self.method.evolution_share else None
-
     @property
-    def candidates(self) -> int | None:
-        """See `RunConfig.candidates`."""
-        return self.method.candidates if self.method.teacher_share else None
+    def population(self) -> ModelConfig:
+        """The model of the candidates that are voted for."""
+        return self.model.model_copy(update={"generator": "population", "codes": self.method.evolution.codes})
 
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`."""
-        return self.privacy.unit, self.privacy.relation, Budget(self.privacy.epsilon, self.privacy.delta)
+    def evolution_part(self) -> EvolutionRun | None:
+        """Return the evolution whose population the generator starts from as a config of its own; None without it.
+
+        Its own budget is not used.
+        """
+        own, privacy = self.method.evolution, self.privacy
+        if not self.method.evolution_share:
+            return None
+        return EvolutionRun(
+            data=self.data,
+            model=self.population,
+            method=EvolutionConfig(**{name: getattr(own, name) for name in EvolutionConfig.model_fields}),
+            privacy=GaussianPrivacy(**{name: getattr(privacy, name) for name in AggregatePrivacy.model_fields}),
+            training=EvolutionTraining(steps=own.steps, seed=self.training.seed, device=self.training.device),
+        )
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
+        """Return the price of the sums, of the teacher, and of all votes."""
         sums, method = self.cell_sums(shape), self.method
         taught = teacher_events(method.teacher_share, sums, method.evolution_share)
         return (sums.event, *taught, *vote_events(voting_of(method, self.privacy), sums, method.teacher_share))
 
     def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
-        """See `RunConfig.reason`."""
-        method = self.method
-        chosen = f", and votes for images on {method.evolution_share:g} of it" if method.evolution_share else ""
-        return f"one release of noisy sums{teacher_reason(method.teacher_share)}{chosen}; noise: {noise[0].name}"
+        """Name what was released, and where its noise came from."""
+        share = self.method.evolution_share
+        chosen = f", and votes for images on {share:g} of it" if share else ""
+        return f"one release of noisy sums{self.taught}{chosen}; noise: {noise[0].name}"
 
     def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """See `RunConfig.public_assumptions`."""
-        features, part = self.method.features, self.evolution_part()
-        assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
+        """Name the feature map, and what else was fixed or learned before a private image was read."""
+        part = self.evolution_part()
+        assumptions = [f"the feature map ({self.method.features} features), fixed before any private image was read"]
         if shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        if part is not None:
-            assumptions += part.public_assumptions()
-        elif self.privacy.unit is Unit.PERSON:
-            assumptions.append(f"the cap of {self.privacy.most_per_person} images of one person")
-        return tuple(assumptions)
+        return (*assumptions, *(self.capped if part is None else part.public_assumptions()))
 
     def check(self, shape: DataShape) -> None:
-        """See `RunConfig.check`."""
+        """Refuse what networks, features, cells, teacher or votes cannot have of this data."""
         super().check(shape)
-        config, rows = self.method, max(classes_of(self.model, len(shape.classes)), 1)
-        cells = rows * config.clusters * config.groups
-        needs_public = [key for key in ("features", "metric") if getattr(config, key) == "public"]
-        needs_public += ["clusters"] if config.clusters > 1 else []
-        if needs_public and not shape.sizes.public:
-            raise ConfigError(
-                f"method.{needs_public[0]} = {getattr(config, needs_public[0])} needs public images, and there "
-                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
-                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
-            )
-        unlabeled = self.data.public is not None and not self.data.public_labels
-        if unlabeled and self._learns_classes and classes_of(self.model, len(shape.classes)):
-            raise ConfigError(
-                f'data.public = "{self.data.public}" without labels, but the generator has classes. Say what each '
-                "looks like in data.public_labels, or set model.conditional = false."
-            )
-        self._check_photos()
-        if config.clusters > 1 and config.features != "public":
-            raise ConfigError(
-                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
-            )
+        method, classes = self.method, classes_of(self.model, len(shape.classes))
+        self._check_features(shape, classes)
+        rows = max(classes, 1)
+        cells = rows * method.clusters * method.groups
         if cells > shape.num_private:
             raise ConfigError(
                 f"{cells} cells (classes x clusters x groups) for {shape.num_private} private images: most would hold "
                 "noise only. Lower method.clusters or method.groups."
             )
-        if config.critic == "deep" and config.groups < 2:
+        if method.critic == "deep" and method.groups < 2:
             raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
-        if self.privacy.unit is Unit.PERSON and not shape.has_people:
-            raise ConfigError(
-                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
-                "unit = image."
-            )
-        check_teacher_classes(config.teacher_share, classes_of(self.model, len(shape.classes)))
+        self.check_people(shape)
+        self.check_teacher(classes)
         part = self.evolution_part()
         if part is not None:
             part.check(shape)
-        if part is not None and config.evolution.images < rows:
+        if part is not None and method.evolution.images < rows:
             raise ConfigError(
-                f"method.evolution.images = {config.evolution.images} is less than one image for each of the {rows} "
+                f"method.evolution.images = {method.evolution.images} is less than one image for each of the {rows} "
                 "classes. Raise it."
             )
         if self.training.batch_size % rows:
@@ -218,27 +230,43 @@ class AggregateRun(RunConfig):
                 "every step generates equally many of each."
             )
 
-    @property
-    def _learns_classes(self) -> bool:
-        """Whether public images teach what classes are: all, but those that set a center and a scale."""
-        return self.method.features != "photos" or self.method.metric == "public" or self.model.generator == "warp"
-
-    def _check_photos(self) -> None:
-        """Refuse a "refined" generator without the moments that it starts at, and noise that they have no proof for."""
-        if self.model.generator == "refined" and self.method.features != "photos":
+    def _check_features(self, shape: DataShape, classes: int) -> None:
+        """Refuse what needs public images or their labels where they are not, and moments without a proof."""
+        method, generator = self.method, self.model.generator
+        needs_public = [key for key in ("features", "metric") if getattr(method, key) == "public"]
+        needs_public += ["clusters"] if method.clusters > 1 else []
+        if needs_public and not shape.sizes.public:
             raise ConfigError(
-                f'model.generator = "refined" starts at released moments, and method.features = '
-                f'"{self.method.features}" has none. Set method.features = "photos".'
+                f"method.{needs_public[0]} = {getattr(method, needs_public[0])} needs public images, and there "
+                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
+                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
             )
-        if self.method.features == "photos" and self.method.law != "gaussian":
+        unlabeled = self.data.public is not None and not self.data.public_labels
+        # Public images teach what classes are, but for those that set a center and a scale.
+        learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
+        if unlabeled and learns_classes and classes:
             raise ConfigError(
-                f'method.features = "photos" bounds the L2 norm, and method.law = "{self.method.law}" needs the L1 '
+                f'data.public = "{self.data.public}" without labels, but the generator has classes. Say what each '
+                "looks like in data.public_labels, or set model.conditional = false."
+            )
+        if generator == "refined" and method.features != "photos":
+            raise ConfigError(
+                f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
+                'has none. Set method.features = "photos".'
+            )
+        if method.features == "photos" and method.law != "gaussian":
+            raise ConfigError(
+                f'method.features = "photos" bounds the L2 norm, and method.law = "{method.law}" needs the L1 '
                 'norm. Set method.law = "gaussian", or another method.features.'
+            )
+        if method.clusters > 1 and method.features != "public":
+            raise ConfigError(
+                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
             )
 
     def signal_to_noise(self, shape: DataShape) -> Signal:
-        """See `RunConfig.signal_to_noise`."""
-        return signal_of_sums(self.cell_sums(shape), self.privacy, shape, classes_of(self.model, len(shape.classes)))
+        """Return the figure of the release of sums."""
+        return self.signal_of(self.cell_sums(shape), shape)
 
     def cell_sums(self, shape: DataShape) -> CellSums:
         """Return the release of sums; raise a `ConfigError` if Gaussian noise is asked for at delta = 0."""
@@ -264,6 +292,48 @@ class AggregateRun(RunConfig):
         return sums_of(method, privacy, max(classes, 1) * method.clusters * method.groups, dimensions)
 
 
+@dataclass(frozen=True)
+class Voting:
+    """The votes of a run, but for their noise.
+
+    Attributes:
+        share: s of the budget, in (0, 1).
+        steps: T, how many.
+        most_per_unit: Public cap on the images of one person; 1 for unit image.
+    """
+
+    share: float
+    steps: int
+    unit: Unit
+    relation: Relation
+    most_per_unit: int
+
+    def votes(self, multiplier: float, rows: int = 1, candidates: int = 1) -> Votes:
+        """Return one vote for m = ``multiplier``; its price does not depend on how many candidates there are."""
+        noise = multiplier * math.sqrt(self.steps / self.share)
+        return Votes(rows, candidates, noise, self.unit, self.relation, self.most_per_unit)
+
+    def event(self, multiplier: float) -> Event:
+        """Return the price of all votes."""
+        return self.votes(multiplier).event.repeated(self.steps)
+
+    def multiplier_beside(self, sums: CellSums, teacher: float) -> float:
+        """Return m of sums that leave this share, and ``teacher`` to a teacher."""
+        return sums.noise_multiplier * math.sqrt(1 - teacher - self.share)
+
+
+def voting_of(method: AggregateConfig, privacy: AggregatePrivacy) -> Voting | None:
+    """Return the votes of a run; None without them."""
+    if not method.evolution_share:
+        return None
+    return Voting(method.evolution_share, method.evolution.steps, privacy.unit, privacy.relation, privacy.cap or 1)
+
+
+def vote_events(voting: Voting | None, sums: CellSums, teacher: float) -> tuple[Event, ...]:
+    """Return what is charged for the votes beside the sums; nothing without them."""
+    return () if voting is None else (voting.event(voting.multiplier_beside(sums, teacher)),)
+
+
 def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
     """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy]."""
     voting = voting_of(method, privacy)
@@ -271,31 +341,5 @@ def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dime
     def votes(multiplier: float) -> tuple[Event, ...]:
         return () if voting is None else (voting.event(multiplier),)
 
-    return CellSums.calibrated(
-        cells,
-        dimensions,
-        method.law,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        unit=privacy.unit,
-        relation=privacy.relation,
-        most_per_unit=privacy.most_per_person if privacy.unit is Unit.PERSON else 1,
-        **beside_sums(method.teacher_share, privacy.unit, method.evolution_share, votes),
-    )
-
-
-def signal_of_sums(sums: CellSums, privacy: AggregatePrivacy, shape: DataShape, classes: int) -> Signal:
-    """Return the signal-to-noise figure of a release of sums, whose noise a class has in each of its cells.
-
-    A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
-    """
-    rows, person = max(classes, 1), privacy.unit is Unit.PERSON
-    per_row = sums.num_cells // rows
-    share = 2 if sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
-    return Signal(
-        records=shape.num_private / (privacy.most_per_person if person else 1) / rows,
-        classes=rows,
-        noise=sums.noise_length * per_row ** (1 / share),
-        source="the release",
-        record="people" if person else "images",
-    )
+    beside = beside_sums(method.teacher_share, privacy.unit, method.evolution_share, votes)
+    return CellSums.calibrated(cells, dimensions, method.law, **privacy.terms, **beside)

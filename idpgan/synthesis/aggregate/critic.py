@@ -1,33 +1,22 @@
-"""Critics of `idp-gan-aggregate`: they see noisy sums of real images, and nothing else of them."""
+"""Critics of `idp-gan-aggregate`: they see noisy sums of real images, and nothing else of them.
+
+A critic compares mean embeddings of generated images, (K, D), with the released ones: ``learn(fake)`` moves it towards
+telling them apart, and ``score(fake)``, 0-d and differentiable, says how real they look; the generator maximizes it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.losses import critic_wasserstein, gradient_penalty, interpolate
+from idpgan.synthesis.networks import Saved
 from idpgan.training.method import Stats
 
 _FLOOR = 1e-5  # of the metric, so that directions without variance do not blow up
-
-
-class SumCritic(Protocol):
-    """Compares mean embeddings of generated images, (K, D), with the released ones."""
-
-    def learn(self, fake: Tensor) -> Stats:
-        """Move towards telling ``fake`` (K, D), without gradient, from the released means."""
-
-    def score(self, fake: Tensor) -> Tensor:
-        """Return how real ``fake`` (K, D) looks, 0-d, differentiable; the generator maximizes it."""
-
-    def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
 
 
 class LinearCritic:
@@ -50,7 +39,7 @@ class LinearCritic:
         self.steps = 0
 
     def learn(self, fake: Tensor) -> Stats:
-        """See `SumCritic.learn`."""
+        """Let the average of the fakes follow ``fake``, (K, P, D) without gradient."""
         decay = min(self.decay, self.steps / (self.steps + 5))
         self.steps += 1
         self.average.lerp_(fake, 1 - decay)
@@ -64,7 +53,7 @@ class LinearCritic:
         return witness if self.metric is None else witness @ self.metric
 
     def score(self, fake: Tensor) -> Tensor:
-        """See `SumCritic.score`."""
+        """Return how far ``fake`` lies along the witness."""
         return 2 * (self.witness * fake).sum()
 
     def set_metric(self, vectors: Tensor, labels: Tensor, noise: float) -> None:
@@ -82,17 +71,17 @@ class LinearCritic:
         self.metric = floor * torch.cholesky_inverse(torch.linalg.cholesky(covariance))
 
     def state(self) -> dict[str, Any]:
-        """See `SumCritic.state`."""
+        """Return what `load_state` needs."""
         return {"average": self.average, "metric": self.metric, "steps": self.steps}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """See `SumCritic.load_state`."""
+        """Take back what `state` returned."""
         self.average = state["average"].to(self.target)
         self.metric = None if state["metric"] is None else state["metric"].to(self.target)
         self.steps = state["steps"]
 
 
-class DeepCritic:
+class DeepCritic(Saved):
     """A network on noisy group means, trained as WGAN-GP's critic. Fakes come with the same noise and group size.
 
     A critic that is not linear in the sums sees the noise itself: without equal noise on the fakes it would learn to
@@ -104,6 +93,8 @@ class DeepCritic:
         seed: Of the weights, and of what is drawn while training.
         learning_rate: Of Adam.
     """
+
+    SAVED = ("network", "optimizer", "rng")
 
     def __init__(self, groups: Tensor, noise_std: float, *, seed: int, learning_rate: float) -> None:
         self.classes, self.per_class, dimensions = groups.shape
@@ -119,7 +110,7 @@ class DeepCritic:
         self.optimizer = torch.optim.Adam(self.network.parameters(), learning_rate, betas=(0.0, 0.9))
 
     def learn(self, fake: Tensor) -> Stats:
-        """See `SumCritic.learn`: one step of WGAN-GP on one group of each class."""
+        """Take one step of WGAN-GP on one group of each class."""
         chosen = torch.randint(self.per_class, (self.classes,), generator=self.rng, device=fake.device)
         real = self.groups[torch.arange(self.classes, device=fake.device), chosen]
         noisy = self._noisy(fake)
@@ -133,7 +124,7 @@ class DeepCritic:
         return {"critic_loss": loss.detach(), "wasserstein": -distance.detach()}
 
     def score(self, fake: Tensor) -> Tensor:
-        """See `SumCritic.score`."""
+        """Return the mean score of ``fake``, as noisy as the groups."""
         return self._scores(self._noisy(fake)).mean()
 
     def _noisy(self, fake: Tensor) -> Tensor:
@@ -143,17 +134,3 @@ class DeepCritic:
     def _scores(self, means: Tensor) -> Tensor:
         scores: Tensor = self.network(torch.cat([means * self.scale, self.one_hot], dim=1))
         return scores[:, 0]
-
-    def state(self) -> dict[str, Any]:
-        """See `SumCritic.state`."""
-        return {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "rng": self.rng.get_state(),
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """See `SumCritic.load_state`."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.rng.set_state(state["rng"])

@@ -6,7 +6,7 @@ not hold. It does if (a) the layer's input is a feature map phi that is fixed be
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. That is
 this method; what differs from the paper: docs/deviations.md, aggregate 1 to 7.
 
-The only private read is `prepare` (with a teacher or votes beside the sums: `synthesis.teacher`, `aggregate.evolved`,
+The only private read is `prepare` (with a teacher or votes beside the sums: `synthesis.teacher`, `aggregate.config`,
 each charged in the same release): for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
 images, of norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of
 the sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
@@ -25,31 +25,31 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from idpgan.data.images import Images, to_float
+from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator, augment
-from idpgan.privacy import Ledger, Noise, Unit
+from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks
-from idpgan.synthesis.aggregate.cells import Cells, private_vectors, refuse_people_in_two_parts
-from idpgan.synthesis.aggregate.config import AggregateRun
+from idpgan.synthesis import starter
+from idpgan.synthesis.aggregate.config import AggregateRun, voting_of
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
-from idpgan.synthesis.aggregate.evolved import chosen_population, images_of, vote_events, voting_of
-from idpgan.synthesis.aggregate.photos import PhotoFeatures
-from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
-from idpgan.synthesis.aggregate.starter import suggest
-from idpgan.synthesis.networks import Adam, Generators, set_rate
+from idpgan.synthesis.aggregate.pretrain import chosen_population, fit_embedding, images_of, pretrain_codes
+from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
+from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import ReadsOnce
-from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_events, teacher_of, teaching_beside
+from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of, teaching_beside
 from idpgan.training.distributed import whole
+from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_small_shares
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
@@ -59,12 +59,7 @@ _FEATURES = "features."  # of the names of what is released
 
 
 class IdpAggregate(ReadsOnce):
-    """The method as the loop sees it; see `idpgan.training.method.Method`.
-
-    Args:
-        split: The private part is read in `prepare` and dropped there; the public part is read freely.
-        ledger: Charged once, together with what that read releases.
-        noise: Source of noise and coins; None = the operating system's.
+    """The method as the loop sees it; see `ReadsOnce`.
 
     Attributes:
         generator: The averaged generator, in eval mode.
@@ -77,7 +72,7 @@ class IdpAggregate(ReadsOnce):
     """
 
     Config = AggregateRun
-    suggest = staticmethod(suggest)
+    suggest = staticmethod(starter.aggregate)
 
     SAVED = ("critic", "networks")
 
@@ -85,31 +80,28 @@ class IdpAggregate(ReadsOnce):
         self, config: AggregateRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.privacy_config, self.training = config.privacy, config.training
-        self._private: Images | None = split.private
-        self._public, self.shape, self.num_private = split.public, split.image_shape, split.num_private
-        if config.privacy.unit is Unit.PERSON:
-            refuse_people_in_two_parts(split)
+        own, self.training = config.method, config.training
+        self.shape = split.image_shape
         self.networks = Generators(
             config,
             split.shape,
             device=device,
-            adam=Adam(self.config.learning_rate, self.config.beta1, self.config.beta2),
-            ema_decay=self.config.ema_decay,
+            adam=Adam(own.learning_rate, own.beta1, own.beta2),
+            ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
         self.newest.train(not self._pretrained)  # the batch statistics of the pre-training stay
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self.cells = Cells(self.rows, self.config.clusters, self.config.groups)
+        self.cells = Cells(self.rows, own.clusters, own.groups)
         self.sums = config.cell_sums(split.shape)
         self.noise_std = self.sums.noise_std
-        self.teaching = teaching_beside(self.config.teacher_share, self.sums, self.config.evolution_share)
+        self.teaching = teaching_beside(own.teacher_share, self.sums, own.evolution_share)
         self.candidates = config.candidates
 
     def share_steps(self, ranks: Ranks) -> None:
-        """See `SharesSteps`: each rank generates its share of every class. `prepare` is rank 0's."""
+        """Let each rank generate its share of every class; `prepare` is rank 0's."""
         if self.config.critic != "deep":
             refuse_small_shares(self.training.batch_size // self.rows, "training.batch_size / classes", ranks)
         self.networks.ranks = ranks
@@ -118,12 +110,7 @@ class IdpAggregate(ReadsOnce):
 
     def prepare(self) -> None:
         """Release the noisy sums, drop the private images, and start from what public or chosen images teach."""
-        teacher, evolution = self.config.teacher_share, self.config.evolution_share
-        taught = teacher_events(teacher, self.sums, evolution)
-        votes = vote_events(voting_of(self.config, self.privacy_config), self.sums, teacher)
-        released = self.ledger.release([self.sums.event, *taught, *votes], self._release, noise=self.noise)
-        self.noise.ratchet()
-        self._take_released(released)
+        super().prepare()
         self._pretrain()
 
     def _pretrain(self) -> None:
@@ -149,43 +136,27 @@ class IdpAggregate(ReadsOnce):
 
     def _release(self) -> dict[str, Tensor]:
         """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
-        if self.config.features == "public":
-            network = self._embedding_net()
-            fit_embedding(network, self._public, steps=self.config.embedding_steps, seed=self.training.seed)
-            self.features = self._public_features(network)
-            if self.config.clusters > 1:
+        config = self.config
+        if config.features == "public":
+            self.features = self._public_features(fit=True)
+            if config.clusters > 1:
                 self.cells.find_clusters(self._embedding, self._public, self.training.seed)
         if isinstance(self.features, PhotoFeatures) and len(self._public):
             self.features.learn_public(self._public)
-        private, cap = self._take_private(), self._cap()
-        vectors = private_vectors(private, self.features, self.cells, self.noise, motion=self.config.augment, cap=cap)
+        private, cap = self._take_private(), self._run.privacy.cap
+        vectors = private_vectors(private, self.features, self.cells, self.noise, motion=config.augment, cap=cap)
         released = {"sums": self.sums(vectors, self.noise)}
         if self.teaching is not None:
             released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
-        released |= self._population(private)
+        part, voting = self._run.evolution_part(), voting_of(config, self._run.privacy)
+        if part is not None and voting is not None:
+            multiplier = voting.multiplier_beside(self.sums, config.teacher_share)
+            votes = voting.votes(multiplier, self.rows, config.evolution.codes)
+            released |= chosen_population(part, votes, private, self._public, device=self.device, noise=self.noise)
         released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         if self.cells.centroids is not None:
             released["centroids"] = self.cells.centroids
         return released
-
-    def _take_private(self) -> Images:
-        """Hand the private images over, once."""
-        private, self._private = self._private, None
-        if private is None:
-            raise RuntimeError("the private images were dropped after the release.")
-        return private
-
-    def _population(self, private: Images) -> dict[str, Tensor]:
-        """Return what the private images choose by votes that have been charged; nothing where none are taken."""
-        part, voting = self._run.evolution_part(), voting_of(self.config, self.privacy_config)
-        if part is None or voting is None:
-            return {}
-        multiplier = voting.multiplier_beside(self.sums, self.config.teacher_share)
-        votes = voting.votes(multiplier, self.rows, self.config.evolution.codes)
-        return chosen_population(part, votes, private, self._public, device=self.device, noise=self.noise)
-
-    def _cap(self) -> int | None:
-        return self.privacy_config.most_per_person if self.privacy_config.unit is Unit.PERSON else None
 
     # The feature map --------------------------------------------------------------------------------------------
 
@@ -193,7 +164,7 @@ class IdpAggregate(ReadsOnce):
     def features(self) -> FeatureMap:
         """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
         if self.config.features == "public":
-            return self._public_features(self._embedding_net())
+            return self._public_features(fit=False)
         if self.config.features == "photos":
             return PhotoFeatures(
                 self.shape,
@@ -211,18 +182,20 @@ class IdpAggregate(ReadsOnce):
             level=self.config.level,
         ).to(self.device)
 
-    def _embedding_net(self) -> EmbeddingNet:
-        return EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=self.training.seed)
-
-    def _public_features(self, network: EmbeddingNet) -> PublicFeatures:
+    def _public_features(self, fit: bool) -> PublicFeatures:
+        """Return the features of the public CNN, fitted to public images, or as it is made."""
+        config, seed = self.config, self.training.seed
+        network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=seed)
+        if fit:
+            fit_embedding(network, self._public, steps=config.embedding_steps, seed=seed)
         return PublicFeatures(
             network,
             self._public.images,
             self.classes,
-            norm=NORMS[self.config.law],
-            seed=self.training.seed,
-            components=self.config.moments,
-            fourier=self.config.fourier,
+            norm=NORMS[config.law],
+            seed=seed,
+            components=config.moments,
+            fourier=config.fourier,
         ).to(self.device)
 
     def _embedding(self, images: Tensor) -> Tensor:
@@ -246,8 +219,8 @@ class IdpAggregate(ReadsOnce):
         self._pretrain()
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
-        self._private, self._released = None, released
+        """Take teacher, feature map and clusters, and make the critic from the sums."""
+        super()._take_released(released)
         if TEACHER in released:
             self.teacher = teacher_of(released[TEACHER], self.shape, self.generator.classes).to(self.device)
         features = {
@@ -256,46 +229,38 @@ class IdpAggregate(ReadsOnce):
         self.features.load_state_dict(features)
         if "centroids" in released:
             self.cells.set_centroids(self._embedding, released["centroids"].to(self.device))
-        self._use_released()
-
-    def _use_released(self) -> None:
-        """Make the critic from the released sums, (rows, clusters, groups, dimensions)."""
         config, count = self.config, self.features.count
-        sums = self._released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
+        # (rows, clusters, groups, dimensions)
+        sums = released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
         per_row = (sums[..., -1].sum((1, 2)) / count).clamp(min=1)  # noisy images per class
         noise_std = self.noise_std * math.sqrt(config.groups)
         self.noise_variance = (noise_std / per_row.mean().item()) ** 2
+        self.critic: DeepCritic | LinearCritic
         if config.critic == "deep":
             size = (sums[:, 0, :, -1] / count).clamp(min=1)
             self.group_size = max(1, round(size.mean().item()))
             means = self.features.matched_of(sums[:, 0]) / size[:, :, None]
-            self.critic: DeepCritic | LinearCritic = DeepCritic(
-                means,
-                self.noise_std / self.group_size,
-                seed=self.training.seed,
-                learning_rate=config.learning_rate,
-            )
-            return
-        target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
-        self.critic = LinearCritic(target, config.average)
+            std, rate = self.noise_std / self.group_size, config.learning_rate
+            self.critic = DeepCritic(means, std, seed=self.training.seed, learning_rate=rate)
+        else:
+            target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
+            self.critic = LinearCritic(target, config.average)
 
     def step(self, step: int) -> Stats:
-        """See `Method.step`: generate and embed, move the critic, then the generator by the same embedding."""
-        if isinstance(self.critic, LinearCritic):
-            if step == 1 and self.config.metric == "public":
-                self._set_metric(*self._public_images())
-            if self.config.metric == "fakes" and step in self.config.metric_steps:
-                self._set_metric(*self._fake_images())
+        """Generate and embed, move the critic, then raise its score of the same embedding by one Adam step."""
+        config = self.config
+        whitened = {"public": (1,), "fakes": config.metric_steps}.get(config.metric, ())
+        if isinstance(self.critic, LinearCritic) and step in whitened:
+            self._set_metric(self.critic)
         fake = self._embedded(self.newest)
-        return self.critic.learn(fake.detach()) | self._generator_step(fake, step)
-
-    def _generator_step(self, fake: Tensor, step: int) -> Stats:
-        """Raise the critic's score of an embedding by one Adam step, and move the average."""
-        score = self.critic.score(fake)
-        rate = self.config.learning_rate * _schedule(step / self.training.steps)
-        set_rate(self.networks.generator_optimizer, rate)
+        stats, score = self.critic.learn(fake.detach()), self.critic.score(fake)
+        progress = step / self.training.steps  # 5 % linear warm-up, then a cosine to zero
+        falling = 0.5 * (1 + math.cos(math.pi * (progress - 0.05) / 0.95))
+        set_rate(
+            self.networks.generator_optimizer, config.learning_rate * (progress / 0.05 if progress < 0.05 else falling)
+        )
         self.networks.step_generator(-score)
-        return {"score": score.detach()}
+        return stats | {"score": score.detach()}
 
     def match_loss(self, generator: Generator) -> Tensor:
         """Move the critic by images of another generator, and return how little it likes them, 0-d, differentiable.
@@ -317,42 +282,37 @@ class IdpAggregate(ReadsOnce):
         labels = torch.arange(self.rows, device=self.device).repeat_interleave(ranks.rows(size))
         latents = self.networks.latents(len(labels), self.networks.own_rng())
         images = generator(latents, labels if self.classes else None)
-        members = self.cells.members(images, labels) if self.config.clusters > 1 else None
+        members, clusters = None, self.config.clusters
+        if clusters > 1:
+            members = one_hot(self.cells.clusters_of(images, labels), clusters).to(images.dtype)
         means = self.features.means(images, labels if self.classes else None, self.rows, members)
         means = whole(means * ranks.weight(size), ranks)
         return means[:, 0] if deep else means
 
-    def _set_metric(self, images: Tensor, rows: Tensor) -> None:
+    def _set_metric(self, critic: LinearCritic) -> None:
         """Whiten the linear critic by the covariance of the features of public or generated images."""
-        critic = cast(LinearCritic, self.critic)
-        labels = rows if self.classes else None
+        public, classes, rng = self._public, self.classes, self.networks.rng
         with torch.no_grad():
+            if self.config.metric == "public":
+                copies = -(-_METRIC_IMAGES // len(public))
+                images = to_float(public.images).to(self.device).repeat(copies, 1, 1, 1)
+                labels = public.labels if public.labels is not None and classes else torch.zeros(len(public)).long()
+                images, rows = augment(images, rng, self.config.augment), labels.to(self.device).repeat(copies)
+            else:
+                rows = torch.arange(_METRIC_IMAGES, device=self.device) % self.rows
+                parts = zip(self.networks.latents(len(rows)).split(_BATCH), rows.split(_BATCH), strict=True)
+                images = torch.cat([self.generator(z, of_part if classes else None) for z, of_part in parts])
             vectors = [
-                self.features.matched(part, None if labels is None else of_part)
+                self.features.matched(part, of_part if classes else None)
                 for part, of_part in zip(images.split(_BATCH), rows.split(_BATCH), strict=True)
             ]
             critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
         if critic.metric is not None:
             self.networks.ranks.from_first([critic.metric])  # a GPU may add up in another order
 
-    def _public_images(self) -> tuple[Tensor, Tensor]:
-        copies = -(-_METRIC_IMAGES // len(self._public))
-        images = to_float(self._public.images).to(self.device).repeat(copies, 1, 1, 1)
-        labels = self._public.labels
-        rows = torch.zeros(len(self._public), dtype=torch.int64) if labels is None or not self.classes else labels
-        return augment(images, self.networks.rng, self.config.augment), rows.to(self.device).repeat(copies)
-
-    def _fake_images(self) -> tuple[Tensor, Tensor]:
-        rows = torch.arange(_METRIC_IMAGES, device=self.device) % self.rows
-        z = self.networks.latents(len(rows))
-        with torch.no_grad():
-            parts = zip(z.split(_BATCH), rows.split(_BATCH), strict=True)
-            images = [self.generator(part, of_part if self.classes else None) for part, of_part in parts]
-        return torch.cat(images), rows
-
     @property
     def critic_scores(self) -> CriticScores:
-        """See `HasCritic`: how far an image's features lie from generated ones towards the released sums.
+        """How far an image's features lie from generated ones towards the released sums; see `HasCritic`.
 
         Raises:
             NoCriticError: If the critic sees groups or clusters of images.
@@ -369,21 +329,3 @@ class IdpAggregate(ReadsOnce):
             return (vectors * witness[rows]).sum(1)
 
         return scores
-
-    # State -----------------------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """Return what was released, networks, optimizer, average and random state."""
-        return {**super().state(), "prepared": self._released}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
-        self._take_released(state["prepared"])
-        super().load_state(state)
-
-
-def _schedule(progress: float) -> float:
-    """Return the share of the peak learning rate: 5 % linear warm-up, then a cosine to zero."""
-    if progress < 0.05:
-        return progress / 0.05
-    return 0.5 * (1 + math.cos(math.pi * (progress - 0.05) / 0.95))

@@ -1,21 +1,32 @@
-"""What a private generator may learn from public images before any private one is read: free, and unprotected."""
+"""What a generator learns before it matches sums: of public images, free and unprotected, or of what votes chose."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from idpgan.data.images import Images, to_float
+from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.data.load import Split
+from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet
+from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.warp import WarpGenerator, augment
+from idpgan.privacy import Ledger, Noise
+from idpgan.synthesis.aggregate.config import AggregateRun
+from idpgan.synthesis.evolution.method import Evolution, EvolutionRun
+from idpgan.synthesis.evolution.votes import Votes
 from idpgan.training.fit import FitConfig, fit_classifier
 
 _BATCH = 128
 _MILD = 1 / 3  # of full augmentation: the warp of the generator does the rest
 _KL_WEIGHT = 0.3
 _LEARNING_RATE = 1.5e-3
+_POPULATION = "population."  # of the names of what is released
+_SEED = 0  # of the images that are drawn of the population
 
 
 def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int) -> None:
@@ -45,6 +56,15 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
             nn.Linear(images[0].numel() + generator.num_classes, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
             nn.Linear(256, 2 * latent),
         ).to(device)  # fmt: skip
+
+    def encode(images: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return mean and log variance of the codes of images in [0, 1]."""
+        flat = images.flatten(1)
+        if labels is not None:
+            flat = torch.cat([flat, functional.one_hot(labels, generator.num_classes).to(flat.dtype)], dim=1)
+        mean, log_variance = encoder(flat).chunk(2, dim=1)
+        return mean, log_variance
+
     weights = [*generator.parameters(), *encoder.parameters()]
     optimizer = torch.optim.Adam(weights, _LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.1)
@@ -53,7 +73,7 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
         index = torch.randint(len(images), (batch_size,), generator=rng, device=device)
         batch = augment(images[index], rng, _MILD).clamp(0, 1)
         of_batch = None if labels is None else labels[index]
-        mean, log_variance = _encode(encoder, batch, of_batch, generator.num_classes)
+        mean, log_variance = encode(batch, of_batch)
         point = mean + torch.randn(mean.shape, generator=rng, device=device) * (log_variance / 2).exp()
         decoded = generator.decode(point, of_batch).clamp(1e-4, 1 - 1e-4)
         reconstruction = functional.binary_cross_entropy(decoded, batch, reduction="sum")
@@ -64,14 +84,35 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        mean, log_variance = _encode(encoder, images, labels, generator.num_classes)
+        mean, log_variance = encode(images, labels)
     generator.set_codes(mean, (log_variance / 2).exp(), labels)
 
 
-def _encode(encoder: nn.Module, images: Tensor, labels: Tensor | None, classes: int) -> tuple[Tensor, Tensor]:
-    """Return mean and log variance of the codes of images in [0, 1]."""
-    flat = images.flatten(1)
-    if labels is not None:
-        flat = torch.cat([flat, functional.one_hot(labels, classes).to(flat.dtype)], dim=1)
-    mean, log_variance = encoder(flat).chunk(2, dim=1)
-    return mean, log_variance
+def chosen_population(
+    config: EvolutionRun, votes: Votes, private: Images, public: Images, *, device: torch.device, noise: Noise
+) -> dict[str, Tensor]:
+    """Let the private images vote, and return the population's tensors; the release that it is part of pays."""
+    nobody = private.select(torch.arange(0))
+    method = Evolution(
+        config,
+        Split(public, private, nobody, nobody),
+        ledger=Ledger(votes.unit, votes.relation),  # the caller's ledger, not this one, has paid
+        device=device,
+        noise=noise,
+        votes=votes,
+    )
+    for step in range(1, config.training.steps + 1):
+        method.step(step)
+    return {f"{_POPULATION}{name}": tensor.cpu() for name, tensor in method.generator.state_dict().items()}
+
+
+def images_of(
+    released: Mapping[str, Tensor], config: AggregateRun, image_shape: Sequence[int], classes: Sequence[str]
+) -> Images:
+    """Draw the images of a released population: post-processing."""
+    generator: Generator = build_generator(config.population, image_shape, len(classes))
+    generator.load_state_dict(
+        {name.removeprefix(_POPULATION): tensor for name, tensor in released.items() if name.startswith(_POPULATION)}
+    )
+    num, names = config.method.evolution.images, tuple(classes) if generator.num_classes else ()
+    return Images(to_uint8(generator.sample(num, seed=_SEED)), generator.sample_labels(num), names)

@@ -57,11 +57,11 @@ class CriticLoss:
         if self.mismatch:
             images, labels = [*images, real], [*labels, wrong]
         scores = self._scores(weights, torch.stack(images), torch.stack(labels))
-        loss = self._real_term(scores[0])
+        loss = self._term(-scores[0])
         if self.paired:
-            loss = loss + self._fake_term(scores[1])
+            loss = loss + self._term(scores[1])
         if self.mismatch:
-            loss = loss + self.mismatch * self._fake_term(scores[-1])
+            loss = loss + self.mismatch * self._term(scores[-1])
         if self.kind == "wgan-gp":
             mixed = interpolate(real[None], fake[None], alpha[None])
             slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
@@ -70,20 +70,17 @@ class CriticLoss:
 
     def of_fake(self, weights: Weights, fake: Tensor, label: Tensor) -> Tensor:
         """Return the term of one fake, 0-d."""
-        return self._fake_term(self._scores(weights, fake[None], label[None])[0])
+        return self._term(self._scores(weights, fake[None], label[None])[0])
 
     def of_generator(self, scores: Tensor) -> Tensor:
         """Return the generator's loss on scores (B,) of fakes, 0-d."""
-        return softplus(-scores).mean() if self.kind == "non-saturating" else -scores.mean()
+        return self._term(-scores).mean()
+
+    def _term(self, score: Tensor) -> Tensor:
+        """Return what a score costs that should be low."""
+        return softplus(score) if self.kind == "non-saturating" else score
 
     def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-        scores: Tensor = functional_call(
-            self.critic, dict(weights), (images, labels) if self.conditional else (images,)
-        )
+        given = (images, labels) if self.conditional else (images,)
+        scores: Tensor = functional_call(self.critic, dict(weights), given)
         return scores
-
-    def _real_term(self, score: Tensor) -> Tensor:
-        return softplus(-score) if self.kind == "non-saturating" else -score
-
-    def _fake_term(self, score: Tensor) -> Tensor:
-        return softplus(score) if self.kind == "non-saturating" else score

@@ -29,32 +29,204 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import to_float
-from idpgan.data.load import Split, place
+from idpgan.data.load import DataShape, Split, place
+from idpgan.device import resolve_device
+from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
+from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.dcgan import Critic
+from idpgan.models.families import critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.privacy import Event, Ledger, Noise
-from idpgan.privacy.dpsgd import ClippedSum, RecordLoss, Way, Weights
+from idpgan.privacy import Event, Ledger, Noise, check_delta
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.dpsgd import ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
+from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.ledger import Budget
+from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
-from idpgan.synthesis.dp_gan.config import DpGanRun
 from idpgan.synthesis.dp_gan.loss import CriticLoss
-from idpgan.synthesis.networks import Adam, Networks, set_rate
+from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.distributed import whole
+from idpgan.training.fit import set_rate
+from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Stats, refuse_small_shares
+from idpgan.training.signal import Signal
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
 _PACE_GROWTH = 1.5
 _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
+
+
+class DpGanConfig(MethodConfig):
+    """[method] of dp-gan.
+
+    Attributes:
+        loss: "non-saturating" or "wgan-gp".
+        fakes: "paired" with their record under one clip, or "separate", outside of the private sum.
+        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
+        critic_width: Feature maps of the critic next to the image; noise grows with the number of weights, so it may
+            be narrower than the generator. None = ``model.width``.
+        gradient_penalty: Weight of the penalty, "wgan-gp" only.
+        mismatch: Weight of every drawn image under a wrong class as one more fake (Reed et al. 2016), under the same
+            clip: it teaches the critic classes. 0 = none; needs classes.
+        augment: Strength of a random motion of every drawn image, by coins of its own; 1 is that of handwriting.
+        critic_steps_per_generator_step: At the start, if `adaptive_below` is above 0.
+        adaptive_below: Where the critic tells fewer fakes than this share, its steps per generator step grow by half
+            (Bie et al. 2023, section 4.3). 0 = fixed pace. "non-saturating" only.
+        critic_warmup: Critic steps before the first generator step.
+        critic_learning_rate: Of Adam.
+        critic_decay: Decoupled weight decay of the critic, times its learning rate. It bounds what the noise of
+            thousands of steps adds up to: a standard deviation of about ``sqrt(rate / (2 decay))`` per weight.
+        generator_learning_rate: Of Adam.
+        cooldown: Share of the steps at the end over which both learning rates fall linearly to zero.
+        beta1: Decay of Adam's first moment.
+        beta2: Decay of Adam's second moment.
+        ema_decay: Weight of the past in the averaged generator.
+        max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
+    """
+
+    name: Literal["dp-gan"] = "dp-gan"
+    loss: Literal["non-saturating", "wgan-gp"] = "non-saturating"
+    fakes: Literal["paired", "separate"] = "paired"
+    clip_norm: float = Field(1.0, gt=0)
+    critic_width: int | None = Field(None, ge=1, le=1024)
+    gradient_penalty: float = Field(10.0, ge=0)
+    mismatch: float = Field(0.0, ge=0)
+    augment: float = Field(0.0, ge=0, le=3)
+    critic_steps_per_generator_step: int = Field(10, ge=1)
+    adaptive_below: float = Field(0.0, ge=0, lt=1)
+    critic_warmup: int = Field(0, ge=0)
+    critic_learning_rate: float = Field(5e-4, gt=0)
+    critic_decay: float = Field(0.0, ge=0)
+    generator_learning_rate: float = Field(5e-4, gt=0)
+    cooldown: float = Field(0.2, ge=0, le=1)
+    beta1: float = Field(0.5, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    ema_decay: float = Field(0.999, ge=0, lt=1)
+    max_physical_batch: int = Field(64, ge=1)
+
+    @model_validator(mode="after")
+    def _check_pace(self) -> DpGanConfig:
+        if self.loss == "wgan-gp" and self.adaptive_below > 0:
+            raise ConfigError(
+                f"adaptive_below = {self.adaptive_below:g} counts the fakes that score below 0, and scores of "
+                'loss = "wgan-gp" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
+            )
+        return self
+
+
+class DpGanPrivacy(PrivacyConfig):
+    """[privacy] of dp-gan; unit image, zero-out-one.
+
+    Attributes:
+        epsilon: What the run may spend; the step that would exceed it is not taken.
+        delta: Below 1/N.
+        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
+        noise_multiplier: sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    sample_rate: float = Field(gt=0, le=1)
+    noise_multiplier: float | None = Field(None, gt=0)
+
+
+class DpGanRun(RunConfig):
+    """A whole config file of dp-gan."""
+
+    method: DpGanConfig = DpGanConfig()
+    privacy: DpGanPrivacy
+
+    @property
+    def plan(self) -> DPSGDPlan:
+        """The critic's steps."""
+        privacy, steps = self.privacy, self.training.steps
+        sigma = privacy.noise_multiplier or least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
+        return DPSGDPlan(
+            sample_rate=privacy.sample_rate,
+            clip_norm=self.method.clip_norm,
+            divisor=self.training.batch_size,
+            noise_multiplier=sigma,
+        )
+
+    def step_event(self) -> Event:
+        """Return the price of one critic step."""
+        return self.plan.event
+
+    @property
+    def critic_model(self) -> ModelConfig:
+        """The [model] section as the critic has it."""
+        return self.model.model_copy(update={"width": self.method.critic_width or self.model.width})
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of all critic steps."""
+        return (self.plan.event.repeated(self.training.steps),)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Name the mechanism, and where its noise came from."""
+        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Name the sampling rate, the divisor, and the settings."""
+        return (
+            f"the sampling rate {self.privacy.sample_rate:g} and the divisor {self.training.batch_size}",
+            "the settings: epsilon covers no choice of settings by looking at private images",
+        )
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse a divisor that is not about q N, wrong classes without classes, and a step that nothing affords."""
+        super().check(shape)
+        privacy, size, num_private = self.privacy, self.training.batch_size, shape.num_private
+        check_delta(privacy.delta, num_private)
+        expected = privacy.sample_rate * num_private
+        if not expected / 2 <= size <= 2 * expected:
+            raise ConfigError(
+                f"training.batch_size = {size} divides the noisy sum of about {expected:.0f} images "
+                f"(privacy.sample_rate = {privacy.sample_rate:g} of {num_private}); it must be within a factor of 2 of "
+                f"that. Set privacy.sample_rate to about {size / num_private:.4g}, or training.batch_size to "
+                f"{max(1, round(expected))}."
+            )
+        classes = classes_of(self.model, len(shape.classes))
+        if self.method.mismatch and classes < 2:
+            raise ConfigError(
+                f"method.mismatch = {self.method.mismatch:g} needs at least 2 classes, and the critic has "
+                f"{classes}. Set method.mismatch = 0."
+            )
+        least = min(self.method.max_physical_batch, size)
+        check_memory(
+            least * critic_bytes(self.critic_model, shape.image_shape, classes),
+            f"the gradients of method.max_physical_batch = {least} images, each by itself,",
+            "Lower it, or method.critic_width (model.width).",
+            str(resolve_device(self.training.device)),
+        )
+        if privacy.noise_multiplier is not None:
+            event = self.plan.event
+            if compose_epsilon([event], privacy.delta) > privacy.epsilon:
+                raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """Return the figure of all critic steps together, if every record pulled one way in all of them.
+
+        A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
+        steps the first grows with T, the second with its root.
+        """
+        classes = classes_of(self.model, len(shape.classes))
+        weights = critic_bytes(self.critic_model, shape.image_shape, classes) / 4
+        noise = self.plan.noise_multiplier * math.sqrt(weights / self.training.steps) / self.privacy.sample_rate
+        return Signal(shape.num_private / max(classes, 1), max(classes, 1), noise, "the DP-SGD steps")
 
 
 class DpGan(GivesGenerator):
@@ -88,34 +260,33 @@ class DpGan(GivesGenerator):
         self, config: DpGanRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.training = config.training
+        own, self.training = config.method, config.training
         self._images = place(split.private, device)
         self.critic = self._build_critic().to(device)
-        betas = (self.config.beta1, self.config.beta2)
         self.networks = Networks(
             config,
             split.shape,
             self.critic,
             device=device,
-            adam=Adam(self.config.generator_learning_rate, *betas),
-            critic_adam=Adam(self.config.critic_learning_rate, *betas, decay=self.config.critic_decay),
-            ema_decay=self.config.ema_decay,
+            adam=Adam(own.generator_learning_rate, own.beta1, own.beta2),
+            critic_adam=Adam(own.critic_learning_rate, own.beta1, own.beta2, decay=own.critic_decay),
+            ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
         self.loss = CriticLoss(
             self.critic,
-            self.config.loss,
-            penalty=self.config.gradient_penalty,
-            paired=self.config.fakes == "paired",
-            mismatch=self.config.mismatch,
+            own.loss,
+            penalty=own.gradient_penalty,
+            paired=own.fakes == "paired",
+            mismatch=own.mismatch,
         )
         self.plan = config.plan
-        self._physical_batch = self.config.max_physical_batch
-        self._way: Way = "vmap" if self.config.loss == "wgan-gp" else "ghost"  # a penalty is not captured
+        self._physical_batch = own.max_physical_batch
+        self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
-        self.pace, self._since, self._accuracy = self.config.critic_steps_per_generator_step, 0, 1.0
+        self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
 
     def new_noise(self, device: torch.device) -> Noise:
         """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
@@ -134,7 +305,7 @@ class DpGan(GivesGenerator):
         self._frozen_statistics = True
 
     def share_steps(self, ranks: Ranks) -> None:
-        """See `SharesSteps`. The coins of a record are its rank's own, as no other rank sees that record."""
+        """Let each rank take its share of every step; the coins of a record are its rank's own, which alone sees it."""
         refuse_small_shares(self.training.batch_size, "training.batch_size", ranks)
         self.plan, self.networks.ranks = dataclasses.replace(self.plan, ranks=ranks), ranks
 
@@ -143,7 +314,7 @@ class DpGan(GivesGenerator):
         return self.plan.event
 
     def step(self, step: int) -> Stats:
-        """See `Method.step`; after the warm-up a generator's step follows every `pace` critic steps."""
+        """Take a critic step; after the warm-up a generator's step follows every `pace` of them."""
         stats = self.critic_step(step)
         if step > self.config.critic_warmup and self._since >= self.pace:
             stats |= self.generator_step(step)
@@ -163,7 +334,15 @@ class DpGan(GivesGenerator):
         set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
         self.plan.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         self._since += 1
-        return _statistics(result, self.plan.clip_norm)
+        counted = result.norms.isfinite() & result.losses.isfinite()
+        if not bool(counted.any()):
+            return {}
+        norms = result.norms[counted]  # of the records that counted, for the curator
+        return {
+            "critic_loss": result.losses[counted].double().mean(),
+            "gradient_norm": norms.mean(),
+            "clipped_share": (norms > self.plan.clip_norm).float().mean(),
+        }
 
     def _clipped_sum(
         self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
@@ -250,7 +429,7 @@ class DpGan(GivesGenerator):
         return rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `HasCritic`: (B,) on the CPU; any number of images, of uint8 too, from any device."""
+        """Return scores (B,) on the CPU of any number of images, of uint8 too, from any device; see `HasCritic`."""
         parts = []
         with torch.no_grad():
             for start in range(0, len(images), _SCORE_BATCH):
@@ -269,16 +448,3 @@ class DpGan(GivesGenerator):
         """Take back what `state` returned."""
         super().load_state(state)
         self.pace, self._since, self._accuracy = state["pace"]
-
-
-def _statistics(result: ClippedSum, clip_norm: float) -> Stats:
-    """Average over the records of a step that counted, for the curator; nothing where there are none."""
-    counted = result.norms.isfinite() & result.losses.isfinite()
-    if not bool(counted.any()):
-        return {}
-    norms = result.norms[counted]
-    return {
-        "critic_loss": result.losses[counted].double().mean(),
-        "gradient_norm": norms.mean(),
-        "clipped_share": (norms > clip_norm).float().mean(),
-    }

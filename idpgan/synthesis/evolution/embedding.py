@@ -1,4 +1,10 @@
-"""What nearness of images means: principal components of scattering features, learned on drawn images only."""
+"""What nearness of images means: principal components of scattering features, learned on drawn images only.
+
+The nearest candidate of each record is found exactly, since vectors are whole numbers, whose products add up without
+rounding in any order. With numbers of at most 127 and at most 256 coordinates, ``2 q.c - |c|^2`` is a whole number
+below 2^24 in size, and so is every partial sum: float32 holds them all, on the CPU and on a GPU. So which candidate is
+nearest depends on the record and on the candidates alone, never on the batch, the other records, or the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +16,15 @@ from torch import Tensor
 from idpgan.data.images import Images, to_float
 from idpgan.models.scattering import Scattering, scales_of
 from idpgan.privacy.dpsgd import full_precision
-from idpgan.synthesis.evolution.nearest import LEVELS, MOST_DIMENSIONS
 
 DRAWN = 1000  # images that the components are learned on
-_DIRECTIONS = 4  # of wavelets: twice as many take three times as long
 LEAST_SIDE = 8  # px, of an image
+LEVELS = 127  # largest absolute value of a coordinate
+MOST_DIMENSIONS = 256
+_DIRECTIONS = 4  # of wavelets: twice as many take three times as long
 _SMALL_SIDE = 16  # px, below which two scales leave too few places
-_TILE = 256  # images of a call, always: fewer are padded
+_IMAGES = 256  # of a call, always: fewer are padded
+_TILE = {"cpu": (512, 2048), "cuda": (16_384, 8192)}  # records and candidates at once: 4 MiB of scores on the CPU
 
 
 class Embedding:
@@ -38,11 +46,16 @@ class Embedding:
         height, width = image_shape[1:]
         scales = 1 if min(height, width) < _SMALL_SIDE else scales_of(height, width)
         self._scattering, self._device = Scattering(image_shape, scales, _DIRECTIONS).to(device), device
-        features = self._features(draw(DRAWN)).double()
+        drawn = draw(DRAWN).split(_IMAGES)
+        with torch.no_grad(), full_precision():
+            features = torch.cat([self._scattering.normalized(part.to(device)) for part in drawn]).double()
         self._mean = features.mean(0)
         centered = features - self._mean
-        axes = _principal_axes(centered)
-        self.size = axes.shape[1]
+        wide = centered.shape[0] < centered.shape[1]
+        variances, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
+        self.size = min(MOST_DIMENSIONS, int((variances > 1e-9 * variances[-1]).sum()))
+        variances, vectors = variances[-self.size :], vectors[:, -self.size :]
+        axes = centered.T @ vectors / variances.sqrt() if wide else vectors  # orthonormal, (D, size)
         self._axes = (axes * (LEVELS / (centered @ axes).abs().max())).float()
         self._mean = self._mean.float()
 
@@ -53,30 +66,17 @@ class Embedding:
     def coordinates(self, images: Tensor) -> Tensor:
         """Return the vectors before they are rounded, float32 (B, size)."""
         with torch.no_grad(), full_precision():
-            return torch.cat([self._projected(part)[: len(part)] for part in images.split(_TILE)])
+            return torch.cat([self._projected(part)[: len(part)] for part in images.split(_IMAGES)])
 
     @staticmethod
     def rounded(coordinates: Tensor) -> Tensor:
         """Round vectors to whole numbers, int8."""
         return coordinates.round().clamp(-LEVELS, LEVELS).to(torch.int8)
 
-    def _features(self, images: Tensor) -> Tensor:
-        with torch.no_grad(), full_precision():
-            return torch.cat([self._scattering.normalized(part.to(self._device)) for part in images.split(_TILE)])
-
     def _projected(self, part: Tensor) -> Tensor:
         """Project one tile, padded: the arithmetic of a row is a function of its image and its place."""
-        padded = torch.cat([part, part.new_zeros(_TILE - len(part), *part.shape[1:])]).to(self._device)
+        padded = torch.cat([part, part.new_zeros(_IMAGES - len(part), *part.shape[1:])]).to(self._device)
         return (self._scattering.normalized(padded) - self._mean) @ self._axes
-
-
-def _principal_axes(centered: Tensor) -> Tensor:
-    """Return the orthonormal directions of most variance of centered rows (n, D): (D, at most 256)."""
-    wide = centered.shape[0] < centered.shape[1]
-    variances, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
-    size = min(MOST_DIMENSIONS, int((variances > 1e-9 * variances[-1]).sum()))
-    variances, vectors = variances[-size:], vectors[:, -size:]
-    return centered.T @ vectors / variances.sqrt() if wide else vectors
 
 
 def private_vectors(private: Images, embedding: Embedding, share: slice | None = None) -> Iterator[Tensor]:
@@ -87,6 +87,34 @@ def private_vectors(private: Images, embedding: Embedding, share: slice | None =
     process, and only `votes` sees them. ``share`` are the positions of this rank; None = all.
     """
     first, last = (0, len(private)) if share is None else (share.start, share.stop)
-    for start in range(first, last, _TILE):
-        index = torch.arange(start, min(start + _TILE, last), device=private.images.device)
+    for start in range(first, last, _IMAGES):
+        index = torch.arange(start, min(start + _IMAGES, last), device=private.images.device)
         yield embedding(to_float(private.select(index).images))
+
+
+def nearest(records: Tensor, candidates: Tensor) -> Tensor:
+    """Return the number of the nearest candidate of each record, int64 (N,), the first among equals.
+
+    No N x M matrix is ever held.
+
+    Args:
+        records: int8 (N, D), D <= `MOST_DIMENSIONS`, any device.
+        candidates: int8 (M, D), M >= 1, on the same device.
+    """
+    if records.dtype != torch.int8 or candidates.dtype != torch.int8 or records.shape[1] != candidates.shape[1]:
+        raise ValueError(f"records and candidates are int8 of one length, got {records.shape} and {candidates.shape}.")
+    if records.shape[1] > MOST_DIMENSIONS or not len(candidates):
+        raise ValueError(f"there are 1 to {MOST_DIMENSIONS} coordinates and at least one candidate.")
+    rows, columns = _TILE.get(records.device.type, _TILE["cuda"])
+    parts = [(part.float(), part.float().square().sum(1)) for part in candidates.split(columns)]
+    found = torch.empty(len(records), dtype=torch.int64, device=records.device)
+    with full_precision():
+        for start in range(0, len(records), rows):
+            queries = 2 * records[start : start + rows].float()
+            best, index = queries.new_full((len(queries),), -torch.inf), found[start : start + rows]
+            for number, (values, squares) in enumerate(parts):
+                score, place = torch.addmm(-squares, queries, values.T).max(1)
+                better = score > best
+                index[better] = place[better] + number * columns
+                best = torch.where(better, score, best)
+    return found

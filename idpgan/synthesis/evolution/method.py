@@ -13,31 +13,168 @@ the process. What is released is the last candidates and their noisy shares: a s
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.images import Images
-from idpgan.data.load import Split
+from idpgan.data.load import DataShape, Split
+from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.families import build_generator, build_simulator
+from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.families import build_generator, build_simulator, generator_bytes
 from idpgan.models.initialize import torch_seed
-from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
-from idpgan.privacy import Event, Ledger, Noise, Unit
+from idpgan.models.scattering import scattering_shape
+from idpgan.models.simulators import (
+    GeneratorSimulator,
+    PhotoSimulator,
+    PopulationGenerator,
+    looks_known,
+)
+from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy.noise import Source
 from idpgan.ranks import ALONE, Ranks
-from idpgan.synthesis.aggregate.cells import refuse_people_in_two_parts, shares
-from idpgan.synthesis.evolution.config import EvolutionRun
-from idpgan.synthesis.evolution.embedding import Embedding, private_vectors
-from idpgan.synthesis.evolution.nearest import nearest
+from idpgan.synthesis import starter
+from idpgan.synthesis.evolution.embedding import (
+    DRAWN,
+    LEAST_SIDE,
+    MOST_DIMENSIONS,
+    Embedding,
+    nearest,
+    private_vectors,
+)
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.evolution.starter import suggest
 from idpgan.synthesis.evolution.votes import Votes, steps_of
+from idpgan.synthesis.people import GaussianPrivacy, PeopleRun, refuse_people_in_two_parts, shares
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
+from idpgan.training.signal import Signal
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
+
+
+class EvolutionConfig(MethodConfig):
+    """[method] of evolution. The number of candidates of a class is ``model.codes``.
+
+    Attributes:
+        threshold: Standard deviations of the noise below which a noisy count is set to 0.
+        first_variation: How much children differ from their parents after the first iteration; see `model.variation`.
+        last_variation: The same after the last iteration but one; in between the strength falls by equal factors.
+        lookahead: Variations by `model.variation` of each candidate whose mean embedding stands for it in the vote; 0:
+            the candidate itself.
+        looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
+            smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
+            any other begins with all kinds of images, and the votes choose.
+    """
+
+    name: Literal["evolution"] = "evolution"
+    threshold: float = Field(2.0, ge=0, le=100)
+    first_variation: float = Field(0.6, gt=0, le=1)
+    last_variation: float = Field(0.2, gt=0, le=1)
+    lookahead: int = Field(0, ge=0, le=100)
+    looks: dict[str, str] | None = None
+
+
+class EvolutionTraining(TrainingConfig):
+    """[training] of evolution; it has no batches.
+
+    Attributes:
+        steps: Iterations, each of which is a vote: fewer have less noise.
+        tick_steps: Iterations between two ticks.
+    """
+
+    steps: int = Field(8, ge=1, le=MOST_STEPS)
+    tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
+
+
+class EvolutionRun(PeopleRun):
+    """A whole config file of evolution."""
+
+    model: ModelConfig = ModelConfig(generator="population", codes=200)
+    method: EvolutionConfig = EvolutionConfig()
+    privacy: GaussianPrivacy
+    training: EvolutionTraining = EvolutionTraining()
+
+    @model_validator(mode="after")
+    def _check_generator(self) -> EvolutionRun:
+        if self.model.generator != "population":
+            raise ConfigError(
+                f"model.generator = {self.model.generator}, but method evolution trains no network: set "
+                'model.generator = "population".'
+            )
+        for name, look in (self.method.looks or {}).items():
+            if self.model.simulator == "public":
+                raise ConfigError(
+                    'method.looks are for what is drawn; with model.simulator = "public" the labels of the public '
+                    "images say what a class looks like. Leave looks out."
+                )
+            known = looks_known(self.model)
+            if look.removeprefix("not ") not in known:
+                raise ConfigError(
+                    f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
+                    f'"{self.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
+                )
+        return self
+
+    def votes(self, num_classes: int) -> Votes:
+        """Return one iteration's release, with the least noise that keeps all of them to [privacy]."""
+        rows = max(classes_of(self.model, num_classes), 1)
+        return Votes.calibrated(rows, self.model.codes, self.training.steps, **self.privacy.terms)
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of all votes."""
+        return (self.votes(len(shape.classes)).event.repeated(self.training.steps),)
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Name what is released, and where its noise came from."""
+        return f"a noisy histogram of votes at each iteration; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape | None = None, noise: Sequence[Source] = ()) -> tuple[str, ...]:
+        """Name simulator and embedding, and what of public images is released."""
+        simulator = self.model.simulator
+        what = "public images" if simulator == "public" else f"the program that draws {simulator}"
+        assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
+        if self.model.origin is not None:
+            assumptions = ["the embedding, learned on images of the released generator that the release contains"]
+        if simulator == "public":
+            assumptions.append("the public images; the release contains some of them")
+        return (*assumptions, *self.capped)
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        model, classes = self.model, classes_of(self.model, len(shape.classes))
+        if min(shape.image_shape[1:]) < LEAST_SIDE:
+            raise ConfigError(
+                f"images of {shape.image_shape[2]} x {shape.image_shape[1]} pixels are too small for the embedding: "
+                f"each side must be {LEAST_SIDE} or more."
+            )
+        if model.simulator == "public" and not shape.sizes.public:
+            raise ConfigError(
+                'model.simulator = "public" needs public images, and there are none. Name a folder of them as '
+                "data.public_root, set data.public_share and confirm_public, or take a simulator that draws."
+            )
+        unknown = sorted(set(self.method.looks or {}) - set(shape.classes if classes else ()))
+        if unknown:
+            raise ConfigError(
+                f"method.looks says what '{unknown[0]}' looks like, but that is no class of the generator "
+                f"({', '.join(shape.classes) or 'none'})."
+            )
+        self.check_people(shape)
+        features = math.prod(scattering_shape(shape.image_shape, 1, 8))
+        needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
+        needed += 4 * 3 * DRAWN * features
+        check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """Return the votes of a class against the noise on them, in one iteration."""
+        votes = self.votes(len(shape.classes))
+        return self.signal(shape, votes.rows, votes.noise_std * math.sqrt(votes.candidates), "the votes")
 
 
 class Evolution(GivesGenerator):
@@ -59,11 +196,11 @@ class Evolution(GivesGenerator):
     """
 
     Config = EvolutionRun
-    suggest = staticmethod(suggest)
+    suggest = staticmethod(starter.evolution)
+    NOISY_STEPS = True
+    SAVED = ("members", "vectors", "shares", "rng", "noise")
 
     generator: PopulationGenerator
-
-    NOISY_STEPS = True
 
     def __init__(
         self,
@@ -77,20 +214,28 @@ class Evolution(GivesGenerator):
     ) -> None:
         super().__init__(config, split, ledger=ledger, device=device, noise=noise)
         self._private, self._public = split.private, split.public
-        if config.privacy.unit is Unit.PERSON:
-            refuse_people_in_two_parts(split)
+        refuse_people_in_two_parts(config.privacy.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
         self.votes = votes or config.votes(len(split.classes))
-        self._simulator = self._build_simulator()
+        # The simulator of the candidates: unlike that of the release, it holds all public images.
+        simulator = build_simulator(config.model, split.image_shape, len(split.public))
+        if isinstance(simulator, PhotoSimulator):
+            simulator.photos.copy_(split.public.images)
+        if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one is in both
+            simulator.generator.load_state_dict(origin_weights(config.data.public_generator, config.model.origin))
+            self.generator.simulator.load_state_dict(simulator.state_dict())
+        self._simulator = simulator.eval().to(device)
         self._rng = torch.Generator().manual_seed(torch_seed(config.training.seed, _RNG_STREAM))
+        known = looks_known(config.model)
+        named = {name: name for name in self.generator.classes if name.removeprefix("not ") in known}
         self._members = first_candidates(
             self._simulator,
             self.votes.candidates,
             self.generator.classes,
-            config.looks_of(self.generator.classes),
-            self._public.labels,
+            named | (config.method.looks or {}),
+            split.public.labels,
             self._rng,
         )  # (rows, M, numbers)
         self._vectors: Tensor | None = None  # of the members, int8 (rows, M, D)
@@ -98,21 +243,6 @@ class Evolution(GivesGenerator):
         self._records: Tensor | None = None  # of the private images of this rank, int8 (N, D): secret
         self._ranks: Ranks = ALONE
         self._give(torch.ones(self._members.shape[:2]))
-
-    def _build_simulator(self) -> Simulator:
-        """Build the simulator of the candidates: unlike that of the release, it holds all public images.
-
-        A released generator is in both.
-        """
-        model = self._run.model
-        simulator = build_simulator(model, self._data.image_shape, len(self._public))
-        if isinstance(simulator, PhotoSimulator):
-            simulator.photos.copy_(self._public.images)
-        if isinstance(simulator, GeneratorSimulator) and model.origin is not None:
-            weights = origin_weights(self._run.data.public_generator, model.origin)
-            simulator.generator.load_state_dict(weights)
-            self.generator.simulator.load_state_dict(simulator.state_dict())
-        return simulator.eval().to(self.device)
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `SharesSteps`: each rank embeds the private images of its share and counts their votes."""
@@ -124,16 +254,13 @@ class Evolution(GivesGenerator):
 
     def step(self, step: int) -> Stats:
         """Make the next candidates from those of the last vote, and let the private images vote for them."""
-        counts = self._shares
         if step > 1:
-            self._breed(counts, step)
-        vectors = self._candidate_vectors()
-        noisy = self._vote(vectors)  # the only line that reads private images
-        self._give(thresholded(noisy, self._run.method.threshold * self.votes.noise_std))
-        chosen = (noisy >= self._run.method.threshold * self.votes.noise_std).double()
+            self._breed(step)
+        noisy = self._vote(self._candidate_vectors())  # the only line that reads private images
+        threshold = self._run.method.threshold * self.votes.noise_std
+        self._give(thresholded(noisy, threshold))
+        chosen = (noisy >= threshold).double()
         return {"chosen_share": chosen.mean(), "votes_of_chosen": (noisy * chosen).sum() / chosen.sum().clamp(min=1)}
-
-    # The private read --------------------------------------------------------------------------------------------
 
     def _vote(self, vectors: Tensor) -> Tensor:
         """Release the noisy counts of the votes for candidates int8 (rows, M, D); the loop has charged them."""
@@ -147,18 +274,14 @@ class Evolution(GivesGenerator):
         for row in range(rows):
             own = torch.nonzero(labels == row)[:, 0]
             chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
-        return self.votes(chosen, labels, self._weights(private)[share], self.noise, self._ranks)
-
-    def _weights(self, private: Images) -> Tensor:
-        """Return the grid steps of each record's vote."""
-        privacy = self._run.privacy
-        if privacy.unit is not Unit.PERSON:
-            return steps_of(None, private.null, len(private))
-        kept, share = shares(private, privacy.most_per_person)
-        counts = torch.zeros(len(private), dtype=torch.int64)
-        if share is not None:
-            counts[kept] = share[kept].reciprocal().round().long()
-        return steps_of(counts, private.null, len(private))
+        cap, counts = self._run.privacy.cap, None
+        if cap is not None:  # images that count of each record's person
+            kept, of_person = shares(private, cap)
+            counts = torch.zeros(len(private), dtype=torch.int64)
+            if of_person is not None:
+                counts[kept] = of_person[kept].reciprocal().round().long()
+        weights = steps_of(counts, private.null, len(private))
+        return self.votes(chosen, labels, weights[share], self.noise, self._ranks)
 
     # What follows is public, or post-processing of the counts ----------------------------------------------------
 
@@ -179,11 +302,14 @@ class Evolution(GivesGenerator):
         with torch.no_grad():
             return torch.cat([self._simulator(part.to(self.device)) for part in z.split(_DRAWN_AT_ONCE)])
 
-    def _breed(self, counts: Tensor, step: int) -> None:
-        """Replace the members by those with votes and their children."""
-        bred, strength = [], self._strength(step)
-        for row, (members, of_row) in enumerate(zip(self._members, counts, strict=True)):
-            made, origin = next_candidates(self._simulator, members, of_row, strength, self._rng)
+    def _breed(self, step: int) -> None:
+        """Replace the members by those with votes and their children, which differ less from step to step."""
+        config, last = self._run.method, self._run.training.steps
+        share = (step - 2) / (last - 2) if last > 2 else 1.0
+        strength = float(config.first_variation ** (1 - share) * config.last_variation**share)
+        bred = []
+        for row, (members, counts) in enumerate(zip(self._members, self._shares, strict=True)):
+            made, origin = next_candidates(self._simulator, members, counts, strength, self._rng)
             bred.append(made)
             if self._vectors is not None:
                 self._vectors[row] = self._vectors[row][origin.clamp(min=0)]
@@ -191,12 +317,6 @@ class Evolution(GivesGenerator):
                 if len(new):
                     self._vectors[row, new] = self._embedded(made[new])
         self._members = torch.stack(bred)
-
-    def _strength(self, step: int) -> float:
-        """Return how much the children before a step differ from their parents."""
-        config, last = self._run.method, self._run.training.steps
-        share = (step - 2) / (last - 2) if last > 2 else 1.0
-        return float(config.first_variation ** (1 - share) * config.last_variation**share)
 
     def _candidate_vectors(self) -> Tensor:
         """Return the vectors of the members, int8 (rows, M, D)."""
@@ -224,19 +344,7 @@ class Evolution(GivesGenerator):
             photos = self._simulator.photos[self._simulator.chosen(self._members.flatten(0, 1))]
         self.generator.set_population(self._members, counts / counts.sum(1, keepdim=True), photos)
 
-    def state(self) -> dict[str, Any]:
-        """Return members, their vectors and shares, random state and the state of the noise source."""
-        return {
-            "members": self._members,
-            "vectors": self._vectors,
-            "shares": self._shares,
-            "rng": self._rng.get_state(),
-            "noise": self.noise.state(),
-        }
-
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what `state` returned."""
-        self._members, self._vectors = state["members"], state["vectors"]
-        self._rng.set_state(state["rng"])
-        self.noise.load_state(state["noise"])
-        self._give(state["shares"])
+        super().load_state(state)
+        self._give(self._shares)

@@ -90,15 +90,11 @@ def next_candidates(
     num = len(members)
     order = counts.argsort(descending=True, stable=True)
     kept = order[: min(int((counts > 0).sum()), int(_KEPT * num))]
-    parents = _drawn(counts, num - len(kept), rng)
+    drawn, heights = num - len(kept), counts.double().cumsum(0)
+    # Parents by their shares, each as often as its share says, rounded up or down by one common coin.
+    places = (torch.arange(drawn) + torch.rand((), generator=rng, dtype=torch.float64)) / max(drawn, 1) * heights[-1]
+    parents = torch.searchsorted(heights, places, right=True).clamp(max=num - 1)
     fresh = torch.randn(len(parents), members.shape[1], generator=rng)
     children = simulator.vary(members[parents], fresh, strength)
     origin = torch.cat([kept, torch.full((len(children),), -1)])
     return torch.cat([members[kept], children]), origin
-
-
-def _drawn(counts: Tensor, num: int, rng: torch.Generator) -> Tensor:
-    """Draw parents by their shares, each as often as its share says, rounded up or down by one common coin."""
-    heights = counts.double().cumsum(0)
-    places = (torch.arange(num) + torch.rand((), generator=rng, dtype=torch.float64)) / max(num, 1) * heights[-1]
-    return torch.searchsorted(heights, places, right=True).clamp(max=len(counts) - 1)

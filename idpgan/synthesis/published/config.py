@@ -18,7 +18,6 @@ from idpgan.models.losses import taylor_sensitivity
 from idpgan.models.perturbed import Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.guarantee import FLOATING_POINT
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
 
@@ -99,12 +98,8 @@ class PublishedRun(RunConfig):
             )
         return self
 
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`; the noise follows from the paper's formula, so there is no target."""
-        return *ADJACENCY, None
-
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`.
+        """Return all charges; the noise follows from the paper's formula, so there is no target.
 
         With allocation by relevance, which is known only after public images are read, the pixels stand as one read of
         the pure epsilon that they cost at most.
@@ -112,16 +107,16 @@ class PublishedRun(RunConfig):
         return planned(self, shape.image_shape, len(shape.classes), shape.num_private)
 
     def claimed(self, shape: DataShape) -> Guarantee:
-        """See `RunConfig.claimed`: the paper claims eps1 + eps2."""
+        """Return what the paper claims, eps1 + eps2."""
         basis = "Yang, Zhou and Ning, section 2.2.3, Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
         return Guarantee(self.privacy.epsilon1 + self.privacy.epsilon2, 0.0, *ADJACENCY, basis)
 
     def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """See `RunConfig.public_assumptions`."""
+        """Name the noise and the batch size."""
         return f"noise source: {noise[0].name}", f"|L| = {self.training.batch_size}"
 
     def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
-        """See `RunConfig.reason`."""
+        """Say what nothing protects, or how the noise was sized."""
         broken = [event.reason for event in events if event.reason]
         if broken:
             return "; ".join(dict.fromkeys(broken))
@@ -136,7 +131,7 @@ class PublishedRun(RunConfig):
         )
 
     def check(self, shape: DataShape) -> None:
-        """See `RunConfig.check`."""
+        """Refuse batches larger than the data, and relevance without labeled public images."""
         super().check(shape)
         most_accesses(self, shape.num_private)
         if self.method.allocation == "relevance" and not (shape.sizes.public and shape.classes):
@@ -146,7 +141,7 @@ class PublishedRun(RunConfig):
 
     @property
     def plans_exactly(self) -> bool:
-        """See `RunConfig.plans_exactly`."""
+        """Whether no public image has a say in the allocation of the noise."""
         return self.method.allocation == "uniform"
 
 

@@ -14,15 +14,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
-from idpgan.models.config import classes_of
+from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.initialize import seeded_init
 from idpgan.models.losses import (
     gradient_penalty,
@@ -33,15 +34,20 @@ from idpgan.models.losses import (
     taylor_polynomial,
 )
 from idpgan.models.perturbed import (
+    PIXEL_RANGE,
+    Draw,
     ImageShape,
     PerturbedAffine,
     PerturbedCritic,
+    PixelNoise,
     allocate,
     build_critic,
     check_bounded_features,
+    first_layer,
     mean_relevance,
+    paper_sensitivity,
 )
-from idpgan.privacy import Event, Laplace, Ledger, Noise, RandomizedResponse
+from idpgan.privacy import Event, Guarantee, Laplace, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import (
@@ -53,14 +59,21 @@ from idpgan.synthesis.published.config import (
     label_targets,
     most_accesses,
     num_outputs,
+    pixel_noise,
     planned,
 )
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
 
+if TYPE_CHECKING:
+    from idpgan.audit.cases import AuditCase
+
 _LOG = logging.getLogger(__name__)
 _RNG_STREAM, _RELEVANCE_STREAM = 2, 3  # of training.seed; 0 and 1 are the initial weights
 _CHUNK = 2048  # images perturbed per call: bounds the memory of the float64 noise
+_SHAPE: ImageShape = (1, 28, 28)  # of the image that stands for all in an audit
+_BATCH = 256  # |L| there
+_ACCESSES = 4  # of per_step there, where no run says how many; more than that is never simulated
 _CURVATURE_STEPS = 20  # the loss is examined for a lower bound every so many steps
 
 
@@ -106,24 +119,19 @@ class IdpPublished(GivesGenerator):
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
+        self._labels_are_public = config.privacy.label_epsilon is not None  # once released, by randomized response
         labels = split.private.labels
         self._labels = None if labels is None else labels.clone().to(device)
         self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
 
         self.critic = (critic or self._build_critic(shape)).to(device)
-        adam = Adam(self.config.learning_rate, self.config.beta1, self.config.beta2, l2=self.config.l2)
+        own = config.method
+        adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
-            config,
-            split.shape,
-            self.critic,
-            device=device,
-            adam=adam,
-            critic_adam=adam,
-            ema_decay=self.config.ema_decay,
-            stream=_RNG_STREAM,
+            config, split.shape, self.critic, device=device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
-        check_bounded_features(self.critic, shape, self.newest.num_classes if config.method.label_input else 0)
+        check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=device), False
         scale = coefficient_scale(config, len(classes))
         self._coefficient_scale = scale
@@ -134,7 +142,7 @@ class IdpPublished(GivesGenerator):
     def prepare(self) -> None:
         """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
         if self._public is not None:
-            self._allocate(self._relevance(self._public))
+            self._allocate(allocate(self._relevance(self._public), self.config.relevance_floor))
         pixels = self.critic.first.pixel_noise
         events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
         self._take_released(self.ledger.release(events, self._release, noise=self.noise))
@@ -200,7 +208,7 @@ class IdpPublished(GivesGenerator):
     # Steps -----------------------------------------------------------------------------------------------------
 
     def step(self, step: int) -> Stats:
-        """See `Method.step`; the generator's turn is after ``critic_steps_per_generator_step`` critic steps."""
+        """Take a critic step; the generator's turn is after ``critic_steps_per_generator_step`` of them."""
         stats = self.critic_step(step)
         if step % self.config.critic_steps_per_generator_step == 0:
             stats |= self.generator_step(step)
@@ -226,7 +234,11 @@ class IdpPublished(GivesGenerator):
         self.networks.step_critic(total)
         stats = {"critic_loss": total.detach(), "taylor_loss": loss.detach(), "gradient_penalty": penalty.detach()}
         if step % _CURVATURE_STEPS == 1:
-            stats["unbounded_below"] = self._share_unbounded(real_features, fake_features, noise[1])
+            # The share of outputs along whose weights the loss has no lower bound
+            features = torch.cat([real_features, fake_features]).detach()
+            second = (noise[1] + features.T @ features / 8) / self.batch_size
+            stats["unbounded_below"] = (taylor_curvature(second, self.config.l2) < 0).float().mean()
+            self._unbounded = torch.maximum(self._unbounded, stats["unbounded_below"])
         return stats
 
     def _taylor_loss(
@@ -245,24 +257,15 @@ class IdpPublished(GivesGenerator):
         loss = loss + taylor_cross_entropy(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
         loss = loss + taylor_polynomial(*noise, weight)
         if labels is not None and not released:
-            loss = loss + self._private_label_term(real, labels)
+            # The order-1 terms of the class outputs, from coefficients that were released with noise
+            targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
+            exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
+            term = (self._coefficient_noise(exact, self.noise).sum(0) * weight[1:]).sum()
+            if self._run.privacy.label_path == "autograd":  # line 9 by the letter: the raw label, to the hidden layers
+                leak = ((0.5 - targets) * (real @ weight[1:].detach().T)).sum()
+                term = term + leak - leak.detach()
+            loss = loss + term
         return loss / self.batch_size
-
-    def _private_label_term(self, real: Tensor, labels: Tensor) -> Tensor:
-        """Return the order-1 terms of the class outputs, from coefficients that were released with noise."""
-        weight = self.critic.weight[1:]  # (K, d)
-        targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
-        exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
-        term = (self._coefficient_noise(exact, self.noise).sum(0) * weight).sum()
-        if self._run.privacy.label_path == "autograd":  # line 9 by the letter: the raw label, to the hidden layers
-            leak = ((0.5 - targets) * (real @ weight.detach().T)).sum()
-            term = term + leak - leak.detach()
-        return term
-
-    @property
-    def _labels_are_public(self) -> bool:
-        """Whether the labels at hand have been released, by randomized response."""
-        return self._run.privacy.label_epsilon is not None
 
     def _targets(self, real: float, labels: Tensor | None) -> Tensor:
         """Return y (B, M); without labels the class outputs get 1/2, where their order-1 term vanishes."""
@@ -277,27 +280,19 @@ class IdpPublished(GivesGenerator):
 
         Order-1 noise of private labels is not in it: that one is secret and drawn record by record.
         """
+
+        def laplace_sums(counts: Tensor) -> Tensor:  # the difference of two gamma variables is a sum of Laplace numbers
+            positive, negative = (torch._standard_gamma(counts, generator=self.networks.rng) for _ in range(2))
+            return (positive - negative) * self._coefficient_scale
+
         outputs, features = self.critic.weight.shape
         records = torch.full((outputs, 1), 2.0 * self.batch_size, device=self.device)
         secret = self.newest.num_classes > 0 and not self._labels_are_public
         order1 = records.clone()
         order1[1:] -= self.batch_size if secret else 0
-        first = self._laplace_sums(order1.expand(outputs, features))
-        upper = self._laplace_sums(records.unsqueeze(2).expand(outputs, features, features)).triu()
+        first = laplace_sums(order1.expand(outputs, features))
+        upper = laplace_sums(records.unsqueeze(2).expand(outputs, features, features)).triu()
         return first, upper + upper.triu(1).mT
-
-    def _laplace_sums(self, counts: Tensor) -> Tensor:
-        """Draw sums of ``counts`` Laplace numbers: the difference of two gamma variables is one."""
-        positive, negative = (torch._standard_gamma(counts, generator=self.networks.rng) for _ in range(2))
-        return (positive - negative) * self._coefficient_scale
-
-    def _share_unbounded(self, real: Tensor, fake: Tensor, noise: Tensor) -> Tensor:
-        """Return the share of outputs along whose weights the loss has no lower bound, and remember that it was so."""
-        features = torch.cat([real, fake]).detach()
-        second = (noise + features.T @ features / 8) / self.batch_size
-        share = (taylor_curvature(second, self.config.l2) < 0).float().mean()
-        self._unbounded = torch.maximum(self._unbounded, share)
-        return share
 
     def generator_step(self, step: int) -> Stats:
         """Minimize minus the mean output of perturbed fakes by one Adam step (line 11), and move the average."""
@@ -316,23 +311,16 @@ class IdpPublished(GivesGenerator):
     # Books -----------------------------------------------------------------------------------------------------
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `HasCritic`: the real/fake output."""
+        """Return the real/fake output; see `HasCritic`."""
         given = labels if self.critic.label_embedding is not None else None
         outputs: Tensor = self.critic(images, given)
         return outputs[:, 0]
 
     def state(self) -> dict[str, Any]:
-        """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared"."""
-        self._warn_if_unbounded()
-        return {**super().state(), "prepared": self._released}
+        """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared".
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; raw images are let go of as in `prepare`."""
-        super().load_state(state)
-        self._take_released(state["prepared"])
-
-    def _warn_if_unbounded(self) -> None:
-        """Say once, at a tick, that the order-2 noise has taken the loss's lower bound away."""
+        Says once, at a tick, that the order-2 noise has taken the loss's lower bound away.
+        """
         if not self._warned and self._unbounded.item() > 0:
             self._warned = True
             _LOG.warning(
@@ -340,6 +328,12 @@ class IdpPublished(GivesGenerator):
                 "(statistic unbounded_below); raise |L|, privacy.epsilon2 or method.l2, or lower method.features.",
                 100 * self._unbounded.item(),
             )
+        return {**super().state(), "prepared": self._released}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        super().load_state(state)
+        self._take_released(state["prepared"])
 
     # Helpers ---------------------------------------------------------------------------------------------------
 
@@ -382,9 +376,94 @@ class IdpPublished(GivesGenerator):
         fit_classifier(network, public.images, public.labels, config=FitConfig(batch_size=64, seed=seed))
         return mean_relevance(network, to_float(public.images), public.labels)
 
-    def _allocate(self, allocation: Tensor | tuple[float, ...]) -> None:
-        """Put an allocation into the noise of the first layer; relevance is turned into one."""
-        if isinstance(allocation, Tensor):
-            allocation = allocate(allocation, self.config.relevance_floor)
+    def _allocate(self, allocation: tuple[float, ...]) -> None:
+        """Put an allocation into the noise of the first layer."""
         first = self.critic.first
         first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
+
+
+# The audit: the noisy pixels of one image, black against white -------------------------------------------------------
+
+
+def pixels_case(
+    pixels: PixelNoise, accesses: int, delta: float, claimed: Guarantee, notes: tuple[str, ...] = ()
+) -> AuditCase:
+    """Return the case of the noisy pixels of one image: a black one against a white one.
+
+    ``accesses`` is the most often that an image may be drawn, ``delta`` where epsilon is stated, ``claimed`` the
+    paper's.
+    """
+    from idpgan.audit import neighbors
+    from idpgan.audit.cases import AuditCase
+    from idpgan.audit.neighbors import Pair
+    from idpgan.audit.statistics import EXACT, Nearness, Statistic, WithinBatch
+
+    shape, beta = pixels.image_shape, pixels.allocation or (1.0,) * pixels.num_pixels
+    black, white = torch.full(shape, -1.0), torch.full(shape, 1.0)
+    proven = pixels.proven(delta, accesses)
+
+    def release_batch(values: Tensor, noise: Noise) -> Tensor:
+        """Release many batches of two in one call: run r's images are channels r C .. (r + 1) C - 1.
+
+        The call shares its one draw between the two images of every batch, and draws channels independently.
+        """
+        runs, two, channels, height, width = values.shape
+        stacked = values.transpose(0, 1).reshape(two, runs * channels, height, width)
+        allocation = None if pixels.allocation is None else pixels.allocation * runs
+        wide = dataclasses.replace(pixels, image_shape=(runs * channels, height, width), allocation=allocation)
+        return wide(stacked, noise).view(two, runs, channels, height, width).transpose(0, 1)
+
+    if pixels.draw == "per_batch":
+        pair = Pair(neighbors.BLACK_IN_BATCH, torch.stack([black, black]), torch.stack([white, black]))
+        return AuditCase("idp-gan-published", pair, claimed, proven, release_batch, (WithinBatch,), notes=notes)
+    times = 1 if pixels.draw == "once" else min(accesses, _ACCESSES)
+    if pixels.draw == "per_step" and times < accesses:
+        notes += (f"{times} of at most {accesses} accesses were simulated: what they show holds for all",)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        return pixels(values.reshape(-1, *shape), noise).view_as(values)
+
+    def exact(data: Tensor, neighbor: Tensor) -> Statistic:
+        scale = pixels.scale / torch.tensor(beta, dtype=torch.float64).repeat(times)
+        statistic = Nearness(data, neighbor, unit=pixels.scale if pixels.allocation is None else scale)
+        statistic.name = EXACT
+        return statistic
+
+    pair = Pair(neighbors.BLACK, black.expand(times, *shape), white.expand(times, *shape))
+    return AuditCase("idp-gan-published", pair, claimed, proven, release, (exact,), notes=notes)
+
+
+def _build(request: Request) -> AuditCase:
+    """Return the case of the paper's noise on MNIST: 5 x 5 convolution, |L| = 256, eps1 = eps2 = epsilon / 2."""
+    layer = first_layer("conv", ModelConfig(), _SHAPE)
+    scale = paper_sensitivity(cast(nn.Conv2d, layer), _SHAPE) / (request.epsilon / 2 * _BATCH)
+    pixels = PixelNoise(_SHAPE, scale, cast(Draw, request.draw))
+    claimed = _claim(request.epsilon)
+    notes = (f"MNIST's size, |L| = {_BATCH}, eps1 = eps2; scale of the noise {scale:.4g} on [-1, 1]",)
+    return pixels_case(pixels, _ACCESSES, request.delta or 0.0, claimed, notes)
+
+
+def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
+    privacy, pixels = config.privacy, pixel_noise(config, facts.image_shape)
+    if config.method.allocation == "relevance":
+        allocation = tuple(facts.prepared_tensor("allocation").tolist())
+        pixels = dataclasses.replace(pixels, allocation=allocation)
+    notes: tuple[str, ...] = (f"scale of the noise {pixels.scale:.4g} for a range of {PIXEL_RANGE:g}",)
+    if config.model.conditional and facts.num_classes:
+        notes += ("labels were left out: what the pixels show holds for both together",)
+    claimed = facts.claimed or _claim(privacy.epsilon1 + privacy.epsilon2)
+    return pixels_case(pixels, most_accesses(config, facts.num_private), facts.delta, claimed, notes)
+
+
+def _claim(epsilon: float) -> Guarantee:
+    return Guarantee(epsilon, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "Yang, Zhou and Ning: eps1 + eps2")
+
+
+AUDIT = Entry(
+    _build,
+    (Unit.IMAGE,),
+    (Relation.REPLACE_ONE,),
+    delta=1e-5,
+    options={"draw": ("once", "per_step", "per_batch")},
+    of_run=_of_run,
+)

@@ -17,10 +17,10 @@ from idpgan.models import build_generator
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.synthesis.aggregate import method as aggregate
-from idpgan.synthesis.aggregate.audit import sums_and_votes_case
-from idpgan.synthesis.aggregate.evolved import vote_events, voting_of
-from idpgan.synthesis.aggregate.follow import running_sums
+from idpgan.synthesis.aggregate.config import vote_events, voting_of
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.audit import sums_and_votes_case
+from idpgan.synthesis.follow import running_sums
 from idpgan.training.config import build_config
 
 FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [28, 28], "label": ["smiling"]}

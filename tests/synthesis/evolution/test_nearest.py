@@ -5,9 +5,8 @@ import torch
 
 from idpgan.data import fonts
 from idpgan.data.images import Images, to_float
-from idpgan.synthesis.evolution import nearest as rule
-from idpgan.synthesis.evolution.embedding import Embedding, private_vectors
-from idpgan.synthesis.evolution.nearest import nearest
+from idpgan.synthesis.evolution import embedding as rule
+from idpgan.synthesis.evolution.embedding import Embedding, nearest, private_vectors
 
 
 def vectors(num, size=256, seed=0, most=127):

@@ -1,7 +1,7 @@
 r"""IDP-GAN made sound per image, for a curator whom nobody has to trust.
 
 The published method's one sound idea is to perturb every image by itself, once. Here the noise is what a guarantee
-needs, not what a formula gives. Images and labels go through `idpgan.synthesis.local.channel` before anything else sees
+needs, not what a formula gives. Images and labels go through `idpgan.synthesis.local_channel` before anything else sees
 them, with the noise solved so that proven = requested; then the raw ones are dropped. The critic is that of WGAN-GP. It
 compares noisy reals with *generated* images and labels that went through the same channel, drawn fresh each time, so
 the generator learns the clean distribution (AmbientGAN, `Bora et al. 2018
@@ -16,25 +16,28 @@ part of a record's content: a release that left null records out would show, wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, describe
+from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.synthesis.local.channel import (
+from idpgan.synthesis.local_channel import (
     ADJACENCY,
     Bound,
+    Channel,
     ChannelPrivacy,
     Projection,
     build_channel,
@@ -42,12 +45,17 @@ from idpgan.synthesis.local.channel import (
     count_coefficients,
     solve,
 )
+from idpgan.synthesis.product import ReleasesOnce
 from idpgan.synthesis.wgan_gp import WganGp, WganGpConfig
 from idpgan.training.config import PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
 
+if TYPE_CHECKING:
+    from idpgan.audit.cases import AuditCase
+
 _CHUNK = 1024  # images perturbed per call
 _RAW_LABELS = "raw labels are an input of the critic"
+_SHAPE: ImageShape = (1, 8, 8)  # of the image that stands for all in an audit
 
 
 class LocalConfig(WganGpConfig):
@@ -104,31 +112,31 @@ class LocalRun(RunConfig):
         return self.model.conditional and self.privacy.label_epsilon is None
 
     def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`: the target is what was asked for; raw labels have none."""
-        if self._raw_labels:
-            return *ADJACENCY, None
-        found = describe(self.data)
-        return *ADJACENCY, Budget(self.privacy.epsilon, self.stated_delta(found.num_private if found else 1))
+        """Return terms whose target is what was asked for; raw labels have none."""
+        unit, relation, target = super().ledger_terms()
+        return unit, relation, None if self._raw_labels else target
 
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
-        return self.events(shape.image_shape, len(shape.classes), shape.num_private)
+        """Return all that `IdpLocal.prepare` charges."""
+        privacy = self.channel_privacy(shape.image_shape, len(shape.classes), shape.num_private)
+        unpaid = (Event.non_private(_RAW_LABELS, *ADJACENCY),) if self._raw_labels else ()
+        return privacy.events(solve(privacy)) + unpaid
 
     def claimed(self, shape: DataShape) -> None:
         """Return None: no paper claims anything of this method."""
 
     def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
-        """See `RunConfig.reason`."""
+        """Say that labels are raw, or what is perturbed."""
         return next((event.reason for event in events if event.reason), METHODS["idp-gan-local"].reason)
 
     def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """See `RunConfig.public_assumptions`."""
+        """Name the noise, and what public images have set."""
         method, learned = self.method, "basis and bounds of the coefficients were computed from public images"
         plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
         return f"noise source: {noise[0].name}", *((learned,) if shape.sizes.public and not plain else ())
 
     def check(self, shape: DataShape) -> None:
-        """See `RunConfig.check`."""
+        """Refuse networks that no memory holds, and a channel that cannot be built."""
         super().check(shape)
         privacy = self.channel_privacy(shape.image_shape, len(shape.classes), shape.num_private)
         check_channel(privacy, self.method.projection, shape.sizes.public, self.method.clip_norm)
@@ -144,14 +152,8 @@ class LocalRun(RunConfig):
             label_epsilon=self.privacy.label_epsilon,
         )
 
-    def events(self, image_shape: ImageShape, num_classes: int, num_private: int) -> tuple[Event, ...]:
-        """Return all that `prepare` charges."""
-        privacy = self.channel_privacy(image_shape, num_classes, num_private)
-        unpaid = (Event.non_private(_RAW_LABELS, *ADJACENCY),) if self._raw_labels else ()
-        return privacy.events(solve(privacy)) + unpaid
 
-
-class IdpLocal(WganGp):
+class IdpLocal(ReleasesOnce, WganGp):
     """WGAN-GP on images and labels that were perturbed one by one; see the module.
 
     Args:
@@ -166,32 +168,24 @@ class IdpLocal(WganGp):
         ConfigError: If config and data do not fit, or no noise reaches the target.
     """
 
-    Config = LocalRun  # type: ignore[assignment]  # same sections
+    Config = LocalRun
 
+    NULL_RECORDS = True  # see the module
     config: LocalConfig
 
     def __init__(
         self, config: LocalRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)  # type: ignore[arg-type]
-        shape, classes = split.image_shape, len(split.classes)
-        self._events = config.events(shape, classes, split.num_private)
-        self._privacy = config.channel_privacy(shape, classes, split.num_private)
-        channel = build_channel(self._privacy, config.method.projection, shape, split.public, config.method.clip_norm)
-        self.channel = channel.to(device)
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        shape, method = split.image_shape, config.method
+        self._privacy = config.channel_privacy(shape, len(split.classes), split.num_private)
+        self.channel = build_channel(self._privacy, method.projection, shape, split.public, method.clip_norm).to(device)
         self._steps = torch.empty(0, self._privacy.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
-        self._frequencies = torch.empty(0, device=device)
-
-    def _usable(self, private: Images) -> Images:
-        """Return all records, null records too: see the module."""
-        return private
-
-    def prepare(self) -> None:
-        """Perturb all images and labels, once, and let go of the raw ones."""
-        released = self.ledger.release(self._events, self._release, noise=self.noise)
-        self.noise.ratchet()
-        self._take(released["steps"], released["labels"])
+        self._frequencies: Tensor | None = None
+        self._released = {"steps": self._steps, "labels": self._labels}
+        response = self._privacy.response
+        self._response = (1.0, 0.0) if response is None else response.probabilities  # of the truth, of each lie
 
     def _release(self) -> dict[str, Tensor]:
         """Read every image and label, and return what the channel and the response make of them."""
@@ -205,25 +199,19 @@ class IdpLocal(WganGp):
             labels = raw if self._privacy.response is None else self._privacy.response(raw, self.noise)
         return {"steps": torch.cat(chunks), "labels": labels}
 
-    def _take(self, steps: Tensor, labels: Tensor) -> None:
-        self._steps, self._labels = steps.to(self.device), labels.to(self.device)
-        if self.newest.num_classes:
-            self._frequencies = self._estimate_frequencies()
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Go on from what was released; the class frequencies are those that the noisy labels point to."""
+        super()._take_released(released)
+        self._steps, self._labels = (released[name].to(self.device) for name in ("steps", "labels"))
+        classes, (truth, lie) = self.newest.num_classes, self._response
+        if classes:
+            noisy = torch.bincount(self._labels, minlength=classes).double() / len(self._labels)
+            estimate = ((noisy - lie) / (truth - lie)).clamp(min=0)  # the response inverted, (K,)
+            self._frequencies = (estimate / estimate.sum()).float()
         empty = self._images.select(torch.empty(0, dtype=torch.int64))
         self._images = Images(empty.images.clone(), empty.labels, empty.classes)
 
-    def _estimate_frequencies(self) -> Tensor:
-        """Return the class frequencies that the noisy labels point to: the response inverted, (K,)."""
-        classes = self.newest.num_classes
-        noisy = torch.bincount(self._labels, minlength=classes).double() / len(self._labels)
-        truth, lie = self._response_probabilities()
-        estimate = ((noisy - lie) / (truth - lie)).clamp(min=0)
-        return (estimate / estimate.sum()).float()
-
-    def _response_probabilities(self) -> tuple[float, float]:
-        return (1.0, 0.0) if self._privacy.response is None else self._privacy.response.probabilities
-
-    def step_event(self) -> None:  # type: ignore[override]  # WGAN-GP always has one
+    def step_event(self) -> None:
         """Return None: nothing private is read after `prepare`."""
 
     def critic_step(self, step: int) -> Stats:
@@ -252,20 +240,88 @@ class IdpLocal(WganGp):
 
     def _respond(self, labels: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Randomize generated labels as the private ones were."""
-        classes, (truth, _), rng = self.newest.num_classes, self._response_probabilities(), rng or self.networks.rng
+        classes, (truth, _), rng = self.newest.num_classes, self._response, rng or self.networks.rng
         lie = torch.rand(labels.shape, generator=rng, device=self.device) >= truth
         other = labels + torch.randint(1, max(classes, 2), labels.shape, generator=rng, device=self.device)
         return torch.where(lie, other % classes, labels)
 
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `HasCritic`; the critic sees an image as the channel would give it back without noise."""
+        """Return how real the critic finds images, as the channel would give them back without noise."""
         return super().critic_scores(self.channel.decode(self.channel.encode(images)), labels)
 
-    def state(self) -> dict[str, Any]:
-        """Return WGAN-GP's state, and under "prepared" what was released. The noise source is not needed again."""
-        return {**super().state(), "prepared": {"steps": self._steps, "labels": self._labels}}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; raw images are let go of as in `prepare`."""
-        super().load_state(state)
-        self._take(state["prepared"]["steps"], state["prepared"]["labels"])
+# The audit: one image, and its label where one is released, through the channel --------------------------------------
+
+
+def channel_case(channel: Channel, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    """Return the case of one image, and its label where one is released, going through the channel."""
+    from idpgan.audit import neighbors
+    from idpgan.audit.neighbors import Pair
+    from idpgan.audit.statistics import WithLabel, likelihood_ratio
+    from idpgan.classify.audit import released_case
+
+    privacy, shape = channel.privacy, channel.image_shape
+    # The image that, against its negative, moves as few coefficients as possible as far as is allowed
+    image = torch.zeros(len(channel.center)) if channel.basis is None else channel.basis[:, 0].sign()
+    if channel.basis is None:
+        norm = channel.bounds[0].item()
+        filled = {"clamp": len(image), "l1": norm, "l2": norm**2}[privacy.bound]
+        image[: min(len(image), math.ceil(filled))] = 1.0
+    labels = None if privacy.response is None else torch.tensor([0.0, 1.0])
+    rows = torch.stack([image, -image])  # (2, n)
+    data = rows if labels is None else torch.cat([rows, labels[:, None]], 1)
+    name = neighbors.NEGATIVE if labels is None else neighbors.NEGATIVE_AND_LABEL
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        steps = channel.release(values[:, : image.numel()].reshape(-1, *shape), noise).double()
+        if privacy.response is None:
+            return steps
+        label = privacy.response(values[:, -1].long(), noise)
+        return torch.cat([steps, label[:, None].double()], 1)
+
+    coefficients = channel.encode(rows.view(2, *shape)).double() / privacy.grid.step  # (2, k)
+    statistic = likelihood_ratio(channel.mechanism)(coefficients[0], coefficients[1])
+    if labels is not None and privacy.response is not None:
+        statistic = WithLabel(statistic, labels, privacy.response.epsilon)
+    pair, events = Pair(name, data[0], data[1]), privacy.events(channel.mechanism)
+    return released_case("idp-gan-local", request, events, pair, release, lambda *_: statistic, claimed)
+
+
+def data_free_channel(
+    privacy: ChannelPrivacy, projection: Projection, shape: ImageShape, clip_norm: float | None, *, public: bool
+) -> Channel:
+    """Return a run's channel, with noise in the place of its public images, if it has some: they set basis and bounds.
+
+    ``public`` says whether the run has public images; ``shape`` is (C, H, W).
+    """
+    count = 2 * privacy.num_coefficients if public else 0
+    rng = torch.Generator().manual_seed(0)
+    drawn = torch.randint(256, (count, *shape), generator=rng, dtype=torch.uint8)
+    return build_channel(privacy, projection, shape, Images(drawn, None, ()), clip_norm)
+
+
+def _build(request: Request) -> AuditCase:
+    """Return the case of a small image without label."""
+    bound = cast(Bound, request.law)
+    privacy = ChannelPrivacy(math.prod(_SHAPE), bound, request.epsilon, request.delta or 0.0)
+    clip_norm = None if bound == "clamp" else 1.0
+    return channel_case(data_free_channel(privacy, "pixels", _SHAPE, clip_norm, public=False), request)
+
+
+def _of_run(config: LocalRun, facts: RunFacts) -> AuditCase:
+    """Return the case of the channel that a run's images go through."""
+    method, privacy = config.method, config.channel_privacy(facts.image_shape, facts.num_classes, facts.num_private)
+    public = bool(config.data.public_share or config.data.public_root)
+    channel = data_free_channel(privacy, method.projection, facts.image_shape, method.clip_norm, public=public)
+    return channel_case(channel, Request(privacy.epsilon, privacy.delta), facts.claimed)
+
+
+AUDIT = Entry(
+    _build,
+    (Unit.IMAGE,),
+    (Relation.REPLACE_ONE,),
+    delta=1e-5,
+    options={"law": ("clamp", "l1", "l2")},
+    pure=("l1",),
+    of_run=_of_run,
+)

@@ -17,9 +17,9 @@ from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger, Noise, Unit
-from idpgan.synthesis.aggregate.cells import private_vectors
 from idpgan.synthesis.aggregate.config import AggregateRun
 from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.aggregate.vectors import private_vectors
 
 
 def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:

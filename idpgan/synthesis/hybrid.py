@@ -22,17 +22,15 @@ from idpgan.data.load import DataShape, Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.terms import AggregatePrivacy
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
 from idpgan.training.signal import Signal
@@ -94,18 +92,14 @@ class HybridRun(RunConfig):
             )
         return self
 
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `RunConfig.ledger_terms`."""
-        return Unit.IMAGE, Relation.ZERO_OUT, Budget(self.privacy.epsilon, self.privacy.delta)
-
     def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """See `RunConfig.planned_events`."""
-        return (*self._release(shape), *self.dp_gan_part(shape).planned_events(shape))
+        """Return the price of the release, then of the critic steps."""
+        return (*self.aggregate_part().planned_events(shape), *self.dp_gan_part(shape).planned_events(shape))
 
     def report(
         self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
     ) -> PrivacyReport:
-        """See `RunConfig.report`: the budget is what is claimed, and one ledger proves it for both parts."""
+        """Claim the budget; one ledger proves it for both parts."""
         first = self.aggregate_part().report(shape, events, proven, noise[:1])
         second = self.dp_gan_part(shape).report(shape, events, proven, noise[1:])
         return PrivacyReport(
@@ -118,25 +112,26 @@ class HybridRun(RunConfig):
         )
 
     def check(self, shape: DataShape) -> None:
-        """See `RunConfig.check`."""
+        """Refuse what one of the parts cannot have."""
         self.aggregate_part().check(shape)
         self.dp_gan_part(shape).check(shape)
 
     def signal_to_noise(self, shape: DataShape) -> Signal:
-        """See `RunConfig.signal_to_noise`: of the part that has the better one."""
+        """Return the figure of the part that has the better one."""
         parts = (self.aggregate_part().signal_to_noise(shape), self.dp_gan_part(shape).signal_to_noise(shape))
         return max(parts, key=lambda part: part.figure)
 
     @property
     def candidates(self) -> int | None:
-        """See `RunConfig.candidates`."""
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
         return self.aggregate_part().candidates
 
     def aggregate_part(self) -> AggregateRun:
         """Return the first part as a config of its own."""
         own = {"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
         training = AggregateTraining(**(self.training.model_dump() | own))
-        privacy = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=self._release_delta())
+        delta = 0.0 if self.method.aggregate.law == "laplace" else self.privacy.delta  # Laplace noise is pure
+        privacy = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=delta)
         return AggregateRun(
             data=self.data, model=self.model, method=self.method.aggregate, privacy=privacy, training=training
         )
@@ -144,7 +139,8 @@ class HybridRun(RunConfig):
     def dp_gan_part(self, shape: DataShape) -> DpGanRun:
         """Return the second part as a config of its own; its noise is what the release leaves room for."""
         steps, privacy = self.training.steps - self.method.aggregate_steps, self.privacy
-        noise_multiplier = least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps, self._release(shape))
+        spent = self.aggregate_part().planned_events(shape)
+        noise_multiplier = least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps, spent)
         return DpGanRun(
             data=self.data,
             model=self.model,
@@ -157,13 +153,6 @@ class HybridRun(RunConfig):
             ),
             training=self.training.model_copy(update={"steps": steps}),
         )
-
-    def _release(self, shape: DataShape) -> tuple[Event, ...]:
-        return self.aggregate_part().planned_events(shape)
-
-    def _release_delta(self) -> float:
-        """Return the delta at which the share of the release is stated: 0 for Laplace noise, which is pure."""
-        return 0.0 if self.method.aggregate.law == "laplace" else self.privacy.delta
 
 
 class Hybrid(GivesGenerator):
@@ -193,8 +182,8 @@ class Hybrid(GivesGenerator):
         self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
         super().__init__(config, split, ledger=ledger, device=device, noise=self.aggregate.noise)
-        if self.config.match:
-            self.dp_gan.extra_loss = self._match_loss
+        if self.config.match:  # the weighted loss of a generator before the critic of the released sums
+            self.dp_gan.extra_loss = lambda generator: self.config.match * self.aggregate.match_loss(generator)
         self.candidates = config.candidates
         self._done = 0  # steps of both parts
 
@@ -209,7 +198,7 @@ class Hybrid(GivesGenerator):
         return self.aggregate.teacher
 
     def share_steps(self, ranks: Ranks) -> None:
-        """See `SharesSteps`."""
+        """Let each rank take its share of the steps of both parts."""
         self.aggregate.share_steps(ranks)
         self.dp_gan.share_steps(ranks)
 
@@ -236,12 +225,8 @@ class Hybrid(GivesGenerator):
             self.dp_gan.start_from(self.aggregate.generator)
         return self.dp_gan.step(own)
 
-    def _match_loss(self, generator: Generator) -> Tensor:
-        """Return the weighted loss of a generator before the critic of the released sums, 0-d."""
-        return self.config.match * self.aggregate.match_loss(generator)
-
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """See `DpGan.critic_scores`."""
+        """Return the scores of dp-gan's critic."""
         return self.dp_gan.critic_scores(images, labels)
 
     @property

@@ -1,26 +1,31 @@
-r"""Features of photographs in absolute units: the moments of `gaussian`, and what a normal distribution cannot have.
+r"""What a private image adds to the sums: a vector of bounded norm, in one cell.
 
-Features that are normalized image by image hardly see contrast: a match of their means is content with images that are
-flat and images that are saturated, half of each. Here nothing is divided by anything of the image itself; a vector that
-is longer than 1 is shortened to 1, and that is all.
+Features of photographs in absolute units (`PhotoFeatures`): the moments of `gaussian`, and what a normal distribution
+cannot have. Features that are normalized image by image hardly see contrast: a match of their means is content with
+images that are flat and images that are saturated, half of each. Here nothing is divided by anything of the image
+itself; a vector that is longer than 1 is shortened to 1, and that is all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float
+from idpgan.errors import ConfigError
 from idpgan.models.features import Block, FeatureMap
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scales_of
-from idpgan.synthesis.gaussian.estimate import Normals, estimate_normals
-from idpgan.synthesis.gaussian.moments import MomentMap, count_moments
+from idpgan.models.warp import NODES, move, moves_of
+from idpgan.privacy.dpsgd import full_precision
+from idpgan.privacy.noise import Noise
+from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals
+from idpgan.synthesis.people import shares
 
 _GRID = 4  # rows and columns that moduli are averaged to
 _FILTERS = 16
@@ -29,6 +34,96 @@ _TYPICAL = 0.5  # modulus of a filter of unit energy on a photograph of range [-
 _MOMENTS, _MODULI, _PROJECTED, _FOURIER, _COUNT = 0.9, 0.03, 0.03, 0.01, 0.02
 _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
 _LOW_WIDTH, _MODULI_WIDTH = 0.7, 0.3  # of the kernels that random Fourier features stand for
+
+Embedding = Callable[[Tensor], Tensor]  # (B, C, H, W) in [-1, 1] -> (B, 64)
+_TILE = 1000  # private images per call of the feature map, always: fewer are padded
+
+
+class Cells:
+    """A fixed public list: class (or one row for all), then public cluster, then group.
+
+    Args:
+        rows: Classes, 1 for an unconditional generator.
+        clusters: Public clusters per row.
+        groups: Groups per cluster, by an independent coin per image.
+
+    Attributes:
+        num: Number of cells, empty ones included.
+        centroids: (rows, clusters, 64) of public images; None where there is one cluster per row.
+    """
+
+    def __init__(self, rows: int, clusters: int, groups: int) -> None:
+        self.rows, self.clusters, self.groups = rows, clusters, groups
+        self.num = rows * clusters * groups
+        self.centroids: Tensor | None = None
+        self._embedding: Embedding | None = None
+
+    def find_clusters(self, embedding: Embedding, public: Images, seed: int) -> None:
+        """Cluster the embedded public images of each row by k-means; where images are few, centroids repeat."""
+        from sklearn.cluster import KMeans
+
+        images = to_float(public.images)
+        hidden = torch.cat([embedding(batch) for batch in images.split(_TILE)])
+        found = []
+        for row in range(self.rows):
+            members = hidden if self.rows == 1 or public.labels is None else hidden[public.labels == row]
+            if not len(members):
+                raise ConfigError(f"the public images hold none of class {row}; method.clusters needs some of each.")
+            fitted = KMeans(min(self.clusters, len(members)), n_init=4, random_state=seed).fit(members.cpu().numpy())
+            centers = torch.from_numpy(fitted.cluster_centers_).to(hidden)
+            found.append(centers[torch.arange(self.clusters) % len(centers)])
+        self.set_centroids(embedding, torch.stack(found))
+
+    def set_centroids(self, embedding: Embedding, centroids: Tensor) -> None:
+        """Take centroids (rows, clusters, 64) and the embedding that they live in."""
+        self._embedding, self.centroids = embedding, centroids
+
+    def clusters_of(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Return each image's cluster, (B,): the nearest centroid of its row."""
+        if self.centroids is None or self._embedding is None:
+            return torch.zeros_like(rows)
+        return (self._embedding(images)[:, None] - self.centroids[rows]).norm(dim=2).argmin(1)
+
+
+def private_vectors(
+    private: Images, features: FeatureMap, cells: Cells, noise: Noise, *, motion: float, cap: int | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins.
+
+    Every call of the feature map has the same number of rows, padded where images are few, and null records keep their
+    rows and coins: the arithmetic of a row, down to the last bit, is a function of that row's image, coins and place.
+    (A matrix product over fewer rows may round differently, and the nearest centroid of *another* image may flip.) The
+    vector of a null record is zero, its count coordinate included.
+
+    Args:
+        private: Read here, after the release was charged.
+        features: phi, fixed.
+        cells: The public list.
+        noise: Source of the coins.
+        motion: Strength of the random motion.
+        cap: Images of one person that count, for unit person; None for unit image.
+    """
+    device = next(features.buffers()).device
+    kept, weights = shares(private, cap)
+    for index in kept.split(_TILE):
+        batch, num = private.select(index.to(private.images.device)), len(index)
+        coins = noise.uniform((num, 6)), noise.normal((num, 2 * NODES**2))
+        uniform, normal = (_padded(part.float().to(device)) for part in coins)
+        labels = batch.labels if cells.rows > 1 and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
+        rows = _padded(labels.to(device))
+        with torch.no_grad(), full_precision():
+            images = move(_padded(to_float(batch.images).to(device)), moves_of(uniform, normal, motion))
+            vectors = features(images, rows if cells.rows > 1 else None)[:num]
+            cluster = cells.clusters_of(images, rows)[:num]
+        if batch.null is not None:
+            vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
+        group = noise.integers(cells.groups, (num,)).to(device)  # by a coin of each image
+        cell = (rows[:num] * cells.clusters + cluster) * cells.groups + group
+        yield vectors, cell, None if weights is None else weights[index].to(device)
+
+
+def _padded(rows: Tensor) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(_TILE - len(rows), *rows.shape[1:])])
 
 
 class PhotoFeatures(FeatureMap):
@@ -72,8 +167,8 @@ class PhotoFeatures(FeatureMap):
         self._map = MomentMap(image_shape, latent_dim)
         self.register_buffer("center", self._map.center)
         self.register_buffer("variance", self._map.variance)
-        self._levels, self._low = _levels(image_shape), min(dimensions, self._map.size)
-        self._moduli = _count_moduli(image_shape)
+        self._levels, self._moduli = _moduli_of(image_shape)
+        self._low = min(dimensions, self._map.size)
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
         self.register_buffer("gabor", gabor_filters())  # (32, 1, 9, 9)
         self.register_buffer("projection", torch.randn(self._moduli, dimensions, generator=rng) / math.sqrt(dimensions))
@@ -88,7 +183,7 @@ class PhotoFeatures(FeatureMap):
     def count_dimensions(image_shape: Sequence[int], latent_dim: int, *, dimensions: int, fourier: int) -> int:
         """Return `dimensions` of such a map, without building it."""
         projected = (dimensions + 1) * (dimensions + 2) // 2
-        return count_moments(image_shape, latent_dim) + _count_moduli(image_shape) + projected + 2 * fourier + 1
+        return count_moments(image_shape, latent_dim) + _moduli_of(image_shape)[1] + projected + 2 * fourier + 1
 
     def learn_public(self, public: Images) -> None:
         """Take center and scale of the coefficients from public images; before a private one is read."""
@@ -108,18 +203,18 @@ class PhotoFeatures(FeatureMap):
         return estimate_normals(sums[:, : self._map.dimensions] / share, self.moments, noise_std / share)
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """See `FeatureMap.blocks`; norms are those of the shares, and the labels have no influence."""
+        """Return blocks whose norms are those of the shares; the labels have no influence."""
         z, power = self._start(images)
         return [Block(z, z), Block(math.sqrt(_MOMENTS) * power), *self._others(images, z)]
 
     def matched_blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """See `FeatureMap.matched_blocks`."""
+        """Return the blocks of all but most of the moments."""
         z = self._start(images)[0]
         low = z[:, : self._low + 1]
         return [Block(low, low), *self._others(images, z)]
 
     def matched_of(self, sums: Tensor) -> Tensor:
-        """See `FeatureMap.matched_of`."""
+        """Take the numbers of `matched_blocks` out of sums of whole vectors."""
         size = self._map.size + 1
         rows, columns = torch.triu_indices(size, size, device=sums.device)
         triangle = sums[..., : len(rows)][..., (rows <= self._low) & (columns <= self._low)]
@@ -155,13 +250,10 @@ class PhotoFeatures(FeatureMap):
         return _shortened(pooled / (_TYPICAL * math.sqrt(pooled.shape[1])))
 
 
-def _levels(image_shape: Sequence[int]) -> int:
-    """Return the number of scales: the coarsest has 10 to 40 rows."""
-    return scales_of(*image_shape[1:]) - 1
-
-
-def _count_moduli(image_shape: Sequence[int]) -> int:
-    return image_shape[0] * _levels(image_shape) * _FILTERS * _GRID**2
+def _moduli_of(image_shape: Sequence[int]) -> tuple[int, int]:
+    """Return the number of scales, of which the coarsest has 10 to 40 rows, and of moduli."""
+    levels = scales_of(*image_shape[1:]) - 1
+    return levels, image_shape[0] * levels * _FILTERS * _GRID**2
 
 
 def _shortened(vectors: Tensor) -> Tensor:

@@ -248,24 +248,20 @@ def build_channel(
         center = flat.mean(0)
         basis = torch.linalg.svd((flat - center).double(), full_matrices=False)[2][: privacy.num_coefficients].T.float()
     coefficients = flat - center if basis is None else (flat - center) @ basis
-    bounds = _bounds(privacy, clip_norm, coefficients, basis, center)
+    if privacy.bound == "clamp" and basis is None:
+        bounds = torch.ones(privacy.num_coefficients)
+    elif privacy.bound == "clamp" and basis is not None:
+        bounds = (basis.abs() * (1 + center.abs())[:, None]).sum(0)  # exact, of any image in [-1, 1]^n
+        if len(public):
+            bounds = torch.minimum(coefficients.abs().amax(0).clamp(min=1e-3), bounds)
+    else:
+        if clip_norm is None:
+            order = 1 if privacy.bound == "l1" else 2
+            norms = torch.linalg.vector_norm(coefficients, ord=order, dim=1)
+            most = math.sqrt(len(center)) * (math.sqrt(privacy.num_coefficients) if order == 1 else 1.0)
+            clip_norm = float(torch.quantile(norms, _CLIP_QUANTILE)) if len(public) else most
+        bounds = torch.full((privacy.num_coefficients,), float(clip_norm))
     return Channel(privacy, solve(privacy), image_shape, basis, center, bounds)
-
-
-def _bounds(
-    privacy: ChannelPrivacy, clip_norm: float | None, public: Tensor, basis: Tensor | None, center: Tensor
-) -> Tensor:
-    if privacy.bound == "clamp":
-        if basis is None:
-            return torch.ones(privacy.num_coefficients)
-        exact = (basis.abs() * (1 + center.abs())[:, None]).sum(0)  # of any image in [-1, 1]^n
-        return torch.minimum(public.abs().amax(0).clamp(min=1e-3), exact) if len(public) else exact
-    if clip_norm is None:
-        order = 1 if privacy.bound == "l1" else 2
-        norms = torch.linalg.vector_norm(public, ord=order, dim=1)
-        most = math.sqrt(len(center)) * (math.sqrt(privacy.num_coefficients) if order == 1 else 1.0)
-        clip_norm = float(torch.quantile(norms, _CLIP_QUANTILE)) if len(public) else most
-    return torch.full((privacy.num_coefficients,), float(clip_norm))
 
 
 def dct_basis(image_shape: ImageShape, count: int) -> Tensor:

@@ -1,0 +1,198 @@
+r"""Gaussian: noisy first and second moments of low frequencies, released once, and images drawn from them.
+
+The only private read is `prepare`: for every class the sum of ``v(x)`` (`moments`: count, mean and second moments of
+DCT coefficients in one vector of norm at most 1) over its images, plus rounded Gaussian noise on everything at once
+(`privacy.sums.CellSums`). What follows is linear algebra on the released sums (`moments`), and costs nothing: there is
+no training, and the run ends with the release. The images are blurred, and as private as those of any sound method; a
+generator that is trained for hours has to be better than they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from idpgan.data.load import DataShape, Split
+from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
+from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.families import build_generator, generator_bytes
+from idpgan.models.gaussian import GaussianGenerator
+from idpgan.models.generator import MOST_CANDIDATES
+from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy.noise import Source
+from idpgan.privacy.sums import CellSums
+from idpgan.synthesis import starter
+from idpgan.synthesis.moments import (
+    CLIP,
+    CONTRAST,
+    COUNT_SHARE,
+    MomentMap,
+    count_moments,
+    estimate_normals,
+    private_moments,
+)
+from idpgan.synthesis.people import GaussianPrivacy
+from idpgan.synthesis.product import ReadsOnce
+from idpgan.synthesis.teacher import (
+    TEACHER,
+    SumsRun,
+    beside_sums,
+    fit_teacher,
+    teacher_events,
+    teacher_of,
+    teaching_beside,
+)
+from idpgan.training.config import MethodConfig, TrainingConfig
+from idpgan.training.signal import Signal
+
+
+class GaussianConfig(MethodConfig):
+    """[method] of gaussian.
+
+    The defaults are statements on photographs, checked on drawn faces and on ORL.
+
+    Attributes:
+        contrast: Standard deviation of pixels, on [-1, 1], that is expected without public images.
+        clip: Length at which an image's whitened coefficients are cut, in multiples of the expected length: shorter
+            means less noise, and less of what makes the image different.
+        count_share: Share of the squared norm that the count takes; it sets the weight of first against second
+            moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
+        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
+            0 = none. See `idpgan.synthesis.teacher`.
+        candidates: Images that the released generator draws for each one that the classifier chooses.
+    """
+
+    name: Literal["gaussian"] = "gaussian"
+    contrast: float = Field(CONTRAST, gt=0, le=1)
+    clip: float = Field(CLIP, gt=0, le=100)
+    count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
+    teacher_share: float = Field(0.0, ge=0, le=0.95)
+    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
+
+
+class GaussianTraining(TrainingConfig):
+    """[training] of gaussian: there is none, the run ends with the release.
+
+    Attributes:
+        steps: 0.
+    """
+
+    steps: int = Field(0, ge=0, le=0)
+
+
+class GaussianRun(SumsRun):
+    """A whole config file of gaussian."""
+
+    model: ModelConfig = ModelConfig(generator="gaussian", latent_dim=160)
+    method: GaussianConfig = GaussianConfig()
+    privacy: GaussianPrivacy
+    training: GaussianTraining = GaussianTraining()
+
+    @model_validator(mode="after")
+    def _check_generator(self) -> GaussianRun:
+        if self.model.generator != "gaussian":
+            raise ConfigError(
+                f"model.generator = {self.model.generator}, but method gaussian trains no network: set "
+                'model.generator = "gaussian".'
+            )
+        return self
+
+    def moment_sums(self, shape: DataShape) -> CellSums:
+        """Return the release, with the least noise that keeps to [privacy]: one cell a class."""
+        return CellSums.calibrated(
+            max(classes_of(self.model, len(shape.classes)), 1),
+            count_moments(shape.image_shape, self.model.latent_dim),
+            "gaussian",
+            **self.privacy.terms,
+            **beside_sums(self.method.teacher_share, self.privacy.unit),
+        )
+
+    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
+        """Return the price of the sums, and of the teacher."""
+        sums = self.moment_sums(shape)
+        return (sums.event, *teacher_events(self.method.teacher_share, sums))
+
+    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+        """Name what was released, and where its noise came from."""
+        return f"one release of noisy sums of moments{self.taught}; noise: {noise[0].name}"
+
+    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+        """Name the map of an image to its vector, and what public images have set of it."""
+        learned = ("center and scale, learned from public images",) if shape.sizes.public else ()
+        fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
+        return (fixed, *learned, *self.capped)
+
+    def check(self, shape: DataShape) -> None:
+        """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        classes = classes_of(self.model, len(shape.classes))
+        rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
+        needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
+        self.check_teacher(classes)
+        check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
+        self.check_people(shape)
+
+    def signal_to_noise(self, shape: DataShape) -> Signal:
+        """Return the figure of the release."""
+        return self.signal_of(self.moment_sums(shape), shape)
+
+
+class GaussianMoments(ReadsOnce):
+    """The method as the loop sees it, which has no steps; see `ReadsOnce`. The sums are exact integers on the CPU.
+
+    Attributes:
+        generator: In eval mode.
+        sums: The mechanism of the release.
+
+    Raises:
+        ConfigError: If the config asks for what the data does not have. No private image has been read then.
+    """
+
+    Config = GaussianRun
+    suggest = staticmethod(starter.gaussian)
+
+    generator: GaussianGenerator
+
+    def __init__(
+        self, config: GaussianRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
+        self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
+        self.generator.classes = split.classes if self.generator.num_classes else ()
+        settings = config.method
+        self.moments = MomentMap(
+            split.image_shape,
+            config.model.latent_dim,
+            contrast=settings.contrast,
+            clip=settings.clip,
+            count_share=settings.count_share,
+        )
+        self.sums = config.moment_sums(split.shape)
+        self.teaching, self.candidates = teaching_beside(settings.teacher_share, self.sums), config.candidates
+
+    def _release(self) -> dict[str, Tensor]:
+        """Fix center and scale by public images, then read the private ones."""
+        if len(self._public):
+            self.moments.learn_public(self._public)
+        private, cap = self._take_private(), self._run.privacy.cap
+        vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
+        sums = self.sums(vectors, self.noise)
+        released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        if self.teaching is not None:
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
+        return released
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        """Make the generator of what was released."""
+        super()._take_released(released)
+        self.moments.set_public(released["center"], released["variance"])
+        normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
+        self.generator.set_moments(normals.mean, normals.factor)
+        if TEACHER in released:
+            shape, classes = self.generator.image_shape, self.generator.classes
+            self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)

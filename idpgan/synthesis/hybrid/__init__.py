@@ -1,1 +1,0 @@
-"""The aggregate's release first, then steps of dp-gan."""

@@ -1,1 +1,0 @@
-"""IDP-GAN, local form: every image perturbed by itself, once."""

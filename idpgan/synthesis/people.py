@@ -1,0 +1,137 @@
+"""Methods whose guarantee speaks of images or of people: their [privacy], and what unit person needs of the data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from idpgan.data.images import Images
+from idpgan.data.load import DataShape, Split
+from idpgan.errors import ConfigError
+from idpgan.privacy import Relation, Unit
+from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
+from idpgan.training.signal import Signal
+
+
+class AggregatePrivacy(PrivacyConfig):
+    """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
+
+    Attributes:
+        epsilon: Of the one release, whatever is trained from it.
+        delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
+        unit: "image", or "person" where the data names identities.
+        relation: How neighbors differ.
+        most_per_person: Public cap on a person's images; further ones are left out, the first by index stay.
+    """
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
+    unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
+    relation: Relation = Relation.ZERO_OUT
+    most_per_person: int = Field(20, ge=1, le=1_000_000)
+
+    @property
+    def cap(self) -> int | None:
+        """Images of one person that count, for unit person; None for unit image."""
+        return self.most_per_person if self.unit is Unit.PERSON else None
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What a release of sums or votes is calibrated to: the arguments of `CellSums.calibrated`."""
+        own = {key: getattr(self, key) for key in ("epsilon", "delta", "unit", "relation")}
+        return own | {"most_per_unit": self.cap or 1}
+
+
+class GaussianPrivacy(AggregatePrivacy):
+    """[privacy] of gaussian and evolution; epsilon, delta, unit and relation are one statement on all that is released.
+
+    Attributes:
+        delta: Below 1/N, and above 0: the noise is Gaussian.
+    """
+
+    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+
+
+class PeopleRun(RunConfig):
+    """A whole config file of a method whose unit may be a person."""
+
+    privacy: AggregatePrivacy
+
+    @model_validator(mode="after")
+    def _refuse_shared_people(self) -> PeopleRun:
+        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
+        if self.privacy.unit is not Unit.PERSON:
+            return self
+        if self.data.split_by != "identity":
+            raise ConfigError(
+                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+                'and nothing protects those in the public one. Set data.split_by = "identity".'
+            )
+        if self.data.public_root is not None and not (self.data.confirm_public or self.data.public_disjoint):
+            raise ConfigError(
+                f"privacy.unit = person with data.public_root = '{self.data.public_root}': people of the private "
+                "images who are on public ones too have no guarantee, and nothing here can tell. If nobody of the "
+                "private folder is on the public images, declare it with data.public_disjoint = true."
+            )
+        return self
+
+    def check_people(self, shape: DataShape) -> None:
+        """Refuse unit person where nobody knows who is on which image."""
+        if self.privacy.unit is Unit.PERSON and not shape.has_people:
+            raise ConfigError(
+                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
+                "unit = image."
+            )
+
+    @property
+    def capped(self) -> list[str]:
+        """What a report has to say of the cap on a person's images."""
+        cap = self.privacy.cap
+        return [] if cap is None else [f"the cap of {cap} images of one person"]
+
+    def signal(self, shape: DataShape, rows: int, noise: float, source: str) -> Signal:
+        """Return the signal-to-noise figure of a release, by the noise on a class.
+
+        A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
+        """
+        records = shape.num_private / (self.privacy.cap or 1) / rows
+        return Signal(records, rows, noise, source, "images" if self.privacy.cap is None else "people")
+
+
+def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
+    """Return the index of the images that count, and every image's share of its person (None for unit image).
+
+    A person's first ``cap`` positions count, each for 1 / (number of them): a rule within the person, so that no
+    person's shares depend on anybody else's images. Positions and whose they are is public; null records have positions
+    too, so that the shares of the others do not depend on which images are there.
+    """
+    everything = torch.arange(len(private))
+    if cap is None or private.identities is None:
+        return everything, None
+    _, person, counts = private.identities.cpu().unique(return_inverse=True, return_counts=True)
+    order = person.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    rank = torch.empty_like(order)
+    rank[order] = everything - starts[person[order]]  # 0 for a person's first image
+    return everything[rank < cap], counts.clamp(max=cap).double().reciprocal()[person]
+
+
+def refuse_people_in_two_parts(unit: Unit, split: Split) -> None:
+    """Raise a `ConfigError` for unit person if one of the private part has images elsewhere; null records count too.
+
+    Nothing would be promised to that person.
+    """
+    private = split.private.identities
+    for name in ("public", "holdout", "test"):
+        others = getattr(split, name).identities
+        if unit is not Unit.PERSON or private is None or others is None:
+            continue
+        shared = int(torch.isin(private.unique(), others.unique()).sum())
+        if shared:
+            raise ConfigError(
+                f"privacy.unit = person, but {shared} people of the private part have images in the {name} part too, "
+                'where nothing protects them. Set data.split_by = "identity".'
+            )
