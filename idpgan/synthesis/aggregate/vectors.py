@@ -84,6 +84,11 @@ class Cells:
             return torch.zeros_like(rows)
         return (self._embedding(images)[:, None] - self.centroids[rows]).norm(dim=2).argmin(1)
 
+    def index(self, cluster: Tensor, rows: Tensor, noise: Noise) -> Tensor:
+        """Return each image's cell, (B,), by its cluster, its row and a coin of its own for the group."""
+        group = noise.integers(self.groups, (len(rows),)).to(rows.device)
+        return (rows * self.clusters + cluster) * self.groups + group
+
 
 def private_vectors(
     private: Images, features: FeatureMap, cells: Cells, noise: Noise, *, motion: float, cap: int | None
@@ -117,8 +122,7 @@ def private_vectors(
             cluster = cells.clusters_of(images, rows)[:num]
         if batch.null is not None:
             vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
-        group = noise.integers(cells.groups, (num,)).to(device)  # by a coin of each image
-        cell = (rows[:num] * cells.clusters + cluster) * cells.groups + group
+        cell = cells.index(cluster, rows[:num], noise)
         yield vectors, cell, None if weights is None else weights[index].to(device)
 
 
