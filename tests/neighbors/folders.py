@@ -115,6 +115,19 @@ class Change:
                 path.parent.rmdir()
 
 
+@dataclasses.dataclass(frozen=True)
+class PartChange(Change):
+    """Turn one pixel, one column or all of a picture into its negative."""
+
+    unit: str = "image"
+
+    def apply(self, path):
+        pixels = np.asarray(Image.open(path)).copy()
+        part = {"pixel": np.s_[2, 3], "column": np.s_[:, 3], "image": np.s_[:]}[self.unit]
+        pixels[part] = np.where(pixels[part] < 128, 255, 0)
+        Image.fromarray(pixels).save(path)
+
+
 def private_names(data):
     """Names of the files of the private part, in the order of its positions."""
     root = declared(**data).data_root

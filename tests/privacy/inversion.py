@@ -13,10 +13,13 @@ _BLOCK = 256
 
 
 class SampledGaussians:
-    """``count`` steps of noise multiplier ``sigma`` and sampling rate ``rate``."""
+    """``count`` steps of noise multiplier ``sigma`` and sampling rate ``rate``.
 
-    def __init__(self, sigma, rate, count):
-        mu, self.count = 1 / sigma, count
+    ``left`` is the share of the integral that may be left out at its far end; beyond so many blocks it is given up.
+    """
+
+    def __init__(self, sigma, rate, count, left=1e-6, blocks=300):
+        mu, self.count, self.left, self.blocks = 1 / sigma, count, left, blocks
         x, width = np.linspace(-14, 14 + mu, 2500, retstep=True)
         losses = np.log1p(rate * np.expm1(mu * x - mu * mu / 2))
         log_density = np.log(width / math.sqrt(2 * math.pi)) - x * x / 2
@@ -44,12 +47,12 @@ class SampledGaussians:
         spread = math.sqrt(self.count * float(np.cov(losses, aweights=masses)))
         step = min(t / 8, 2 * math.pi / (16 * spread + 2 * float(np.max(np.abs(losses)))))
         total = 0.0
-        for block in range(300):
+        for block in range(self.blocks):
             omega = step * np.arange(block * _BLOCK, (block + 1) * _BLOCK)
             moment = np.exp(1j * np.outer(omega, losses)) @ masses
             z = t + 1j * omega
             terms = (moment**self.count * np.exp(-1j * omega * epsilon) / (z * (z + 1))).real
             total += float(np.sum(terms)) - (terms[0] / 2 if block == 0 else 0.0)
-            if float(np.max(np.abs(moment))) ** self.count / omega[-1] < 1e-6 * total * step:
+            if float(np.max(np.abs(moment))) ** self.count / omega[-1] < self.left * total * step:
                 return total * step / math.pi * factor
         raise ArithmeticError("the integral does not converge")

@@ -1,0 +1,64 @@
+"""What gets noise: the exact answers that reach a mechanism or a noisy step, kept while something is released."""
+
+import contextlib
+import dataclasses
+import math
+
+import torch
+
+from idpgan.privacy import DPSGDPlan
+from idpgan.privacy import mechanisms as known
+from idpgan.privacy.selection import PermuteAndFlip
+
+RESPONSE = 0  # the "norm" of a randomized response: so many labels changed
+ORDERS = {
+    known.Laplace: 1,
+    known.DiscreteLaplace: 1,
+    known.Gaussian: 2,
+    known.RoundedGaussian: 2,
+    known.Exponential: math.inf,
+    PermuteAndFlip: math.inf,
+    known.RandomizedResponse: RESPONSE,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """One exact answer before its noise, and the norm by which neighbors' answers may differ at most."""
+
+    kind: str
+    answer: torch.Tensor
+    sensitivity: float
+    order: float
+
+    def moved(self, other):
+        """How far a neighbor's answer lies away, in this norm."""
+        assert (self.kind, self.sensitivity, self.order) == (other.kind, other.sensitivity, other.order)
+        difference = (self.answer - other.answer).double().flatten()
+        return torch.linalg.vector_norm(difference, ord=self.order).item()
+
+
+@contextlib.contextmanager
+def watched(monkeypatch):
+    """Give a list of what reaches any mechanism and any noisy step, in order."""
+    seen, noisy_step = [], DPSGDPlan.noisy_step
+
+    def watching(call):
+        def reading(mechanism, answer, noise, *rest):
+            order = ORDERS[type(mechanism)]
+            sensitivity = 1.0 if order == RESPONSE else float(mechanism.sensitivity)
+            seen.append(Read(type(mechanism).__name__, answer.clone(), sensitivity, order))
+            return call(mechanism, answer, noise, *rest)
+
+        return reading
+
+    def stepping(plan, optimizer, weights, sums, noise):
+        answer = torch.cat([sums[name].flatten() for name in weights])
+        seen.append(Read("noisy step", answer, plan.clip_norm, 2))
+        noisy_step(plan, optimizer, weights, sums, noise)
+
+    with monkeypatch.context() as patch:
+        for kind in ORDERS:
+            patch.setattr(kind, "__call__", watching(kind.__call__))
+        patch.setattr(DPSGDPlan, "noisy_step", stepping)
+        yield seen
