@@ -120,10 +120,14 @@ def truth(sigma: float, rate: float, count: int, delta: float, near: float) -> t
     if rate == 1 or count == 1:
         exact = solved(gaussian(math.sqrt(count) / sigma) if rate == 1 else one_step(sigma, rate), delta, near)
         return "closed curve", exact * (1 - 1e-6), exact
-    curve = functools.cache(SampledGaussians(sigma, rate, count, LEFT, BLOCKS[count < FEW]).delta)
     try:
-        found = solved(curve, delta, near)
-        return "inverted", min(found, near) if curve(near) <= delta * (1 + 2 * LEFT) else found, found
+        for finer in (1, 4):
+            blocks = BLOCKS[count < FEW] * finer
+            curve = functools.cache(SampledGaussians(sigma, rate, count, LEFT, blocks, finer).delta)
+            found = solved(curve, delta, near)
+            if curve(near) <= delta * (1 + 2 * LEFT):  # not below; wide steps can only make it seem so
+                return "inverted", min(found, near), found
+        return "inverted", found, found
     except ArithmeticError:
         interval = min(max(0.3 * (SHARE * near + SLACK) / count, 1e-4), 1e-3)  # rounds each read down by that much
         low, high = (library(sigma, rate, count, delta, way, interval) for way in (False, True))

@@ -29,6 +29,9 @@ and the tilt is useless. Then the losses of a read are cut in two: usual ones be
 total mass b. The sums of usual losses alone are near to normal, and tilted. All other sums have a mass of at most k b
 and are transformed plainly; their error is as small as their mass, a trifle of delta by the choice of the cut. A few
 reads need no tilt at all: then all losses count as rare.
+
+**Less tilted.** Where the error of both is more than a percent of delta, as where epsilon is next to nothing, the tilt
+for the root of delta and none at all are tried too. Each is a bound by itself, and the least epsilon counts.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from idpgan.privacy.losses import MOST_POINTS, ROUND_OFF, Losses, Pair
 MOST_READS = 1 << 44  # beyond, rounding is no small share of anything
 _OUTSIDE = 1e-18
 _TRIFLE = 1e-4  # of delta: an error that is not worth a second look
+_MUCH = 1e-2  # of delta: an error that is worth other tilts
 _PLAIN_ERROR = 2e-11  # of a plain transform, per read: at most about ``7 u log2(n) sqrt(n)``
 
 _Part = tuple[Losses, int]  # of one direction, count
@@ -69,13 +73,20 @@ def _compose(parts: list[_Part], delta: float, enough: float = 0.0) -> tuple[flo
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0].epsilon(delta), parts[0][0]
     best: tuple[float, Losses] | None = None
-    for way in (_tilted, _split):
-        found = way(parts, delta)
+    for way, tilted_for, good in (
+        (_tilted, delta, _TRIFLE),
+        (_split, delta, _MUCH),
+        (_tilted, math.sqrt(delta), _MUCH),
+        (_tilted, 1.0, _MUCH),
+    ):
+        found = way(parts, tilted_for)
         if found is not None:
             epsilon = found.epsilon(delta)
             best = (epsilon, found) if best is None or epsilon < best[0] else best
-            if best[0] <= enough or best[1].error_at(best[0]) <= _TRIFLE * delta:
+            if best[0] <= enough or best[1].error_at(best[0]) <= good * delta:
                 break
+        if way is _split and best is None:
+            break  # a coarser grid bounds more than no tilt on this one
     return best
 
 

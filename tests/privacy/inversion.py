@@ -16,10 +16,12 @@ class SampledGaussians:
     """``count`` steps of noise multiplier ``sigma`` and sampling rate ``rate``.
 
     ``left`` is the share of the integral that may be left out at its far end; beyond so many blocks it is given up.
+    Wide steps of the quadrature only add to delta (those of 2 pi / L the sum of ``delta(epsilon + m L) e^(t m L)`` over
+    whole m other than 0): where a long tail of losses matters, they must be ``finer``.
     """
 
-    def __init__(self, sigma, rate, count, left=1e-6, blocks=300):
-        mu, self.count, self.left, self.blocks = 1 / sigma, count, left, blocks
+    def __init__(self, sigma, rate, count, left=1e-6, blocks=300, finer=1):
+        mu, self.count, self.left, self.blocks, self.finer = 1 / sigma, count, left, blocks, finer
         x, width = np.linspace(-14, 14 + mu, 2500, retstep=True)
         losses = np.log1p(rate * np.expm1(mu * x - mu * mu / 2))
         log_density = np.log(width / math.sqrt(2 * math.pi)) - x * x / 2
@@ -45,7 +47,7 @@ class SampledGaussians:
         kept = masses > 1e-30
         losses, masses = losses[kept], masses[kept]
         spread = math.sqrt(self.count * float(np.cov(losses, aweights=masses)))
-        step = min(t / 8, 2 * math.pi / (16 * spread + 2 * float(np.max(np.abs(losses)))))
+        step = min(t / 8, 2 * math.pi / (16 * spread + 2 * float(np.max(np.abs(losses))))) / self.finer
         total = 0.0
         for block in range(self.blocks):
             omega = step * np.arange(block * _BLOCK, (block + 1) * _BLOCK)

@@ -28,6 +28,12 @@ def test_few_steps_of_which_a_rare_one_tells_much(count, epsilon):
     assert price(0.4358, 1 / 1295, count, 1e-5) == pytest.approx(epsilon, abs=1e-3)
 
 
+def test_a_few_steps_that_cost_next_to_nothing():
+    """Was 5.36, 4.18, 6.50, 5.17 millionths for 4 to 7 steps: the tilts were too large for so small an epsilon."""
+    prices = [1e6 * price(8.0, 1e-5, count, 1e-7) for count in (4, 5, 6, 7)]
+    assert prices == pytest.approx([3.619, 4.178, 4.692, 5.172], abs=2e-3)
+
+
 def test_a_run_that_is_planned_within_its_target_is_affordable():
     """Was 1: two steps seemed to cost more than sixty."""
     for planned in (0, 59, 61):

@@ -61,19 +61,20 @@ def check(name: str, out: Path) -> None:
     assert leftovers(out) == []
 
 
+def count_writes(context, name, folder):
+    """How often a method changes the disk in an undisturbed run."""
+    out, report = folder / "run", folder.with_suffix(".json")
+    assert run_child(context, name, out, 10**9, small_runs.die, report) == 0
+    found = json.loads(report.read_text())
+    assert found["problem"] is None, found
+    check(name, out)
+    return found["calls"]
+
+
 @pytest.fixture(scope="module")
 def writes(context, tmp_path_factory):
-    """How often each method changes the disk in an undisturbed run."""
-    counts = {}
-    for name in METHODS:
-        out = tmp_path_factory.mktemp(name) / "run"
-        report = out.parent.with_suffix(".json")
-        assert run_child(context, name, out, 10**9, small_runs.die, report) == 0
-        found = json.loads(report.read_text())
-        assert found["problem"] is None, found
-        check(name, out)
-        counts[name] = found["calls"]
-    return counts
+    """The same of each method."""
+    return {name: count_writes(context, name, tmp_path_factory.mktemp(name)) for name in METHODS}
 
 
 def disturbed(context, name, out, number, act):
@@ -94,9 +95,7 @@ def points(total: int, wanted: int) -> list[int]:
 @pytest.mark.parametrize("name", ["idp-gan-aggregate", "dp-gan"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_a_frozen_run_goes_on(context, tmp_path, name, share):
-    report = tmp_path / "report.json"
-    assert run_child(context, name, tmp_path / "count" / "run", 10**9, small_runs.die, report) == 0
-    calls = json.loads(report.read_text())["calls"]
+    calls = count_writes(context, name, tmp_path / "count")
     disturbed(context, name, tmp_path / "work" / "run", round(share * calls), small_runs.die)
 
 

@@ -22,10 +22,8 @@ TAKEN = 4  # steps that the interrupted run took
 _VALUES = (None, True, -1, 0, 1, 2, 3, 1e-9, 0.5, 1e9, 10**30, "", "inf", "image", "replace-one", [], {}, "0" * 64)
 
 
-@pytest.fixture(scope="module")
-def interrupted(tmp_path_factory):
-    """A dp-gan run that stopped after four of six steps."""
-    out = tmp_path_factory.mktemp("ledgers") / "run"
+def interrupt(out):
+    """Return a dp-gan run that stopped after four of six steps."""
     config = small_runs.config_of("dp-gan")
     step, taken = load_method("dp-gan").critic_step, []
 
@@ -40,6 +38,11 @@ def interrupted(tmp_path_factory):
         assert jobs.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    return interrupt(tmp_path_factory.mktemp("ledgers") / "run")
 
 
 def places(value, path=()):
