@@ -60,6 +60,6 @@ def _print(found: Spent) -> None:
     for total in found.totals:
         print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
     for bound in found.added:
-        print(f"Both relations added, since they do not compose: at most {bound}")
+        print(f"All charges for images and people, of both relations, together: at most {bound}")
     for remark in found.remarks:
         print(remark)

@@ -2,11 +2,13 @@
 
 Publications and obfuscations stand on the ledgers of the folder, of those around it and of those inside it; a run has a
 ledger of its own and names its images in its config; a stream names none, so that every one beside the folder counts.
+What a run's release contains of the same people counts too, unless the run that charged it is among those found.
 Nothing private is read, and nothing is written.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 from collections import defaultdict
@@ -22,6 +24,8 @@ from idpgan.jobs.stream import ANSWERS, price_of
 from idpgan.jobs.train import load_config
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books
+from idpgan.privacy.composition import Part
+from idpgan.privacy.composition import total as total_of_parts
 from idpgan.privacy.event import Event
 from idpgan.privacy.folder_ledger import NESTED, Chain, FolderLedger, Publication, Total, chains, ledger_of, total
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
@@ -29,6 +33,7 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
+from idpgan.training.contained import counted
 
 UNKNOWN = (
     "Not known here: copies of the folder, and links to it; other machines; runs and streams that lie elsewhere "
@@ -44,7 +49,7 @@ class Spending:
     """One publication, run or stream.
 
     Attributes:
-        kind: "publication", "run" or "stream".
+        kind: "publication", "run", "stream", or "contained": in the release of a run.
         path: Of its ledger, its run folder or its state.
         item: What it is, with its charges.
     """
@@ -82,8 +87,8 @@ class Spent:
         folder: Itself, whatever link leads there.
         spending: Oldest first.
         totals: Of the dearest image, one for each unit and relation that occur.
-        added: For each unit of images with charges of both relations a bound on all of them: epsilons and deltas are
-            added, since such charges do not compose here.
+        added: For each unit of images a bound on all charges for images and for people, of both relations, where no one
+            of ``totals`` has them all: for zero-out-one, see `idpgan.privacy.composition`.
         remarks: What was found and could not be counted.
     """
 
@@ -123,10 +128,13 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
             raise InputError(f"There is no folder {path}. Name {'the folder of images' if path == folder else 'it'}.")
     root, remarks = folder.resolve(), list[str]()
     found: dict[Path, list[FolderLedger]] = defaultdict(list)
-    for run in _runs(root, places):
-        _add_run(found, remarks, run, root)
+    runs = [read for run in _runs(root, places) if (read := _read(remarks, run, root))]
+    kinds = {read.run.path: "run" for read in runs} | {read.run.release: "contained" for read in runs}
+    for read in runs:
+        found[read.place].append(FolderLedger(read.run.path, read.place.name, (read.charges,)))
+        if contained := _contained(read, runs):
+            found[read.place].append(FolderLedger(read.run.release, read.place.name, contained))
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
-    kinds = {ledger.path: "run" for ledgers in found.values() for ledger in ledgers}
     kinds |= {ledger.path: "stream" for ledger in streams}
     found[root] += streams
     own = FolderLedger.read(ledger or ledger_of(folder), root.name)
@@ -145,13 +153,25 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
 
 
 def _added(reached: Sequence[Chain], unit: Unit) -> Guarantee | None:
-    """Add the totals of both relations, if both occur: the null record is one of the replacements of an image."""
-    totals = [total(reached, unit, relation) for relation in Relation]
-    if not all(each.counted for each in totals):
+    """Return what all charges cost a unit of images, those for people too; None where one total has them all."""
+    units = (*NESTED[NESTED.index(unit) :], Unit.PERSON)
+    found = [[item for ledger in chain for item in ledger.publications if item.unit in units] for chain in reached]
+    if len({(item.unit is Unit.PERSON, item.relation) for items in found for item in items}) < 2:
         return None
-    epsilon, delta = sum(each.guarantee.epsilon for each in totals), sum(each.guarantee.delta for each in totals)
-    bound = (epsilon, delta) if delta < 1 and math.isfinite(epsilon) else (math.inf, 0.0)
-    return Guarantee(*bound, unit, Relation.ZERO_OUT, "the totals of both relations, added")
+    delta, bounds = max(item.delta for items in found for item in items), []
+    for chain, items in zip(reached, found, strict=True):
+        sound = all(item.sound for ledger in chain for item in ledger.publications)
+        parts = tuple(Part(tuple(map(_of_image, item.events)), item.delta) for item in items)
+        bounds.append(total_of_parts(Part((), delta), parts, Unit.IMAGE, Relation.ZERO_OUT) if sound else None)
+    if any(bound is None or not bound.finite for bound in bounds):
+        return Guarantee(math.inf, 0.0, unit, Relation.ZERO_OUT, "not all of it is proven")
+    epsilon, delta = (max(getattr(bound, name) for bound in bounds if bound) for name in ("epsilon", "delta"))
+    return Guarantee(epsilon, delta, unit, Relation.ZERO_OUT, "all charges for images and people together")
+
+
+def _of_image(event: Event) -> Event:
+    """Return an event of a column or a pixel as one of an image, so that it composes with those that hold for it."""
+    return dataclasses.replace(event, unit=Unit.IMAGE) if event.unit in NESTED else event
 
 
 # Runs ----------------------------------------------------------------------------------------------------------
@@ -168,8 +188,18 @@ def _runs(root: Path, places: Sequence[Path]) -> Iterator[RunFolder]:
             yield run
 
 
-def _add_run(found: dict[Path, list[FolderLedger]], remarks: list[str], run: RunFolder, root: Path) -> None:
-    """Count a run that read these images."""
+@dataclass(frozen=True)
+class _Read:
+    """A run that read the images of ``place``, and what it charged for them."""
+
+    run: RunFolder
+    config: RunConfig
+    place: Path
+    charges: Publication
+
+
+def _read(remarks: list[str], run: RunFolder, root: Path) -> _Read | None:
+    """Return a run that read these images, if it did and charged anything."""
     try:
         config = load_config(run.config)
         place = _read_by(run, config.data, config.data.data_root, root)
@@ -177,10 +207,38 @@ def _add_run(found: dict[Path, list[FolderLedger]], remarks: list[str], run: Run
         if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), root)):
             remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
         charges = _charges(run, config) if place else None
-        if place and charges:
-            found[place].append(FolderLedger(run.path, place.name, (charges,)))
+        return _Read(run, config, place, charges) if place and charges else None
     except (InputError, OSError) as error:
         remarks.append(f"NOT COUNTED: the run {run.path}, of whichever images it is: {error}")
+        return None
+
+
+def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
+    """Return what a run's release contains of the same people, but for what runs that are found have charged."""
+    left = list(read.config.contained) if counted(read.config) else []
+    for named in filter(None, (read.config.data.public_generator, read.config.data.public_root)):
+        for part in _charged_at(named.expanduser(), read, runs, [each.part for each in left]):
+            same = next((each for each in left if each.part == part), None)
+            left = [each for each in left if each is not same]
+    num, date = read.charges.num, read.charges.date
+    return tuple(
+        Publication(each.method, None, each.delta, each.num_private or num, read.run.path.name, date, each.part.events)
+        for each in left
+    )
+
+
+def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequence[Part]) -> tuple[Part, ...]:
+    """Return what the run that a config names has charged, if it is found and read at least the same images.
+
+    Its own charges are among those contained: it was not trained anew. What it contains itself is counted with it.
+    """
+    places = {(base / named).resolve() for base in (Path.cwd(), *read.run.path.parents)}
+    for source in runs:
+        own = Part(source.charges.events, source.charges.delta)
+        here = any(place.is_relative_to(source.run.path) for place in places)
+        if here and own in contained and read.place.is_relative_to(source.place):
+            return (own, *counted(source.config))
+    return ()
 
 
 def _read_by(run: RunFolder, data: DataConfig, place: Path, root: Path) -> Path | None:

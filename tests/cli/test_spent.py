@@ -139,18 +139,19 @@ def test_ledgers_inside_a_folder_are_no_images(run, faces, command):
 # The command ---------------------------------------------------------------------------------------------------
 
 
-def make_run(path, root, *events, **data):
-    """Write a run folder with charges."""
+def make_run(path, root, *events, contained=(), unit=Unit.IMAGE, **data):
+    """Write a run folder with charges, whose release contains those of others."""
     table = {
         "data": {"name": "face-folder", "root": str(root), "num_images": 12, "num_people": 3, "image_size": SIDE}
         | {"channels": 1}
         | data,
         "model": {"generator": "gaussian", "conditional": False},
         "method": {"name": "gaussian"},
-        "privacy": {"epsilon": 2.0, "delta": 1e-9},
+        "privacy": {"epsilon": 2.0, "delta": 1e-9, "unit": str(unit)},
     }
-    config = build_config({name: dict(section) for name, section in table.items()}, "test")
-    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, owner=config.identity())
+    listed = [{"method": "gaussian", "delta": 1e-9, "events": [event.to_json()]} for event in contained]
+    config = build_config({**{name: dict(section) for name, section in table.items()}, "contained": listed}, "test")
+    ledger = Ledger(unit, Relation.ZERO_OUT, owner=config.identity())
     made = RunFolder.create(path, dump_toml(config), {}, ledger=json.dumps(ledger.to_json()))
     ledger.path = made.ledger
     for event in events:
@@ -284,6 +285,53 @@ def test_a_run_without_its_state_is_known_by_its_release(run, spent, tmp_path, m
     proven = json.loads((tmp_path / "runs" / "a" / "release" / "privacy.json").read_text())["report"]["proven"]
     (row,) = spent("data")["spending"]
     assert (row["epsilon"], row["delta"]) == (pytest.approx(proven["epsilon"]), proven["delta"])
+
+
+def laplaces(*epsilons):
+    return [laplace(epsilon) for epsilon in epsilons]
+
+
+def test_what_a_release_contains_of_a_run_that_is_gone_counts(spent, run, faces, tmp_path):
+    """It said 2: the charges of what the release was built on stood on no ledger that is found."""
+    elsewhere = tmp_path / "gone" / "release" / "images"
+    make_run(tmp_path / "runs" / "second", faces, laplace(2.0), contained=laplaces(3.0), public_root=str(elsewhere))
+    found = spent(faces)
+    assert sorted((row["kind"], row["epsilon"]) for row in found["spending"]) == [
+        ("contained", pytest.approx(3.0)),
+        ("run", pytest.approx(2.0)),
+    ]
+    assert totals(found) == pytest.approx({("image", "zero-out-one"): 5.0}, rel=1e-3)
+    assert "contained" in run("ledger", faces)[1]
+    other = {"public_root": str(elsewhere), "public_disjoint": True}
+    make_run(tmp_path / "runs" / "third", faces, laplace(0.5), contained=laplaces(1.0), **other)
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 5.5}, rel=1e-3)  # declared to be of others
+
+
+def test_what_a_release_contains_of_a_run_that_is_found_counts_once(spent, faces, tmp_path):
+    first = make_run(tmp_path / "runs" / "first", faces, laplace(3.0))
+    built = {"public_root": str(first.release / "images")}
+    second = make_run(tmp_path / "runs" / "second", faces / "s1", laplace(2.0), contained=laplaces(3.0), **built)
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 5.0}, rel=1e-3)
+    nested = {"public_root": str(second.release)}
+    make_run(tmp_path / "runs" / "third", faces / "s1", laplace(1.0), contained=laplaces(2.0, 3.0), **nested)
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 6.0}, rel=1e-3)
+    make_run(tmp_path / "runs" / "fourth", faces / "s1", laplace(0.5), contained=laplaces(0.25), **built)
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 6.75}, rel=1e-3)  # of another run there
+    make_run(tmp_path / "runs" / "fifth", faces, laplace(0.5), contained=laplaces(2.0), **nested)
+    assert totals(spent(faces)) == pytest.approx({("image", "zero-out-one"): 9.25}, rel=1e-3)  # read s1, this one all
+
+
+def test_what_was_charged_for_people_counts_for_their_images(spent, run, faces, tmp_path):
+    """The total of unit image said 1, and the same images had cost 4 for the people on them, unit person."""
+    make_run(tmp_path / "runs" / "image", faces, laplace(1.0))
+    people = dataclasses.replace(laplace(4.0), unit=Unit.PERSON)
+    make_run(tmp_path / "runs" / "person", faces, people, unit=Unit.PERSON, split_by="identity")
+    found = spent(faces)
+    assert totals(found) == pytest.approx({("image", "zero-out-one"): 1.0, ("person", "zero-out-one"): 4.0}, rel=1e-3)
+    (added,) = found["added"]
+    assert (added["unit"], added["relation"]) == ("image", "zero-out-one")
+    assert added["epsilon"] == pytest.approx(9.0, rel=1e-3)  # a person goes, and comes back with the image changed
+    assert "All charges for images and people" in run("ledger", faces)[1]
 
 
 def test_an_unsound_charge_leaves_no_total(spent, faces, tmp_path):
