@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan.privacy import Noise
+
 # No deadline: a busy machine is not a defect. Derandomized: a failure is the same failure everywhere.
 hypothesis.settings.register_profile("idpgan", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("idpgan")
@@ -39,6 +41,8 @@ def _shift_seeds(shift):
     torch.Generator = Shifted
     torch.manual_seed = lambda seed: model_seed(seed ^ bits)
     np.random.default_rng = lambda seed=None: default_rng(seed ^ bits if isinstance(seed, int) else seed)
+    fixed = Noise.fixed
+    Noise.fixed = staticmethod(lambda seed: fixed(seed ^ bits))
     global _shift
     _shift = f"shift {shift} "
 

@@ -76,7 +76,8 @@ def interpreter(name: str, variant: Variant, tree: Path, log: Path) -> str | Non
     ]
     pip += [*(["-c", "constraints.txt"] if variant.pinned else []), "-e", ".[test,dev]"]
     with log.open("w") as file:
-        for command in ([base, "-m", "venv", python.parent.parent], pip):
+        fits = [python, "-c", "import torchvision"]  # torch and torchvision of two builds install, and do not load
+        for command in ([base, "-m", "venv", python.parent.parent], pip, fits):
             if subprocess.run(command, cwd=tree, stdout=file, stderr=subprocess.STDOUT).returncode:
                 return None
     return str(python)

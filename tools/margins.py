@@ -11,6 +11,7 @@ import ast
 import collections
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -51,28 +52,34 @@ class Recorder:
 def compared(explained):
     """Value, threshold and the way from the one to the other (negative: failed) of each comparison of two numbers."""
     try:
-        tree = ast.parse(explained.replace(" ± ", " @ "), mode="eval").body
+        bare = re.sub(r"tensor\(([^,()]+)[^()]*\)", r"\1", explained)  # of `tensor(0.5, dtype=torch.float64)`
+        tree = ast.parse(bare.replace(" ± ", " @ "), mode="eval").body
     except SyntaxError:  # the explanation of something else than numbers
         return
     for part in tree.values if isinstance(tree, ast.BoolOp) else [tree]:
-        if not (isinstance(part, ast.Compare) and len(part.ops) == 1):
+        if not isinstance(part, ast.Compare):
             continue
-        left, right, operation = part.left, part.comparators[0], part.ops[0]
-        try:
-            if isinstance(operation, ast.Lt | ast.LtE):
-                yield number(left), number(right), number(right) - number(left)
-            elif isinstance(operation, ast.Gt | ast.GtE):
-                yield number(left), number(right), number(left) - number(right)
-            elif isinstance(operation, ast.Eq) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.MatMult):
-                value, tolerance = number(left), number(right.right)  # pytest.approx
-                yield value, number(right.left), tolerance - abs(value - number(right.left))
-        except (AttributeError, NameError, SyntaxError, TypeError, ValueError):  # not two numbers
-            continue
+        for left, operation, right in zip([part.left, *part.comparators], part.ops, part.comparators, strict=False):
+            try:
+                yield from compared_pair(left, operation, right)
+            except (AttributeError, NameError, SyntaxError, TypeError, ValueError):  # not two numbers
+                continue
+
+
+def compared_pair(left, operation, right):
+    """Value, threshold and the way between them, of one comparison; none where it is another than of sizes."""
+    if isinstance(operation, ast.Lt | ast.LtE):
+        yield number(left), number(right), number(right) - number(left)
+    elif isinstance(operation, ast.Gt | ast.GtE):
+        yield number(left), number(right), number(left) - number(right)
+    elif isinstance(operation, ast.Eq) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.MatMult):
+        value, tolerance = number(left), number(right.right)  # pytest.approx
+        yield value, number(right.left), tolerance - abs(value - number(right.left))
 
 
 def number(node):
     """What pytest printed, as a number: `0.5`, `(0.75 * 0.5)`, `tensor(0.5)`, `np.float64(0.5)`."""
-    names = {"__builtins__": {}, "tensor": lambda value, **_: value, "np": np, "inf": float("inf"), "nan": float("nan")}
+    names = {"__builtins__": {}, "np": np, "inf": float("inf"), "nan": float("nan")}
     return float(eval(compile(ast.Expression(node), "explained", "eval"), names))
 
 

@@ -75,6 +75,7 @@ def test_the_image_itself_scores_one_whatever_the_noise(faces):
     assert torch.allclose(strong, weak, atol=1e-6)
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_people_are_identified_through_noise_on_singular_values_only(faces, dtype):
     gallery, probes, people = faces

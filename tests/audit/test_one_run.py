@@ -231,6 +231,7 @@ def black_box(method, canaries):
     return -torch.cdist(to_float(canaries.images).flatten(1), samples).amin(1)
 
 
+@pytest.mark.trained
 def test_a_training_without_noise_is_caught_from_inside(digits):
     few = digits.private.select(torch.arange(20))
     split = Split(digits.public, few, digits.holdout, digits.test)

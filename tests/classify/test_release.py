@@ -143,7 +143,8 @@ def test_attack_and_audit_of_a_run(finished, tmp_path):
     found = json.loads(out)["attacks"]
     assert code == 0
     assert set(found) == {"loss-threshold", "loss-calibrated"}
-    assert all(0.3 < row["auc"] < 0.7 for row in found.values())
+    assert min(row["auc"] for row in found.values()) > 0.3
+    assert max(row["auc"] for row in found.values()) < 0.7
     assert (copy / "attack.png").exists()
     code, out, _ = said("audit", copy, "--runs", 400, "--seed", 3, "--release", "--json")
     audited = json.loads(out)

@@ -118,9 +118,9 @@ def test_a_dropped_class_lowers_the_score(digits, feature_classifier):
     full = measure_inception(digits.test, feature_classifier, splits=1).mean
     for dropped in range(10):
         rest = digits.test.select(digits.test.labels != dropped)
-        assert measure_inception(rest, feature_classifier, splits=1).mean < full - 0.3
+        assert measure_inception(rest, feature_classifier, splits=1).mean < full - 0.2
     fewer = digits.test.select(torch.arange(len(digits.test)) % 10 != 0)  # control: as many less, of all classes
-    assert measure_inception(fewer, feature_classifier, splits=1).mean > full - 0.3
+    assert measure_inception(fewer, feature_classifier, splits=1).mean > full - 0.2
 
 
 @pytest.mark.trained

@@ -40,6 +40,7 @@ def test_halves_within_each_person(counts, seed):
         assert [index for index in train.tolist() if index in own] == own[: len(own) // 2]
 
 
+@pytest.mark.trained
 def test_people_who_differ_are_recognized():
     images, identities = people()
     result = judged(images, identities, components=10)
@@ -50,7 +51,7 @@ def test_people_who_differ_are_recognized():
 
 @pytest.mark.trained
 def test_noise_is_not_recognized():
-    images, identities = people(count=10, each=20)
+    images, identities = people(count=10, each=40)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
     assert judged(noise, identities, components=20).accuracy < 0.25  # chance is 0.1
     # Identities that say nothing: the halves of the same images are right only by chance.
@@ -80,6 +81,7 @@ def test_the_scores_are_the_macro_averages():
     assert abs(report["weighted avg"]["f1-score"] - macro["f1-score"]) > 1e-3
 
 
+@pytest.mark.trained
 def test_scale_shape_and_type_do_not_matter():
     images, identities = people(spread=0.4)
     images = (images - images.min()) / (images.max() - images.min())

@@ -23,8 +23,8 @@ def relabeled(images, labels):
     return Images(images.images, labels, images.classes)
 
 
-def shuffled(images):
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+def shuffled(images, seed=0):
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     return relabeled(images, images.labels[order])
 
 
@@ -44,9 +44,9 @@ def test_real_images_are_useful(digits, name, least):
 
 @pytest.mark.trained
 def test_shuffled_labels_fall_to_chance(digits):
-    (score,) = measure_utility(shuffled(digits.private), digits.test, **LOGISTIC).scores
-    assert score.mean < 0.25  # chance is 0.1
-    assert score.held_back_accuracies[0] < 0.3
+    found = [measure_utility(shuffled(digits.private, seed), digits.test, **LOGISTIC).scores[0] for seed in range(4)]
+    assert statistics.fmean(score.mean for score in found) < 0.25  # chance is 0.1
+    assert statistics.fmean(score.held_back_accuracies[0] for score in found) < 0.3
 
 
 @pytest.mark.trained

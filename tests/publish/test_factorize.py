@@ -108,6 +108,7 @@ def test_diagonals_are_the_sequential_algorithm(shape):
     assert torch.allclose(L, slow_L, atol=1e-10)
 
 
+@pytest.mark.trained
 def test_descent_without_noise_approaches_a_regularized_fit():
     images = pictures(3, 12, 9)
     B, L = descend(images, lambda L: L, sweeps=200, learning_rate=0.01, regularization=0.01)
@@ -127,6 +128,7 @@ def test_the_printed_step_explodes_and_the_capped_one_does_not():
     assert 0.01 * noisy.square().sum(1).min() > 20  # an update multiplies the error by 1 minus this
 
 
+@pytest.mark.trained
 def test_low_rank_mechanism_is_feasible_and_better_than_no_factorisation():
     images = pictures(4, 20, 14)
     images[3] = 0

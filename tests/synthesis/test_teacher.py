@@ -157,6 +157,7 @@ def test_a_sample_begins_with_the_images_of_a_shorter_one(batch_size):
     assert not torch.allclose(long[:13], generator.sample(13, seed=6), atol=1e-5)
 
 
+@pytest.mark.trained
 def test_a_balanced_teacher_finds_all_classes_equally_often():
     config = config_of()
     method = train_on(config, load(config.data))
@@ -237,6 +238,7 @@ def test_a_false_description_of_a_teacher_is_refused(tmp_path, teacher):
         build_described({**describe(plain), "teacher": teacher}, tmp_path / "config.json")
 
 
+@pytest.mark.trained
 def test_the_teacher_tells_the_classes_of_generated_digits_apart():
     config = config_of(privacy={"epsilon": 30.0})
     split = load(config.data)
