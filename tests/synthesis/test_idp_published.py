@@ -115,7 +115,7 @@ def test_no_image_is_drawn_more_often_than_was_charged(count, batch_size):
     seen = torch.zeros(count)
     for _ in range(20):
         seen += torch.bincount(method._next_index(), minlength=count)
-    assert seen.max() <= method._accesses == math.ceil(20 * batch_size / count)
+    assert seen.max() <= method.plan.most_accesses == math.ceil(20 * batch_size / count)
 
 
 def test_the_noise_state_of_a_fixed_seed_is_no_private_release():
