@@ -21,6 +21,7 @@ from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.books import checksum
 from idpgan.run import RunFolder
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 from tests.training.toy import Stopped, bits, books, stopping_at
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -221,12 +222,14 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
     training = {"steps": 4, **TRAINING, **table.get("training", {})}
     config = build_config({"data": DATA, "model": MODEL, **table, "training": training}, "test")
     split, path = load(config.data), tmp_path / "ledger.json"
-    Ledger(*config.ledger_terms(), path, config.identity()).flush()
+    plan = plan_run(config, split.shape)
+    price = plan.price
+    Ledger(price.unit, price.relation, price.budget, path, config.identity()).flush()
     states = []
     for seed in (1, 2):
-        ledger = Ledger.open(path, config.identity(), jobs.planned(config, split.shape))
+        ledger = Ledger.open(path, config.identity(), price)
         method = load_method(config.method.name)(
-            config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
+            plan, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
         )
         method.prepare()
         states.append(bits(method.state()))
@@ -238,8 +241,7 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
     if "hybrid" in table["method"]["name"]:
         del first["dp_gan"], second["dp_gan"]
     assert first == second
-    planned = config.planned_events(split.shape)
-    assert not config.plans_exactly or ledger.events == planned[: len(ledger.events)]
+    assert not price.exact or ledger.events == price.events[: len(ledger.events)]
     assert len(ledger.events) == 1 or "hybrid" not in table["method"]["name"]
 
 

@@ -19,6 +19,7 @@ from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from idpgan.data.load import DataShape
     from idpgan.models.perturbed import ImageShape
 
 
@@ -61,6 +62,14 @@ class RunFacts:
     delta: float
     claimed: Guarantee | None
     prepared: Path
+
+    @property
+    def shape(self) -> DataShape:
+        """What is public about the private images; no other part is known."""
+        from idpgan.data.load import DataShape, Sizes
+
+        classes = tuple(map(str, range(self.num_classes)))
+        return DataShape(Sizes(0, self.num_private, 0, 0), self.image_shape, classes)
 
     def prepared_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor that `prepare` released.

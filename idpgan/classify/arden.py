@@ -17,6 +17,7 @@ part of a record's content.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -26,16 +27,16 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from idpgan.classify.classifier import ClassifierConfig, GivesClassifier
+from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split, place
+from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn, nullify
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
-from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
 
@@ -94,14 +95,12 @@ class ArdenTraining(TrainingConfig):
     tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
 
 
-class ArdenRun(ClassifierConfig):
+class ArdenRun(RunConfig):
     """A whole config file of arden; unit image, replace-one: every image is perturbed by itself."""
 
     method: ArdenConfig = ArdenConfig()
     privacy: ArdenPrivacy
     training: ArdenTraining = ArdenTraining()
-
-    WAY_OUT = "Lower method.features, method.width or training.batch_size."
 
     @model_validator(mode="after")
     def _leave_the_image_something(self) -> ArdenRun:
@@ -112,82 +111,90 @@ class ArdenRun(ClassifierConfig):
             )
         return self
 
+
+class ArdenPlan(ClassifierPlan):
+    """The plan of a run of arden: every image and label are perturbed once, before the first step."""
+
+    WAY_OUT = "Lower method.features, method.width or training.batch_size."
+
     def num_features(self, num_classes: int) -> int:
         """Return d."""
-        return self.method.features or max(1, math.ceil(math.log2(num_classes)))
+        return self.config.method.features or max(1, math.ceil(math.log2(num_classes)))
 
-    def channel(self, num_classes: int) -> FeatureNoise:
-        """Return the noise of features, on what the label leaves of epsilon."""
-        return FeatureNoise(self.num_features(num_classes), self.privacy.epsilon - self.privacy.label_epsilon)
+    @functools.cached_property
+    def channel(self) -> FeatureNoise:
+        """The noise of features, on what the label leaves of epsilon."""
+        privacy = self.config.privacy
+        return FeatureNoise(self.num_features(len(self.shape.classes)), privacy.epsilon - privacy.label_epsilon)
 
-    def response(self, num_classes: int) -> RandomizedResponse:
-        """Return the mechanism of the label."""
-        return RandomizedResponse(num_classes, self.privacy.label_epsilon, *_ADJACENCY)
+    @functools.cached_property
+    def response(self) -> RandomizedResponse:
+        """The mechanism of the label."""
+        return RandomizedResponse(len(self.shape.classes), self.config.privacy.label_epsilon, *_ADJACENCY)
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of features and labels, which is charged before the first step."""
-        classes = len(shape.classes)
-        return (self.channel(classes).mechanism.event, self.response(classes).event)
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of features and labels, which is charged before the first step."""
+        return (self.channel.mechanism.event, self.response.event)
 
-    def claimed(self, shape: DataShape) -> Guarantee:
-        """Return what the paper states for an image."""
-        paper = self.channel(len(shape.classes)).claimed(self.method.nullification) + self.privacy.label_epsilon
+    @property
+    def claimed(self) -> Guarantee:
+        """What the paper states for an image."""
+        paper = self.channel.claimed(self.config.method.nullification) + self.config.privacy.label_epsilon
         return Guarantee(paper, 0.0, *_ADJACENCY, _CLAIM)
 
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say what the paper does not price."""
         return METHODS["arden"].reason
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the noise, who has to perturb, and what public images have taught."""
         assumptions = [
-            f"noise source: {noise[0].name}",
+            f"noise source: {sources[0].name}",
             "an image that the classifier is asked about is protected only if its phone perturbs it (`perturb`)",
         ]
-        if shape.sizes.public:
+        if self.shape.sizes.public:
             assumptions.append("the phone's part was trained on public images, if they are labeled")
         return tuple(assumptions)
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> SplitCnn:
         """Return both parts of the network."""
+        width, seed = self.config.method.width, self.config.training.seed
         features = self.num_features(max(len(classes), 2))  # fewer are refused by the network
-        return SplitCnn(image_shape, classes, width=self.method.width, features=features, seed=self.training.seed)
+        return SplitCnn(image_shape, classes, width=width, features=features, seed=seed)
 
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
         """Count the released features, and a batch on the phone."""
         _, height, width = classifier.image_shape
-        features = self.num_features(len(classifier.classes))
-        return 8 * (num_private * features + self.training.batch_size * self.method.width * height * width)
+        batch: int = self.config.training.batch_size * self.config.method.width * height * width
+        return 8 * (self.shape.num_private * self.num_features(len(classifier.classes)) + batch)
 
 
 class Arden(GivesClassifier):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
+        plan: Of the run.
         split: The private part is read once, by `prepare`; the public one, if labeled, without null records.
         ledger: Charged by `prepare` together with what it releases.
         device: Where networks and data live; what is released is drawn on the CPU.
         noise: Secret source; None = AES-256-CTR.
-
-    Raises:
-        ConfigError: If config and data do not fit together.
     """
 
-    Config = ArdenRun
+    Config, Plan = ArdenRun, ArdenPlan
 
     NOISY_STEPS = True
     SAVED = ("newest", "optimizer", "rng", "noise")
     newest: SplitCnn
 
     def __init__(
-        self, config: ArdenRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: ArdenPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
         labeled = split.public.labels is not None
         self._public = place(split.public.existing(), device) if labeled else split.public.select(torch.arange(0))
         self.optimizer = torch.optim.Adam(self.newest.cloud.parameters(), self.config.learning_rate)
-        self.channel, self.response = config.channel(len(split.classes)), config.response(len(split.classes))
+        self.channel, self.response = plan.channel, plan.response
         self._rng = self.seeded()
         self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
         self._labels = torch.empty(0, dtype=torch.int64)
@@ -197,7 +204,7 @@ class Arden(GivesClassifier):
         """Train the phone's part; then perturb all images and labels, once, and let go of the raw ones."""
         if len(self._public):
             fit_phone(self.newest, self._public, self.config.phone_steps, self._rng)
-        released = self.ledger.release(self._run.planned_events(self._data), self._release, noise=self.noise)
+        released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
         self._take(released["steps"], released["labels"])
 
     def _release(self) -> dict[str, Tensor]:

@@ -25,10 +25,10 @@ from idpgan.audit.gradient_canaries import (
 )
 from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, SILENT, Pair
 from idpgan.audit.statistics import UPLOADED, Column, Maker, WithLabel, likelihood_ratio
-from idpgan.classify.arden import ArdenConfig, ArdenRun
+from idpgan.classify.arden import ArdenConfig, ArdenPlan, ArdenRun
 from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, TrainsClassifier
 from idpgan.classify.dp_sgd import DpSgd, DpSgdConfig, DpSgdRun, DpSgdTraining
-from idpgan.classify.dssgd import DssgdRun, Sharing
+from idpgan.classify.dssgd import DssgdPlan, DssgdRun, Sharing
 from idpgan.classify.scattering_linear import (
     ScatteringLinear,
     ScatteringLinearConfig,
@@ -43,6 +43,7 @@ from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, 
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.training.config import TrainingConfig
+from idpgan.training.plan import plan_run
 
 _CLASSES = ("0", "1")  # every canary is of the first
 _FEATURES = 16  # of an image of arden that stands for all
@@ -98,7 +99,7 @@ class WatchedClassifier(TrainsClassifier):
                 raise RuntimeError("a step without a gradient.")
             self.gradient = self.weight.grad.detach().clone()
 
-        self.plan = plan
+        self.dpsgd = plan
         self.optimizer.register_step_pre_hook(look)
 
     def seen(self) -> Tensor:
@@ -162,7 +163,7 @@ def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: 
         return case(ClassifierSteps(name, make, sample_rate, sigma, steps, clip_norm), request)
 
     def of_run(config: ClassifierRun, facts: RunFacts) -> AuditCase:
-        plan, count = config.plan(facts.num_private), config.training.steps
+        plan, count = plan_run(config, facts.shape).dpsgd, config.training.steps
         played = ClassifierSteps(name, make, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm)
         return case(played, asked_of(config), facts.claimed)
 
@@ -183,7 +184,7 @@ class _WatchedLinear(WatchedClassifier, ScatteringLinear):
         return network
 
     def _features(self) -> Tensor:
-        return SLOPE * self.plan.clip_norm * torch.eye(len(self._images), device=self.device)
+        return SLOPE * self.dpsgd.clip_norm * torch.eye(len(self._images), device=self.device)
 
     def seen(self) -> Tensor:
         return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)
@@ -197,7 +198,7 @@ def watched_linear(
     own = ScatteringLinearTraining(**training.model_dump())
     config = ScatteringLinearRun(method=section, privacy=privacy, training=own)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)  # charged for nothing
-    return _WatchedLinear(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+    return _WatchedLinear.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
 
 
 class _CanaryClassifier(PrivateClassifier):
@@ -233,7 +234,7 @@ def _watched_sgd(
     section = DpSgdConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0, ema_decay=0.0, max_physical_batch=512)
     config = DpSgdRun(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return _WatchedSgd(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+    return _WatchedSgd.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
 
 
 # dssgd: what a participant uploads in a round, whose changes are all 0 or all at the bound --------------------------
@@ -264,7 +265,7 @@ def _dssgd(request: Request) -> AuditCase:
 
 
 def _dssgd_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
-    sharing = config.sharing(facts.image_shape, [str(number) for number in range(facts.num_classes)])
+    sharing = DssgdPlan(config, facts.shape).sharing
     played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
     request = Request(config.privacy.epsilon or 1.0, facts.delta)
     return _uploads_case(played, config.training.steps, request, facts.claimed)
@@ -303,8 +304,8 @@ def _arden(request: Request) -> AuditCase:
 
 
 def _arden_run(config: ArdenRun, facts: RunFacts) -> AuditCase:
-    classes, request = facts.num_classes, Request(config.privacy.epsilon, facts.delta)
-    return _features_case(config.channel(classes), config.response(classes), request, facts.claimed)
+    plan, request = ArdenPlan(config, facts.shape), Request(config.privacy.epsilon, facts.delta)
+    return _features_case(plan.channel, plan.response, request, facts.claimed)
 
 
 AUDITS = {

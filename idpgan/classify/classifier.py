@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from idpgan.data.load import DataShape, Split, place
+from idpgan.data.load import Split, place
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
@@ -19,18 +20,19 @@ from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
-from idpgan.privacy.guarantee import FLOATING_POINT
-from idpgan.privacy.ledger import Budget
+from idpgan.privacy.guarantee import FLOATING_POINT, check_delta
 from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget
 from idpgan.ranks import Ranks
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, ReleaseConfig, RunConfig
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Method, Stats
+from idpgan.training.plan import RunPlan
 
 
-class ClassifierConfig(RunConfig):
-    """A whole config file of a classifier, private or not; a method narrows [method].
+class ClassifierPlan(RunPlan):
+    """The plan of a run of a classifier, private or not.
 
     Attributes:
         WAY_OUT: What to do where the memory does not suffice, one sentence.
@@ -46,27 +48,26 @@ class ClassifierConfig(RunConfig):
         """
         raise NotImplementedError
 
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
         """Return the memory that a step takes at least, its images and weights aside."""
         raise NotImplementedError
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse a section [model], images without a network, and a step that no memory holds."""
-        if self.model != ModelConfig():
-            raise ConfigError(
-                f"[model] describes a generator, and '{self.method.name}' trains a classifier. Leave [model] out."
-            )
-        self.stated_delta(shape.num_private)
+        config, shape, name = self.config, self.shape, self.config.method.name
+        if config.model != ModelConfig():
+            raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")
+        check_delta(self.delta, shape.num_private)
         try:
             with torch.device("meta"):
                 classifier = self.classifier(shape.image_shape, shape.classes)
         except InputError as error:
             raise ConfigError(str(error)) from error
         check_memory(
-            self.step_bytes(classifier, shape.num_private),
-            f"a step of '{self.method.name}' on {shape.num_private:,} images",
+            self.step_bytes(classifier),
+            f"a step of '{name}' on {shape.num_private:,} images",
             self.WAY_OUT,
-            str(resolve_device(self.training.device)),
+            str(resolve_device(config.training.device)),
         )
 
     def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
@@ -95,7 +96,7 @@ class ClassifierPrivacy(PrivacyConfig):
     noise_multiplier: float | None = Field(None, gt=0)
 
 
-class ClassifierRun(ClassifierConfig):
+class ClassifierRun(RunConfig):
     """A whole config file of a private classifier, whose [method] has a ``clip_norm``.
 
     ``training.batch_size`` is the expected number B of images in a step: each is drawn by a coin of chance
@@ -105,38 +106,45 @@ class ClassifierRun(ClassifierConfig):
     method: Any
     privacy: ClassifierPrivacy
 
-    def plan(self, num_private: int) -> DPSGDPlan:
-        """Return the steps for N private images."""
-        terms, batch = self.privacy, min(self.training.batch_size, num_private)
+
+class StepsPlan(ClassifierPlan):
+    """The plan of a run of a private classifier: steps of DP-SGD."""
+
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
+        """The steps."""
+        terms, training, num_private = self.config.privacy, self.config.training, self.shape.num_private
+        batch = min(training.batch_size, num_private)
         rate = batch / num_private
-        sigma = terms.noise_multiplier or least_noise(terms.epsilon, terms.delta, rate, self.training.steps)
-        return DPSGDPlan(sample_rate=rate, clip_norm=self.method.clip_norm, divisor=batch, noise_multiplier=sigma)
+        sigma = terms.noise_multiplier or least_noise(terms.epsilon, terms.delta, rate, training.steps)
+        clip_norm = self.config.method.clip_norm
+        return DPSGDPlan(sample_rate=rate, clip_norm=clip_norm, divisor=batch, noise_multiplier=sigma)
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of all steps."""
-        return (self.plan(shape.num_private).event.repeated(self.training.steps),)
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all steps."""
+        return (self.dpsgd.event.repeated(self.config.training.steps),)
 
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say how images are drawn."""
-        everything = self.training.batch_size >= shape.num_private
+        everything = self.config.training.batch_size >= self.shape.num_private
         drawn = "all images in every step" if everything else "Poisson sampling"
-        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {noise[0].name}"
+        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {sources[0].name}"
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the divisor and the settings."""
-        batch = min(self.training.batch_size, shape.num_private)
+        batch = min(self.config.training.batch_size, self.shape.num_private)
         return (
             f"the expected number {batch:,} of images in a step, which divides their noisy sum",
             "the settings: epsilon covers no choice of settings by looking at private images",
         )
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse what any classifier cannot have, and noise with which not even one step is within the budget."""
-        super().check(shape)
-        if self.privacy.noise_multiplier is not None:
-            event, terms = self.plan(shape.num_private).event, self.privacy
-            if compose_epsilon([event], terms.delta) > terms.epsilon:
-                raise no_step_affordable(event, Budget(terms.epsilon, terms.delta))
+        super().check()
+        terms = self.config.privacy
+        if terms.noise_multiplier is not None and compose_epsilon([self.dpsgd.event], terms.delta) > terms.epsilon:
+            raise no_step_affordable(self.dpsgd.event, Budget(terms.epsilon, terms.delta))
 
 
 class GivesClassifier(Method):
@@ -151,20 +159,14 @@ class GivesClassifier(Method):
     NULL_RECORDS: ClassVar[bool] = True
 
     def __init__(
-        self,
-        config: ClassifierConfig,
-        split: Split,
-        *,
-        ledger: Ledger,
-        device: torch.device,
-        noise: Noise | None = None,
+        self, plan: ClassifierPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
         self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
         self.newest = self._build().to(device)
 
     def _build(self) -> Any:
-        return self._run.classifier(self._data.image_shape, self._data.classes).eval()
+        return self.plan.classifier(self._data.image_shape, self._data.classes).eval()
 
     @property
     def product(self) -> PrivateClassifier:
@@ -190,7 +192,7 @@ class TrainsClassifier(GivesClassifier):
     """A method of DP-SGD steps, whatever the network: see `DPSGDPlan`.
 
     Args:
-        config: The run's config.
+        plan: Of the run.
         split: Only its private part is read, in steps.
         ledger: The loop charges it before each step.
         device: Where network and data live.
@@ -199,20 +201,17 @@ class TrainsClassifier(GivesClassifier):
     Attributes:
         product: The average of the iterates, in eval mode: what is given away.
         newest: The iterate.
-        plan: The steps.
-
-    Raises:
-        ConfigError: If config and data do not fit together. No private image has been read then.
+        dpsgd: The steps.
     """
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
 
     def __init__(
-        self, config: ClassifierRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: StepsPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.plan = config.plan(split.num_private)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        self.dpsgd = plan.dpsgd
 
     def new_noise(self, device: torch.device) -> Noise:
         """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
@@ -220,11 +219,11 @@ class TrainsClassifier(GivesClassifier):
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank clip and sum its share of a step's images; see `SharesSteps`."""
-        self.plan = dataclasses.replace(self.plan, ranks=ranks)
+        self.dpsgd = dataclasses.replace(self.dpsgd, ranks=ranks)
 
     def step_event(self) -> Event:
         """One release of a noisy sum of clipped gradients, of empty batches too."""
-        return self.plan.event
+        return self.dpsgd.event
 
     def statistics(self, losses: Tensor, norms: Tensor) -> Stats:
         """Average over the records of a step that counted, for the curator; nothing where there are none.
@@ -239,5 +238,5 @@ class TrainsClassifier(GivesClassifier):
         return {
             "loss": losses[counted].double().mean(),
             "gradient_norm": norms[counted].mean(),
-            "clipped_share": (norms[counted] > self.plan.clip_norm).double().mean(),
+            "clipped_share": (norms[counted] > self.dpsgd.clip_norm).double().mean(),
         }

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from idpgan.classify.classifier import ClassifierRun, TrainsClassifier
+from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.ema import Ema
@@ -67,29 +67,34 @@ class DpSgdRun(ClassifierRun):
     method: DpSgdConfig = DpSgdConfig()
     training: DpSgdTraining = DpSgdTraining()
 
+
+class DpSgdPlan(StepsPlan):
+    """The plan of a run of dp-sgd."""
+
     WAY_OUT = "Lower method.max_physical_batch or method.width."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network whose layers normalize each image by itself."""
-        return GroupNormCnn(image_shape, classes, width=self.method.width, seed=self.training.seed)
+        return GroupNormCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
         """Count the gradients of the records that are in memory at once."""
-        records = min(self.method.max_physical_batch, self.training.batch_size, num_private)
+        method, training = self.config.method, self.config.training
+        records = min(method.max_physical_batch, training.batch_size, self.shape.num_private)
         return records * sum(weight.numel() for weight in classifier.parameters()) * _BYTES
 
 
 class DpSgd(TrainsClassifier):
     """The method as the loop sees it; see `TrainsClassifier`."""
 
-    Config = DpSgdRun
+    Config, Plan = DpSgdRun, DpSgdPlan
 
     SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
 
     def __init__(
-        self, config: DpSgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: DpSgdPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
         self._average = Ema(self.newest, self.config.ema_decay)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
@@ -109,17 +114,17 @@ class DpSgd(TrainsClassifier):
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
-        batch = self._images.select(self.plan.sample(len(self._images), self.noise)).to(self.device)
+        batch = self._images.select(self.dpsgd.sample(len(self._images), self.noise)).to(self.device)
         weights = dict(self.newest.named_parameters())
         records = (to_float(batch.images), cast(Tensor, batch.labels))
 
         def loss(weights: Weights, image: Tensor, label: Tensor) -> Tensor:
             return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
 
-        result = self.plan.clipped_sum(
+        result = self.dpsgd.clipped_sum(
             loss, weights, records, physical_batch=self._physical_batch, null=batch.null, way=self._way
         )
         self._physical_batch, self._way = result.physical_batch, result.way
-        self.plan.noisy_step(self.optimizer, weights, result.sums, self.noise)
+        self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
         self._average.update(self.newest)
         return self.statistics(result.losses, result.norms)

@@ -24,17 +24,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from idpgan.classify.classifier import ClassifierConfig, GivesClassifier
+from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import to_float
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Ledger, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
-from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
 
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
@@ -88,73 +87,12 @@ class DssgdTraining(TrainingConfig):
     tick_steps: int = Field(5, ge=1, le=MOST_STEPS)
 
 
-class DssgdRun(ClassifierConfig):
+class DssgdRun(RunConfig):
     """A whole config file of dssgd; unit image, replace-one: an image lies with one participant."""
 
     method: DssgdConfig = DssgdConfig()
     privacy: DssgdPrivacy = DssgdPrivacy()
     training: DssgdTraining = DssgdTraining()
-
-    WAY_OUT = "Lower method.participants, method.width or method.local_batch_size."
-
-    def sharing(self, image_shape: Sequence[int], classes: Sequence[str]) -> Sharing:
-        """Return how changes are chosen and uploaded."""
-        with torch.device("meta"):
-            parameters = sum(weight.numel() for weight in self.classifier(image_shape, classes).parameters())
-        section = self.method
-        uploads = max(1, math.floor(section.upload_share * parameters))
-        return Sharing(
-            parameters, uploads, section.bound, section.threshold, section.selection == "largest", self.privacy.epsilon
-        )
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """Return terms without a target: the paper has no total."""
-        return *_ADJACENCY, None
-
-    def round_event(self, shape: DataShape) -> Event:
-        """Return the price of a round: participants hold disjoint positions, so the costliest one counts."""
-        return self.sharing(shape.image_shape, shape.classes).event or _RAW
-
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of all rounds."""
-        return (self.round_event(shape).repeated(self.training.steps),)
-
-    def claimed(self, shape: DataShape) -> Guarantee | None:
-        """Return what the paper states for one parameter of one round."""
-        epsilon, basis = self.privacy.epsilon, "Shokri and Shmatikov 2015, section 8: per uploaded parameter"
-        if epsilon is None:
-            return None
-        uploads = self.sharing(shape.image_shape, shape.classes).uploads
-        return Guarantee(epsilon / uploads, 0.0, *_ADJACENCY, basis)
-
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
-        """Say what the paper counts, and where the noise came from."""
-        reason = METHODS["dssgd"].reason
-        return reason if self.privacy.epsilon is None else f"{reason}; noise: {noise[0].name}"
-
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """Name who holds what, and the settings."""
-        return "which positions lie with which participant", "the settings"
-
-    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
-        """Return a convolutional network without normalization."""
-        return ReluCnn(image_shape, classes, width=self.method.width, seed=self.training.seed)
-
-    def check(self, shape: DataShape) -> None:
-        """Refuse what any classifier cannot have, and participants without an image."""
-        super().check(shape)
-        if self.method.participants > shape.num_private:
-            raise ConfigError(
-                f"method.participants = {self.method.participants} is above the {shape.num_private} private images. "
-                "Lower it."
-            )
-
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
-        """Count every participant's parameters, and a local batch."""
-        _, height, width = classifier.image_shape
-        weights = sum(weight.numel() for weight in classifier.parameters())
-        batch = 8 * self.method.local_batch_size * self.method.width * height * width
-        return 8 * (self.method.participants + 8) * weights + batch
 
 
 @dataclass(frozen=True)
@@ -240,30 +178,89 @@ class Sharing:
         return found.to(changes.dtype)
 
 
+class DssgdPlan(ClassifierPlan):
+    """The plan of a run of dssgd, which has no budget: the paper has no total."""
+
+    WAY_OUT = "Lower method.participants, method.width or method.local_batch_size."
+    budget = None
+
+    @functools.cached_property
+    def sharing(self) -> Sharing:
+        """How changes are chosen and uploaded."""
+        method = self.config.method
+        with torch.device("meta"):
+            network = self.classifier(self.shape.image_shape, self.shape.classes)
+        parameters = sum(weight.numel() for weight in network.parameters())
+        uploads, largest = max(1, math.floor(method.upload_share * parameters)), method.selection == "largest"
+        return Sharing(parameters, uploads, method.bound, method.threshold, largest, self.config.privacy.epsilon)
+
+    @property
+    def round_event(self) -> Event:
+        """The price of a round: participants hold disjoint positions, so the costliest one counts."""
+        return self.sharing.event or _RAW
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all rounds."""
+        return (self.round_event.repeated(self.config.training.steps),)
+
+    @property
+    def claimed(self) -> Guarantee | None:
+        """What the paper states for one parameter of one round."""
+        epsilon, basis = self.config.privacy.epsilon, "Shokri and Shmatikov 2015, section 8: per uploaded parameter"
+        return None if epsilon is None else Guarantee(epsilon / self.sharing.uploads, 0.0, *_ADJACENCY, basis)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Say what the paper counts, and where the noise came from."""
+        reason = METHODS["dssgd"].reason
+        return reason if self.config.privacy.epsilon is None else f"{reason}; noise: {sources[0].name}"
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name who holds what, and the settings."""
+        return "which positions lie with which participant", "the settings"
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return a convolutional network without normalization."""
+        return ReluCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
+
+    def check(self) -> None:
+        """Refuse what any classifier cannot have, and participants without an image."""
+        super().check()
+        participants, num_private = self.config.method.participants, self.shape.num_private
+        if participants > num_private:
+            raise ConfigError(
+                f"method.participants = {participants} is above the {num_private} private images. Lower it."
+            )
+
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
+        """Count every participant's parameters, and a local batch."""
+        method, (_, height, width) = self.config.method, classifier.image_shape
+        weights = sum(weight.numel() for weight in classifier.parameters())
+        batch: int = 8 * method.local_batch_size * method.width * height * width
+        return 8 * (method.participants + 8) * weights + batch
+
+
 class Dssgd(GivesClassifier):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        config: The run's config.
+        plan: Of the run.
         split: Only its private part is read.
         ledger: Charged by the loop, a round at a time.
         device: Where network and data live; uploads are drawn on the CPU.
         noise: Source of the noise. None = AES-256-CTR.
-
-    Raises:
-        ConfigError: If config and data do not fit together.
     """
 
-    Config = DssgdRun
+    Config, Plan = DssgdRun, DssgdPlan
 
     UNNOISED = ("loss", "uploaded")
     SAVED = ("newest", "local", "rng", "noise")
 
     def __init__(
-        self, config: DssgdRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: DssgdPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.sharing = config.sharing(split.image_shape, split.classes)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        self.sharing = plan.sharing
         self._rng = self.seeded()
         server = parameters_to_vector(self.newest.parameters()).detach()
         self._local = server.repeat(self.config.participants, 1)  # (P, d)
@@ -280,7 +277,7 @@ class Dssgd(GivesClassifier):
 
     def step_event(self) -> Event:
         """Every round uploads."""
-        return cast(DssgdRun, self._run).round_event(self._data)
+        return cast(DssgdPlan, self.plan).round_event
 
     def step(self, step: int) -> Stats:
         """Do a round: each participant downloads, trains, and uploads."""

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from idpgan.attacks.adversarial import pgd
-from idpgan.classify.classifier import ClassifierConfig, GivesClassifier
+from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event, Ledger
-from idpgan.training.config import MOST_STEPS, MethodConfig, NonPrivateRun, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
+from idpgan.training.plan import NonPrivatePlan
 
 
 class PgdConfig(MethodConfig):
@@ -56,51 +57,45 @@ class PgdTraining(TrainingConfig):
     tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
 
 
-class PgdRun(NonPrivateRun, ClassifierConfig):
+class PgdRun(RunConfig):
     """A whole config file of pgd."""
 
     method: PgdConfig = PgdConfig()
     training: PgdTraining = PgdTraining()
 
+
+class PgdPlan(NonPrivatePlan, ClassifierPlan):
+    """The plan of a run of pgd."""
+
     WAY_OUT = "Lower training.batch_size or method.width."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network without normalization."""
-        return ReluCnn(image_shape, classes, width=self.method.width, seed=self.training.seed)
+        return ReluCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
         """Count what the layers keep of a batch for its gradient."""
         _, height, width = classifier.image_shape
-        return 8 * self.training.batch_size * self.method.width * height * width
+        pixels: int = self.config.training.batch_size * height * width
+        return 8 * pixels * int(self.config.method.width)
 
 
 class PgdAdversarial(GivesClassifier):
-    """The method as the loop sees it; see `idpgan.training.method.Method`.
+    """The method as the loop sees it; of the data only the private part is read, without its null records."""
 
-    Args:
-        config: The run's config.
-        split: Only its private part is read, without its null records.
-        ledger: Charged by the loop, for reads without a proof.
-        device: Where network and data live.
-
-    Raises:
-        ConfigError: If config and data do not fit together.
-        DataError: If there are null records only: nothing is promised that this could break.
-    """
-
-    Config = PgdRun
+    Config, Plan = PgdRun, PgdPlan
 
     NULL_RECORDS = False
     SAVED = ("newest", "optimizer", "rng")
 
-    def __init__(self, config: PgdRun, split: Split, *, ledger: Ledger, device: torch.device) -> None:
-        super().__init__(config, split, ledger=ledger, device=device)
+    def __init__(self, plan: PgdPlan, split: Split, *, ledger: Ledger, device: torch.device) -> None:
+        super().__init__(plan, split, ledger=ledger, device=device)
         self.optimizer = torch.optim.Adam(self.newest.parameters(), self.config.learning_rate)
         self._rng = self.seeded()
 
     def step_event(self) -> Event:
         """Every step reads raw images."""
-        return cast(PgdRun, self._run).raw_read
+        return cast(PgdPlan, self.plan).raw_read
 
     def step(self, step: int) -> Stats:
         """Attack a batch, and take an Adam step on the attacked images."""

@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from idpgan.classify.classifier import ClassifierRun, TrainsClassifier
+from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
@@ -80,27 +80,33 @@ class ScatteringLinearRun(ClassifierRun):
     method: ScatteringLinearConfig = ScatteringLinearConfig()
     training: ScatteringLinearTraining = ScatteringLinearTraining()
 
+
+class ScatteringLinearPlan(StepsPlan):
+    """The plan of a run of scattering-linear."""
+
     WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return the linear classifier with weights of zero."""
-        return LinearScattering(image_shape, classes, scales=self.method.scales, directions=self.method.directions)
+        method = self.config.method
+        return LinearScattering(image_shape, classes, scales=method.scales, directions=method.directions)
 
-    def step_bytes(self, classifier: PrivateClassifier, num_private: int) -> int:
+    def step_bytes(self, classifier: PrivateClassifier) -> int:
         """Count the features of all images, which are kept."""
-        return num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        return self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
 
-    def learning_rate(self, num_private: int) -> float:
-        """Return the learning rate for N images.
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate for N images.
 
         T steps of noise sigma C / N, which momentum m multiplies by 1 / (1 - m), add up to a standard deviation of
         ``rate sigma C sqrt(T) / ((1 - m) N)`` in a logit, as features have norm 1.
         """
-        if self.method.learning_rate is not None:
-            return self.method.learning_rate
-        plan = self.plan(num_private)
-        walk = plan.noise_multiplier * plan.clip_norm * math.sqrt(self.training.steps) / plan.divisor
-        return min(_MOST_RATE, _LOGIT_NOISE * (1 - self.method.momentum) / walk)
+        method, dpsgd = self.config.method, self.dpsgd
+        if method.learning_rate is not None:
+            return float(method.learning_rate)
+        walk = dpsgd.noise_multiplier * dpsgd.clip_norm * math.sqrt(self.config.training.steps) / dpsgd.divisor
+        return min(_MOST_RATE, _LOGIT_NOISE * (1 - method.momentum) / walk)
 
 
 class ScatteringLinear(TrainsClassifier):
@@ -110,14 +116,14 @@ class ScatteringLinear(TrainsClassifier):
         shares: (N,) in [0, 1], each image's share of its person, for unit person; None = every image is a unit.
     """
 
-    Config = ScatteringLinearRun
+    Config, Plan = ScatteringLinearRun, ScatteringLinearPlan
 
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
     def __init__(
         self,
-        config: ScatteringLinearRun,
+        plan: ScatteringLinearPlan,
         split: Split,
         *,
         ledger: Ledger,
@@ -125,12 +131,10 @@ class ScatteringLinear(TrainsClassifier):
         noise: Noise | None = None,
         shares: Tensor | None = None,
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
         self._shares = None if shares is None else shares.to(device)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
-        self.optimizer = torch.optim.SGD(
-            self.newest.parameters(), config.learning_rate(split.num_private), momentum=self.config.momentum
-        )
+        self.optimizer = torch.optim.SGD(self.newest.parameters(), plan.learning_rate, momentum=self.config.momentum)
         self._averaged = 0
         self._known: Tensor | None = None  # features of all private images, once they were read
 
@@ -142,11 +146,11 @@ class ScatteringLinear(TrainsClassifier):
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
         features, weight = self._features(), self.newest.weight
-        drawn = self.plan.sample(len(self._images), self.noise)
+        drawn = self.dpsgd.sample(len(self._images), self.noise)
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in drawn.split(_ROWS):
-            whole = self.plan.sample_rate == 1 and len(index)  # rows that lie together need no copy
+            whole = self.dpsgd.sample_rate == 1 and len(index)  # rows that lie together need no copy
             rows = features[int(index[0]) : int(index[-1]) + 1] if whole else features[index]
             every, null = cast(Tensor, self._images.labels), self._images.null
             labels = every[index.to(every.device)].to(self.device)
@@ -156,8 +160,8 @@ class ScatteringLinear(TrainsClassifier):
             residuals = logits.softmax(1) - one_hot(labels, logits.shape[1])
             losses.append(cross_entropy(logits, labels, reduction="none"))
             shares = None if self._shares is None else self._shares[index.to(self.device)]
-            norms.append(self.plan.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
-        self.plan.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
+            norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
+        self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
@@ -169,8 +173,8 @@ class ScatteringLinear(TrainsClassifier):
         if self._known is None:
             known = torch.empty(len(self._images), self.newest.num_features, device=self.device)
             needed = torch.arange(len(known))
-            if self.plan.sample_rate == 1:  # always the same share
-                needed = needed[self.plan.ranks.share(len(known))]
+            if self.dpsgd.sample_rate == 1:  # always the same share
+                needed = needed[self.dpsgd.ranks.share(len(known))]
             for index in needed.split(_ROWS):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():

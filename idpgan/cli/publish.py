@@ -54,7 +54,7 @@ def publish(
 
 def _describe(quoted: Quote) -> list[str]:
     """Say what is published and what it costs."""
-    made, report, (channels, height, width) = quoted.offer, quoted.report, quoted.shape
+    made, report, (channels, height, width) = quoted.plan, quoted.report, quoted.shape
     claimed = report.claimed or report.proven
     kind = "color" if channels == 3 else "grey"
     lines = [

@@ -16,8 +16,9 @@ from idpgan.progress import shown
 from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
-    from idpgan.jobs import Finished, Plan
+    from idpgan.jobs import Finished
     from idpgan.privacy.guarantee import PrivacyReport
+    from idpgan.training.plan import RunPlan
 
 
 def train(
@@ -100,13 +101,14 @@ def _parse(arguments: list[str]) -> tuple[Path | None, list[str]]:
     return Path(files[0]) if files else None, [text for text in arguments if "=" in text]
 
 
-def _describe(planned: Plan) -> str:
+def _describe(planned: RunPlan) -> str:
     """Say in words what a run will cost."""
-    where = f"unit {planned.unit}, {planned.relation}, {planned.num_private:,} private images"
-    if planned.epsilon == float("inf"):
+    price, found = planned.price, planned.total
+    where = f"unit {price.unit}, {price.relation}, {planned.shape.num_private:,} private images"
+    if price.epsilon == float("inf"):
         return f"# Cost: epsilon is infinite, no guarantee ({where})."
-    total = "" if planned.total is None else f" In total, with the releases that it will contain: {planned.total}."
-    return f"# Cost: epsilon = {planned.epsilon:.4g} at delta = {planned.delta:.3g} ({where}).{total}"
+    total = "" if found is None else f" In total, with the releases that it will contain: {found}."
+    return f"# Cost: epsilon = {price.epsilon:.4g} at delta = {price.delta:.3g} ({where}).{total}"
 
 
 def _report(finished: Finished, as_json: bool) -> None:

@@ -1,10 +1,11 @@
-"""The settings of a stream: its charge and its report follow from them."""
+"""The plan and the settings of a stream: its charge and its report follow from them."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pydantic
 
@@ -14,16 +15,55 @@ from idpgan.continual.fenwick import pure_event
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Budget
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.release.settings import Settings
 
-MECHANISM = "fenwick"
 _LONGEST_NAME = 200
 
 
-class _Table(Section):
-    """The entry "settings" of config.json."""
+@dataclass(frozen=True)
+class StreamPlan(Plan):
+    """The plan of a stream, charged as a whole before its first value is read; ``epsilon`` is for one event."""
+
+    epsilon: float
+
+    @functools.cached_property
+    def price(self) -> Price:
+        """The one charge."""
+        return Price(*fenwick.ADJACENCY, budget=Budget(self.epsilon, 0.0), events=(pure_event(self.epsilon),))
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return what is said of charges that prove an epsilon, for noise of a source."""
+        return self.report(proven.epsilon, sources[0].private)
+
+    def report(self, proven: float, private: bool) -> PrivacyReport:
+        """Return the report of a proven epsilon; ``private``: whether the noise came from the operating system."""
+        source = "the operating system" if private else "a FIXED SEED, so it can be subtracted"
+        basis = "continual release by the matrix mechanism, FDA"
+        return PrivacyReport(
+            claimed=Guarantee(self.epsilon, 0.0, *fenwick.ADJACENCY, basis),
+            proven=Guarantee(proven, 0.0, *fenwick.ADJACENCY, "sum of discrete Laplace losses, in whole numbers"),
+            audited=None,
+            reason=f"weighted Fenwick tree with exact discrete Laplace noise from {source}",
+            private=private,
+            public_assumptions=(
+                "number and times of the values",
+                "an event adds at most 1 to one value of one series; k events of a person cost k epsilon",
+            ),
+        )
+
+
+class StreamTable(Section):
+    """What config.json says of a stream.
+
+    Attributes:
+        data: Name of the stream, for the card.
+        epsilon: Of the whole stream, for one event.
+        horizon: Largest number of values; None = not known.
+        integer: Whether values are whole counts.
+    """
 
     data: str
     mechanism: Literal["fenwick"]
@@ -31,67 +71,20 @@ class _Table(Section):
     horizon: int | None = pydantic.Field(ge=1, le=fenwick.MOST_STEPS)
     integer: bool
 
-
-@dataclass(frozen=True)
-class StreamSettings:
-    """The settings of a stream; see `idpgan.release.settings.Settings`.
-
-    Attributes:
-        data: Name of the stream, for the card.
-        epsilon: Of the whole stream, for one event.
-        horizon: Largest number of values; None = not known.
-        integer: Whether values are whole counts.
-        num_private: Number of values of all series so far: public.
-    """
-
-    data: str
-    epsilon: float
-    horizon: int | None
-    integer: bool
-    num_private: int
-
-    num_public = 0
-    num_classes = 0
-    num_pixels = 1
-    delta = 0.0
-    plans_exactly = True
-    method = "continual-counter"
-
-    def __post_init__(self) -> None:
-        if not 0 < len(self.data) <= _LONGEST_NAME or not printable(self.data):
-            raise InputError(f"data = {self.data[:80]!a} must be one printable line of at most {_LONGEST_NAME} signs.")
-
     @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
-        """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
-        said = build(_Table, table, "config.json")
-        values = described["values"] * described["series"]
-        return cls(said.data, said.epsilon, said.horizon, said.integer, values)
+    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+        """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
+        said = build(cls, table, "config.json")
+        check_name(said.data)
+        return said.settings(described["values"] * described["series"])
 
-    def to_json(self) -> dict[str, Any]:
-        """See `Settings`."""
-        return {
-            "data": self.data,
-            "mechanism": MECHANISM,
-            "epsilon": self.epsilon,
-            "horizon": self.horizon,
-            "integer": self.integer,
-        }
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `Settings`."""
-        return *fenwick.ADJACENCY, Budget(self.epsilon, 0.0)
-
-    def planned_events(self) -> tuple[Event, ...]:
-        """The one charge of the whole stream, before its first value is read."""
-        return (pure_event(self.epsilon),)
-
-    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
-        """See `Settings`."""
-        return stream_report(self.epsilon, proven.epsilon, noise[0].private)
+    def settings(self, values: int) -> Settings:
+        """Return the settings of a stream of so many values of all series together, which is public."""
+        plan, table = StreamPlan(self.epsilon), self.model_dump()
+        return Settings(self.data, "continual-counter", values, 0, 0, 1, table, plan, self.problems)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """See `Settings`."""
+        """Return what of an artifact's description does not follow from the table, one sentence each."""
         problems = []
         if described["integer"] != self.integer:
             problems.append("the answers are not of the kind of values that the settings name.")
@@ -100,18 +93,7 @@ class StreamSettings:
         return problems
 
 
-def stream_report(epsilon: float, proven_epsilon: float, private: bool) -> PrivacyReport:
-    """Return the report of a stream; ``private``: whether the noise came from the operating system."""
-    unit, relation = fenwick.ADJACENCY
-    source = "the operating system" if private else "a FIXED SEED, so it can be subtracted"
-    return PrivacyReport(
-        claimed=Guarantee(epsilon, 0.0, unit, relation, "continual release by the matrix mechanism, FDA"),
-        proven=Guarantee(proven_epsilon, 0.0, unit, relation, "sum of discrete Laplace losses, in whole numbers"),
-        audited=None,
-        reason=f"weighted Fenwick tree with exact discrete Laplace noise from {source}",
-        private=private,
-        public_assumptions=(
-            "number and times of the values",
-            "an event adds at most 1 to one value of one series; k events of a person cost k epsilon",
-        ),
-    )
+def check_name(data: str) -> None:
+    """Refuse a name of a stream that no card can show."""
+    if not 0 < len(data) <= _LONGEST_NAME or not printable(data):
+        raise InputError(f"data = {data[:80]!a} must be one printable line of at most {_LONGEST_NAME} signs.")

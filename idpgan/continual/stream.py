@@ -30,7 +30,7 @@ from torch import Tensor
 
 from idpgan.continual import fenwick
 from idpgan.continual.fenwick import NodeNoise
-from idpgan.continual.settings import StreamSettings, stream_report
+from idpgan.continual.settings import StreamPlan, StreamTable, check_name
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
@@ -337,7 +337,7 @@ class ContinualCounter:
     @property
     def privacy(self) -> PrivacyReport:
         """The guarantee of all answers of this stream, past and future."""
-        return stream_report(self.epsilon, self.event.pure, self._private)
+        return StreamPlan(self.epsilon).report(self.event.pure, self._private)
 
     def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
         """Write the folder to give away: all answers so far as a table, settings, privacy.json and card.
@@ -356,7 +356,11 @@ class ContinualCounter:
         ):
             raise InputError(f"numbers of shape {tuple(answers.shape)} are not the {self._count} answers given so far.")
         series = math.prod(self._shape or ())
-        settings = StreamSettings(data, self.epsilon, self.horizon, self.integer, self._count * series)
+        check_name(data)
+        table = StreamTable(
+            data=data, mechanism="fenwick", epsilon=self.epsilon, horizon=self.horizon, integer=self.integer
+        )
+        settings = table.settings(self._count * series)
         write_release(folder, AnswersArtifact.of(answers), settings, self.privacy, [self.event])
 
     # State -----------------------------------------------------------------------------------------------------------

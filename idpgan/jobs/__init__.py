@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from idpgan.jobs.train import Finished, Plan, follow, load_config, plan, planned, resume, start, train_on
+    from idpgan.jobs.train import Finished, follow, load_config, plan, resume, start, train_on
 
-_NAMES = ("Finished", "Plan", "follow", "load_config", "plan", "planned", "resume", "start", "train_on")
+_NAMES = ("Finished", "follow", "load_config", "plan", "resume", "start", "train_on")
 __all__ = [
-    "Finished", "Plan", "follow", "load_config", "plan", "planned", "resume", "start", "train_on",
+    "Finished", "follow", "load_config", "plan", "resume", "start", "train_on",
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, dict.fromkeys(_NAMES, "train"))

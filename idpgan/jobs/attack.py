@@ -34,7 +34,6 @@ from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
@@ -272,9 +271,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
-    method: Method = load_method(config.method.name)(
-        config, split, ledger=Ledger(*config.ledger_terms()), device=device
-    )
+    method: Method = load_method(config.method.name).of(config, split, device=device)
     try:
         method.load_state(state["method"])
     except (KeyError, RuntimeError, TypeError) as error:

@@ -34,6 +34,7 @@ from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.verify import Verification
 from idpgan.run import RunFolder
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu
+from idpgan.training.plan import plan_run
 
 if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
@@ -163,7 +164,7 @@ def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
     """Return what a run's release states, or, before it is written, what its settings and the data's size say."""
     if not (run.release / PRIVACY).is_file():
         shape = known_shape(config.data)
-        delta = config.stated_delta(shape.num_private)
+        delta = plan_run(config, shape).delta
         return RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
     stated = read_privacy(run.release / PRIVACY)
     artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)

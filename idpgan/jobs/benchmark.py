@@ -25,7 +25,7 @@ from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.numerics.svd import batched_svd
-from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Ledger, Noise, Relation, RoundedGaussian, Unit
+from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Noise, Relation, RoundedGaussian, Unit
 from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.loss import CriticLoss
@@ -266,7 +266,7 @@ def _stepping(what: str, table: dict[str, Any], num: int, batch: int, device: to
     loaded = load_method(table["method"]["name"])
     config = loaded.Config.model_validate({"data": {"name": "mnist"}, **table})
     split = Split(public=none, private=whole, holdout=none, test=none)
-    method = loaded(config, split, ledger=Ledger(*config.ledger_terms()), device=device)
+    method = loaded.of(config, split, device=device)
     method.prepare()
     generator, steps = method.networks.newest, iter(range(1, 1_000_000))
     labels = (torch.arange(batch) % len(_CLASSES)).to(device)

@@ -166,7 +166,7 @@ def images_once(
         trained.append(train_on(config, split, progress))
         return trained[0]
 
-    delta = plan(config).delta
+    delta = plan(config).price.delta
     results = audit_one_run(
         split, make_canaries(split, canaries, kind), train, SCORES, delta=delta, confidence=confidence, seed=seed
     )

@@ -21,6 +21,7 @@ from idpgan.errors import DataError, InputError
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 
 HANDWRITING = ("digits", "mnist")
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
@@ -103,7 +104,7 @@ def _template(source: str, data_root: Path | None, method: str) -> Template:
     facts = Facts(shape, per_person, source in HANDWRITING)
     sections = {"data": settings, **suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
-    build_config(table, "what init has written").check(shape)
+    plan_run(build_config(table, "what init has written"), shape).check()
     counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
     return Template(_text(source, sections, data, shape), table, (note,) if counts else ())

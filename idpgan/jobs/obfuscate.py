@@ -29,7 +29,7 @@ from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refu
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
 from idpgan.obfuscate.base import SECRET, Obfuscator, load_method, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationSettings
+from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.folder_ledger import total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.progress import Progress, silent
@@ -94,8 +94,9 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
     check_room(options, ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
-    settings = build(ObfuscationSettings, table, "the release")
-    events = settings.planned_events()
+    said = build(ObfuscationTable, table, "the release")
+    settings = said.settings(said.plan())
+    events = settings.plan.price.events
     with charged(options, expense(options, options.method, num, events, None, 0.0)) as (ledger, part):
         images, landmarks = _read(options, files, shape, progress)
         pixels = to_unit(images.images)
@@ -104,7 +105,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
-        report = settings.report(events, proven, ())
+        report = settings.plan.says(events, proven, ())
         write_release(part / "release", ObfuscatedArtifact.of(released), settings, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from idpgan.errors import ConfigError
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import WEIGHTS
-from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification
-from idpgan.training.config import RunConfig
-from idpgan.training.contained import Contained, names_origin, total_of
+from idpgan.training.contained import Contained
+from idpgan.training.plan import RunPlan
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,24 +103,24 @@ def _contained(path: Path, found: Verification) -> tuple[Contained, ...]:
     return contained_in(read_privacy(release_of(path) / PRIVACY), found.settings)
 
 
-def check_total(config: RunConfig, events: Sequence[Event], num_private: int) -> Guarantee | None:
-    """Return what a new run's charges and those of contained releases prove together; None where none of those counts.
+def check_total(plan: RunPlan) -> None:
+    """Refuse a run that does not say what it contains, or that contains what leaves nothing proven of the total.
 
     Raises:
-        ConfigError: If the config does not say what it contains, or of what it contains nothing is proven.
+        ConfigError: Naming what is missing, or how to declare that the contained release read nobody of these images.
     """
-    root = config.data.public_root
+    config, root = plan.config, plan.config.data.public_root
     known = () if root is None else of_public_folder(root.expanduser())
-    if not names_origin(config) or any(each not in config.contained for each in known):
+    if not plan.names_origin or any(each not in config.contained for each in known):
         raise ConfigError(
             "the config builds on a release and does not say what that one contains. Leave model.origin and contained "
             "out of it, so that they are read from the release."
         )
-    total, proven = total_of(config, events, num_private), compose_epsilon(events, config.stated_delta(num_private))
-    if total is None or total.finite or proven == math.inf:
-        return total
-    raise ConfigError(
-        f"this run builds on a release (data.public_generator or data.public_root) of which nothing is proven for unit "
-        f"{total.unit}, {total.relation}, so its total epsilon would be infinite. If nobody of the private images is "
-        "among those that it was made from, declare it with data.public_disjoint = true; else name another one."
-    )
+    total = plan.total
+    if total is not None and not total.finite and plan.price.epsilon < math.inf:
+        raise ConfigError(
+            "this run builds on a release (data.public_generator or data.public_root) of which nothing is proven for "
+            f"unit {total.unit}, {total.relation}, so its total epsilon would be infinite. If nobody of the private "
+            "images is among those that it was made from, declare it with data.public_disjoint = true; else name "
+            "another one."
+        )

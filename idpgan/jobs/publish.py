@@ -31,10 +31,11 @@ from idpgan.memory import check_memory
 from idpgan.metrics import images as errors
 from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total, chains, total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, number_to_json
+from idpgan.privacy.noise import Noise
 from idpgan.progress import Progress, silent
 from idpgan.publish.best import best_method
-from idpgan.publish.plan import Offer, method_info, offer
-from idpgan.publish.publisher import Release, publish_shares, release
+from idpgan.publish.plan import PublicationPlan, method_info, offer
+from idpgan.publish.publisher import Release, publish_shares, release_planned
 from idpgan.ranks import ALONE, LostRankError, Ranks
 from idpgan.release.images import ImagesArtifact
 from idpgan.training.distributed import RanksDifferError
@@ -52,7 +53,7 @@ class Quote:
 
     Attributes:
         options: What was asked for.
-        offer: The publisher's; its ``method`` is the one behind "best".
+        plan: What is released; its ``method`` is the one behind "best".
         files: Originals, in order.
         names: Of the released files, in the same order.
         shape: (C, H, W).
@@ -62,7 +63,7 @@ class Quote:
     """
 
     options: PublishOptions
-    offer: Offer
+    plan: PublicationPlan
     files: tuple[Path, ...]
     names: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -73,7 +74,7 @@ class Quote:
     @property
     def report(self) -> PrivacyReport:
         """The three numbers."""
-        return self.offer.report()
+        return self.plan.report()
 
     @property
     def largest_folder(self) -> int:
@@ -87,8 +88,8 @@ class Quote:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return {
-            "method": self.offer.method,
-            "options": self.offer.options.model_dump(mode="json"),
+            "method": self.plan.method,
+            "options": self.plan.options.model_dump(mode="json"),
             "num_images": len(self.files),
             "image_shape": list(self.shape),
             "report": self.report.to_json(),
@@ -150,8 +151,8 @@ def quote(options: PublishOptions) -> Quote:
     return Quote(options, made, files, names, shape, ledger.publications, *_together(options, after))
 
 
-def _expense(options: PublishOptions, made: Offer, num: int) -> Publication:
-    return expense(options, made.method, num, made.plan.events, made.epsilon, made.delta)
+def _expense(options: PublishOptions, plan: PublicationPlan, num: int) -> Publication:
+    return expense(options, plan.method, num, plan.price.events, plan.epsilon, plan.delta)
 
 
 def _together(options: PublishOptions, ledger: FolderLedger) -> tuple[tuple[FolderLedger, ...], Total]:
@@ -227,7 +228,7 @@ def publish(options: PublishOptions, progress: Progress = silent, ranks: Ranks =
             f"--device {options.device}: the processes of torchrun publish on the CPU. Leave --device out."
         )
     quoted = quote(options)
-    with charged(options, _expense(options, quoted.offer, len(quoted.files))) as (ledger, part):
+    with charged(options, _expense(options, quoted.plan, len(quoted.files))) as (ledger, part):
         # Nested ledgers are read after the charge: of two publications at once the later one's total has both.
         nested, together = _together(options, ledger)
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], nested=nested, total=together)
@@ -247,23 +248,11 @@ def follow(ranks: Ranks) -> None:
 
 def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:
     """Publish what is charged."""
-    options, made = quoted.options, quoted.offer
-    values = to_unit(originals).to(device)
+    options, values = quoted.options, to_unit(originals).to(device)
     try:
-        released = release(
-            values if options.color else values[:, 0],
-            made.method,
-            epsilon=options.epsilon,
-            delta=options.delta,
-            unit=options.unit,
-            accept_unsound=options.accept_unsound,
-            ranks=ranks,
-            **options.settings,
-        )
+        released = release_planned(quoted.plan, values if options.color else values[:, 0], Noise.system(), ranks)
     except (LostRankError, RanksDifferError) as error:
         raise type(error)(f"{error} Nothing was published, but the charge stands on {options.ledger_path}.") from error
-    if released.events != made.plan.events:
-        raise ArithmeticError("the publisher's charges are not those that were paid.")
     return dataclasses.replace(released, images=released.images.cpu())
 
 

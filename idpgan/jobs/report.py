@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from idpgan.data.images import to_uint8
-from idpgan.data.load import DataShape, describe, load
+from idpgan.data.load import DataShape, Sizes, describe, load
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
 from idpgan.jobs import attack, audit, evaluate
@@ -41,6 +41,7 @@ from idpgan.report.measured import attack_part, audit_part, curves_part, evaluat
 from idpgan.report.page import FORMAT, Gallery, Page, Part, by_class, render
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
+from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.stats import read_stats
 
 _MOST_BYTES = 1 << 27  # of a result file
@@ -98,6 +99,14 @@ class _Known:
     def name(self) -> str:
         """Of the run, as a command takes it."""
         return shlex.quote(str(self.run.path))
+
+    @functools.cached_property
+    def plan(self) -> RunPlan:
+        """Of the run, for neighbors, delta and budget; what it would charge may need data that are not here."""
+        stated = 1 if self.stated is None else self.stated.document["num_private"]
+        shape = self.shape or DataShape(Sizes(0, stated, 0, 0), (1, 1, 1), self.classes)
+        plan: RunPlan = plan_run(self.config, shape)
+        return plan
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -210,7 +219,7 @@ def _delta(known: _Known) -> float:
         return float(known.stated.document["delta"])
     target = None if known.books is None else known.books.terms.target
     if known.shape is not None:
-        return known.config.stated_delta(known.shape.num_private)
+        return known.plan.delta
     return target.delta if target is not None else known.config.privacy.delta or 0.0
 
 
@@ -221,7 +230,6 @@ def _about(known: _Known) -> Part:
     """Say what was trained on what."""
     config, stated = known.config, known.stated
     info = METHODS[config.method.name]
-    unit, relation, _ = config.ledger_terms()
     sound = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
     facts = [("Method", f"{config.method.name} ({info.family}; {sound[info.sound]})")]
     where = "" if config.data.root is None else f", read from {config.data.root}"
@@ -242,7 +250,7 @@ def _about(known: _Known) -> Part:
     if config.data.num_people is not None:
         facts.append(("People", f"{config.data.num_people:,} declared"))
     facts.append(("Holdout", f"{config.data.holdout_share:g} of the images, split by {config.data.split_by}"))
-    facts.append(("Protected unit", f"one {unit}, {relation}"))
+    facts.append(("Protected unit", f"one {known.plan.unit}, {known.plan.relation}"))
     kind = "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"
     facts.append(("Released", kind))
     facts.append(("Steps", f"{config.training.steps:,} asked for"))
@@ -263,7 +271,7 @@ def _ledger(known: _Known) -> Part:
         return Part("ledger", "Budget ledger", missing="state/ is not here, and no release that lists the charges.")
     books, stated = known.books, known.stated
     events = books.entries if books is not None else list(stated.events) if stated is not None else []
-    target = known.config.ledger_terms()[2]
+    target = known.plan.budget
     words = None if target is None else f"epsilon {target.epsilon:g} at δ = {delta_text(target.delta)}"
     prepared = None if books is None or books.committed is None else books.committed.position
     repeated = 0 if books is None else count(books.repeated)
@@ -335,7 +343,7 @@ def _curves(known: _Known) -> Part:
         rows = read_stats(known.run.stats)
         if not rows:
             return Part(name, heading, missing="stats.jsonl is empty: no step was taken.")
-        target = known.config.ledger_terms()[2]
+        target = known.plan.budget
         return curves_part(rows, None if target is None else target.epsilon)
     except (InputError, *_OTHER_VERSION) as error:
         return Part(name, heading, missing=f"stats.jsonl cannot be drawn ({error}).")

@@ -88,7 +88,7 @@ def _about(settings: Settings, stated: Stated, shape: tuple[int, int, int]) -> P
     info = METHODS[settings.method]
     sound = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
     channels, height, width = shape
-    options = settings.to_json().get("options") or {}
+    options = settings.table.get("options") or {}
     facts = [
         ("Method", f"{settings.method} ({sound[info.sound]})"),
         ("Folder", settings.data),

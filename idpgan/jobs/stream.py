@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.continual.settings import StreamSettings
+from idpgan.continual.settings import check_name
 from idpgan.continual.stream import ContinualCounter
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -85,7 +85,7 @@ def stream(lines: Iterable[str], options: StreamOptions, emit: Emit) -> Streamed
             raise InputError(f"--out {out} exists already, and a release is not written over. Choose another name.")
         refuse_closed(out, f"--out {out}")
         check_writable(out)
-        StreamSettings(options.data, *_terms(options), 1)  # refuses a name that no card can show
+        check_name(options.data)
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
     with _book(options) as book:

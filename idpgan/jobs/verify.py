@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from idpgan.continual.settings import StreamSettings
+from idpgan.continual.settings import StreamTable
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationSettings
-from idpgan.publish.settings import PublicationSettings
+from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+from idpgan.publish.settings import PublicationTable
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.images import ImagesArtifact
-from idpgan.release.settings import RunSettings
+from idpgan.release.settings import Settings, settings_of_run
 from idpgan.release.verify import Verification, verify_release
 from idpgan.training.config import build_config, refuse_unsound
+from idpgan.training.plan import plan_run
 
 _PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
 
@@ -29,7 +30,7 @@ def verify(path: Path) -> Verification:
     return verify_release(path, KINDS)
 
 
-def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> RunSettings:
+def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
     """Return the settings of a run, from its entry in config.json.
 
     Raises:
@@ -47,13 +48,13 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
     channels, height, width = described["image_shape"]
     classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
     sizes = Sizes(num_public, document["num_private"], 0, 0)
-    return RunSettings(config, DataShape(sizes, (channels, height, width), classes))
+    return settings_of_run(plan_run(config, DataShape(sizes, (channels, height, width), classes)))
 
 
 KINDS: Mapping[str, Kind] = {
     GeneratorArtifact.kind: Kind(GeneratorArtifact, read_run),
-    ImagesArtifact.kind: Kind(ImagesArtifact, PublicationSettings.from_release),
-    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, ObfuscationSettings.from_release),
+    ImagesArtifact.kind: Kind(ImagesArtifact, PublicationTable.from_release),
+    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, ObfuscationTable.from_release),
     ClassifierArtifact.kind: Kind(ClassifierArtifact, read_run),
-    AnswersArtifact.kind: Kind(AnswersArtifact, StreamSettings.from_release),
+    AnswersArtifact.kind: Kind(AnswersArtifact, StreamTable.from_release),
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import pydantic
@@ -13,10 +15,10 @@ from idpgan.methods import METHODS
 from idpgan.obfuscate.base import SECRET, load_method
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Plan, Price
 from idpgan.release.images import ImagesArtifact
-from idpgan.release.settings import ImagesSettings
+from idpgan.release.settings import ImagesTable
 
 _PUBLIC = ("number, size and order of the images", "method and options, but for a key")
 
@@ -27,7 +29,24 @@ class ObfuscatedArtifact(ImagesArtifact):
     kind: ClassVar[str] = "obfuscated"
 
 
-class ObfuscationSettings(ImagesSettings):
+@dataclass(frozen=True)
+class ObfuscationPlan(Plan):
+    """The plan of an obfuscation: one read without a proof. ``method`` is a name in `METHODS`."""
+
+    method: str
+
+    @functools.cached_property
+    def price(self) -> Price:
+        """One read that nothing protects."""
+        return Price(Unit.IMAGE, Relation.REPLACE_ONE, events=(Event.non_private(METHODS[self.method].reason),))
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return a report that claims and proves nothing."""
+        nothing = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "nothing is proven")
+        return PrivacyReport(None, nothing, None, METHODS[self.method].reason, False, _PUBLIC)
+
+
+class ObfuscationTable(ImagesTable):
     """The settings of a release of obfuscated images; ``method`` is a name in `METHODS`.
 
     Attributes:
@@ -44,26 +63,12 @@ class ObfuscationSettings(ImagesSettings):
             raise ValueError(f"options = {self.options!a} are not the public options of '{self.method}'.")
         return self
 
-    @property
-    def delta(self) -> float:
-        """There is no guarantee that could state one."""
-        return 0.0
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `Settings`."""
-        return Unit.IMAGE, Relation.REPLACE_ONE, None
-
-    def planned_events(self) -> tuple[Event, ...]:
-        """See `Settings`."""
-        return (Event.non_private(METHODS[self.method].reason),)
-
-    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
-        """See `Settings`."""
-        nothing = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "nothing is proven")
-        return PrivacyReport(None, nothing, None, METHODS[self.method].reason, False, _PUBLIC)
+    def plan(self) -> ObfuscationPlan:
+        """Return the plan, which depends on the method alone."""
+        return ObfuscationPlan(self.method)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """See `Settings`."""
+        """Compare number and shape of the images."""
         if (described["num"], described["image_shape"]) != (self.num, self.shape):
             return [f"the images are not {self.num:,} of shape {self.shape}."]
         return []

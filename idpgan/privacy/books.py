@@ -21,15 +21,8 @@ from idpgan.files import file_lock, move_durably, parse_json, sha256_file
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import (
-    Relation,
-    Unit,
-    check_budget,
-    number_from_json,
-    number_to_json,
-    parse_relation,
-    parse_unit,
-)
+from idpgan.privacy.guarantee import Relation, Unit, number_from_json, parse_relation, parse_unit
+from idpgan.privacy.plan import Budget, Price
 
 FORMAT = "idpgan ledger 2"
 REMEDY = "Restore it from a copy, or start a new run."
@@ -40,17 +33,6 @@ T = TypeVar("T")
 
 class BudgetError(InputError):
     """A charge that would exceed the target, or that does not belong in this ledger."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What may be spent: a target (epsilon, delta) with delta in [0, 1)."""
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_budget(self.epsilon, self.delta)
 
 
 @dataclass(frozen=True)
@@ -68,23 +50,6 @@ class LedgerTerms:
     relation: Relation
     target: Budget | None = None
     owner: str = ""
-    contained: tuple[Part, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlannedLedger:
-    """What a config says of its run's ledger: `Ledger.open` refuses books that say anything else.
-
-    Attributes:
-        target: What may be spent; None = no limit.
-        events: All that the run charges; None = known only after public images are read, so not compared.
-        contained: See `LedgerTerms`.
-    """
-
-    unit: Unit
-    relation: Relation
-    target: Budget | None
-    events: tuple[Event, ...] | None
     contained: tuple[Part, ...] = ()
 
 
@@ -169,19 +134,19 @@ class Books:
             if spent > target.epsilon * (1 + _TOLERANCE):
                 raise InputError(f"it holds charges of epsilon = {spent:.6g}, above its target {target.epsilon:g}.")
 
-    def refuse_unplanned(self, planned: PlannedLedger) -> None:
+    def refuse_unplanned(self, price: Price) -> None:
         """Refuse books that a run of another config would have kept."""
         terms = self.terms
-        if (terms.unit, terms.relation) != (planned.unit, planned.relation):
+        if (terms.unit, terms.relation) != (price.unit, price.relation):
             raise InputError(f"it counts unit {terms.unit} under {terms.relation}, the config does not.")
-        if terms.target != planned.target:
-            raise InputError(f"its target is {terms.target}, that of the config is {planned.target}.")
-        if terms.contained != planned.contained:
+        if terms.target != price.budget:
+            raise InputError(f"its target is {terms.target}, that of the config is {price.budget}.")
+        if terms.contained != price.contained:
             raise InputError("it holds other charges of contained releases than the config names.")
-        if planned.events is None:
+        if not price.exact:
             return
         allowed: dict[Event, int] = {}
-        for event in planned.events:
+        for event in price.events:
             allowed[event.single] = allowed.get(event.single, 0) + event.count
         for event in self.repeated:
             if event.single in allowed:
@@ -193,13 +158,13 @@ class Books:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict, with the checksum of everything in it."""
-        terms, target = self.terms, self.terms.target
+        terms = self.terms
         content = {
             "format": FORMAT,
             "owner": terms.owner,
             "unit": str(terms.unit),
             "relation": str(terms.relation),
-            "target": {"epsilon": number_to_json(target.epsilon), "delta": target.delta} if target else None,
+            "target": terms.target.to_json() if terms.target else None,
             "fingerprint": self.fingerprint,
             "events": [event.to_json() for event in self.entries],
             "repeated": [event.to_json() for event in self.repeated],

@@ -23,11 +23,9 @@ from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic, write_t
 from idpgan.privacy.accounting import affordable, compose_epsilon
 from idpgan.privacy.books import (
     Books,
-    Budget,
     BudgetError,
     Committed,
     LedgerTerms,
-    PlannedLedger,
     append,
     count,
     locked,
@@ -38,8 +36,9 @@ from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.plan import Budget, Price
 
-__all__ = ["Budget", "BudgetError", "Ledger", "PlannedLedger"]
+__all__ = ["Budget", "BudgetError", "Ledger"]
 
 
 class Ledger:
@@ -87,6 +86,11 @@ class Ledger:
         self._seen: bytes | None = None  # content of the file when this handle last saw it
         self._stale = False  # a write failed: memory and disk may differ
         self._absent: Books | None = None  # what stood while there was no file yet
+
+    @classmethod
+    def of(cls, price: Price, owner: str = "") -> Self:
+        """Open an empty ledger in memory for what a plan charges."""
+        return cls(price.unit, price.relation, price.budget, owner=owner, contained=price.contained)
 
     def __repr__(self) -> str:
         events, target = count(self.events), self.target
@@ -421,17 +425,17 @@ class Ledger:
         return ledger
 
     @classmethod
-    def open(cls, path: Path, owner: str, planned: PlannedLedger | None = None) -> Self:
+    def open(cls, path: Path, owner: str, price: Price | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
-        Checked are the checksum, the owner, that the charges keep to the target, and what ``planned`` says: unit,
+        Checked are the checksum, the owner, that the charges keep to the target, and what ``price`` says: unit,
         relation, target, and that no event is charged that the config does not plan, or more often than planned and
         repeated. The checksum finds damage and careless edits. Whoever can write the file can forge it: against that
-        stand ``planned`` and the hash of the saved state.
+        stand ``price`` and the hash of the saved state.
 
         Args:
             owner: Hash of the run's configuration.
-            planned: What the config says; None = it is not at hand.
+            price: Of the run's plan; None = the config is not at hand.
 
         Raises:
             InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.
@@ -452,8 +456,8 @@ class Ledger:
                 "Resume the run that wrote it, with the version that began it."
             )
         try:
-            if planned is not None:
-                ledger._books.refuse_unplanned(planned)
+            if price is not None:
+                ledger._books.refuse_unplanned(price)
             ledger._books.refuse_overspent()
         except InputError as error:
             raise refusal(path, str(error)) from error

@@ -10,7 +10,7 @@ from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.statistics import Maker
 from idpgan.methods import METHODS
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
-from idpgan.publish.plan import Options, Plan, Planner, Shape
+from idpgan.publish.plan import Options, Planner, Recipe, Shape
 
 LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 PURE = ("discrete-laplace", "laplace")
@@ -19,7 +19,7 @@ _SHAPE = (8, 6)  # more rows than columns, so that the column space is not every
 
 def case_of(
     name: str,
-    plan: Plan,
+    plan: Recipe,
     pair: Pair,
     makers: Sequence[Maker],
     request: Request,

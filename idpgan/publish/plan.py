@@ -1,7 +1,8 @@
-"""What a publisher is: its options, a plan made before an image is read, and its audit; and the price of a release."""
+"""What a publisher is: its options, a recipe made before an image is read, and its audit; and the plan of a release."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.methods import METHODS, MethodInfo, load, methods_of
-from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
-from idpgan.privacy.noise import Noise
+from idpgan.privacy.noise import SYSTEM, Noise, Source
+from idpgan.privacy.plan import Budget, Plan, Price
 
 Shape = tuple[int, int]
 Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # images, epsilon and options to what is released
@@ -40,8 +41,8 @@ def no_notes(images: Tensor) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One release of any number of images, fixed by public numbers alone.
+class Recipe:
+    """What a publisher does with images of one channel and one shape, fixed by public numbers alone.
 
     Attributes:
         events: What it costs. Every image is a record of its own, so the batch costs what one image costs.
@@ -62,7 +63,7 @@ class Plan:
         return " and ".join(f"{e.count} x {e.kind}" if e.count > 1 else e.kind for e in self.events)
 
 
-Planner = Callable[[Shape, Unit, float, float, Any], Plan]
+Planner = Callable[[Shape, Unit, float, float, Any], Recipe]
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Publisher:
 
     Attributes:
         options: Class of its options, all with defaults.
-        plan: Makes the plan from the image shape (m, n), the unit, epsilon, delta and the options; raises `InputError`
-            where no plan keeps to them. It reads no image.
+        plan: Makes the recipe from the image shape (m, n), the unit, epsilon, delta and the options, without reading an
+            image; raises `InputError` where none keeps to them.
         audit: The case of ``idpgan audit``.
     """
 
@@ -86,12 +87,12 @@ def as_published(
 ) -> Planner:
     """Return what plans an algorithm of a paper that proves nothing: it is charged as an unprotected read."""
 
-    def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Plan:
+    def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Recipe:
         if delta > 0:
             raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
         options.check(shape)
         event = Event.non_private(METHODS[name].reason, unit, Relation.REPLACE_ONE)
-        return Plan((event,), lambda images, noise: algorithm(images, epsilon, options, noise), claim, notes)
+        return Recipe((event,), lambda images, noise: algorithm(images, epsilon, options, noise), claim, notes)
 
     return plan
 
@@ -123,55 +124,71 @@ def checked_options(method: str, options: Mapping[str, Any]) -> Options:
     return build(load_publisher(method).options, options, f"the options of '{method}'")
 
 
-def plan_release(method: str, shape: Sequence[int], unit: Unit, epsilon: float, delta: float, options: Options) -> Plan:
+@dataclass(frozen=True)
+class PublicationPlan(Plan):
+    """What a publication will do and cost, known before an image is read.
+
+    Attributes:
+        method: Name in `METHODS`.
+        recipe: What is released, and the charges.
+        epsilon: Asked for, or claimed by the method.
+        delta: Where it is stated.
+        options: Of the method, defaults filled in.
+    """
+
+    method: str
+    recipe: Recipe
+    epsilon: float
+    delta: float
+    options: Options
+
+    @functools.cached_property
+    def price(self) -> Price:
+        """What is charged; a method that proves nothing has no budget to keep to."""
+        events, budget = self.recipe.events, Budget(self.epsilon, self.delta) if METHODS[self.method].sound else None
+        return Price(events[0].unit, events[0].relation, self.delta, budget, events)
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return what is said of the privacy of charges that prove an epsilon, for noise of a source."""
+        pair, reason, private = (self.price.unit, self.price.relation), METHODS[self.method].reason, sources[0].private
+        claimed = Guarantee(self.epsilon, self.delta, *pair, self.recipe.claim)
+        if not proven.finite:
+            nothing = Guarantee(proven.epsilon, self.delta, *pair, "nothing is proven")
+            return PrivacyReport(claimed, nothing, None, reason, False, _PUBLIC)
+        basis = f"accountant, {self.recipe.law}"
+        said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
+        return PrivacyReport(claimed, Guarantee(proven.epsilon, self.delta, *pair, basis), None, said, private, _PUBLIC)
+
+    def report(self, source: Source = SYSTEM) -> PrivacyReport:
+        """Return what is said of a release whose noise is of a source."""
+        proven = Guarantee(self.price.epsilon, self.delta, self.price.unit, self.price.relation, "the plan")
+        return self.says(self.price.events, proven, (source,))
+
+
+def plan_release(
+    method: str, shape: Sequence[int], unit: Unit, epsilon: float, delta: float, options: Options
+) -> PublicationPlan:
     """Return the plan for images of a shape: (m, n), or (3, m, n) whose channels are released one by one.
 
     A unit of a color image is the same pixel, column or image of all its channels: the releases of its C channels
     compose, so every charge stands C times. Each channel gets noise of its own and an equal share of the budget.
     """
     publisher, (*channels, height, width) = load_publisher(method), shape
-    if not channels:
-        return publisher.plan((height, width), unit, epsilon, delta, options)
-    share = (1 - 2.0**-39) / channels[0]  # what the accountant may round up
-    plan = publisher.plan((height, width), unit, epsilon * share, delta * share, options)
+    share = (1 - 2.0**-39) / channels[0] if channels else 1  # what the accountant may round up
+    recipe = publisher.plan((height, width), unit, epsilon * share, delta * share, options)
+    if channels:
+        recipe = _by_channels(recipe, channels[0])
+    return PublicationPlan(method, recipe, epsilon, delta, options)
+
+
+def _by_channels(recipe: Recipe, channels: int) -> Recipe:
+    """Return what releases images (N, C, m, n) channel by channel."""
 
     def release(images: Tensor, noise: Noise) -> Tensor:
-        return plan.release(images.flatten(0, 1), noise).unflatten(0, images.shape[:2])
+        return recipe.release(images.flatten(0, 1), noise).unflatten(0, images.shape[:2])
 
-    events = tuple(event.repeated(channels[0] * event.count) for event in plan.events)
-    return Plan(events, release, plan.claim, lambda images: plan.notes(images.flatten(0, 1)))
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A release before an image is read: all that is public of it.
-
-    Attributes:
-        method: Name in `METHODS`.
-        plan: What is released, and the charges.
-        epsilon: Asked for, or claimed by the method.
-        delta: Where it is stated.
-        proven: What the charges cost at ``delta``, by the accountant; infinite where nothing is proven.
-        options: Of the method, defaults filled in.
-    """
-
-    method: str
-    plan: Plan
-    epsilon: float
-    delta: float
-    proven: float
-    options: Options
-
-    def report(self, private: bool = True) -> PrivacyReport:
-        """Return what is said of the release's privacy; ``private``: the noise is the operating system's."""
-        terms, reason = (self.plan.events[0].unit, self.plan.events[0].relation), method_info(self.method).reason
-        claimed = Guarantee(self.epsilon, self.delta, *terms, self.plan.claim)
-        if math.isinf(self.proven):
-            proven = Guarantee(self.proven, self.delta, *terms, "nothing is proven")
-            return PrivacyReport(claimed, proven, None, reason, False, _PUBLIC)
-        proven = Guarantee(self.proven, self.delta, *terms, f"accountant, {self.plan.law}")
-        said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
-        return PrivacyReport(claimed, proven, None, said, private, _PUBLIC)
+    events = tuple(event.repeated(channels * event.count) for event in recipe.events)
+    return Recipe(events, release, recipe.claim, lambda images: recipe.notes(images.flatten(0, 1)))
 
 
 @typed
@@ -184,7 +201,7 @@ def offer(
     delta: float = 0.0,
     unit: Unit | str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Offer:
+) -> PublicationPlan:
     """Price a release of ``num`` images of a shape, (m, n) or (3, m, n), and refuse what `release` refuses.
 
     Raises:
@@ -198,9 +215,7 @@ def offer(
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, num, "delta")
     epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
-    settings = checked_options(method, options or {})
-    plan = plan_release(method, shape, Unit(chosen), epsilon, delta, settings)
-    proven = compose_epsilon(plan.events, delta)
-    if math.isfinite(proven) and proven > epsilon:
-        raise ArithmeticError(f"calibration ended at epsilon = {proven}, above {epsilon}.")
-    return Offer(method, plan, epsilon, delta, proven, settings)
+    plan = plan_release(method, shape, Unit(chosen), epsilon, delta, checked_options(method, options or {}))
+    if epsilon < plan.price.epsilon < math.inf:
+        raise ArithmeticError(f"calibration ended at epsilon = {plan.price.epsilon}, above {epsilon}.")
+    return plan

@@ -20,8 +20,8 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Offer, Plan, checked_options, method_info, offer, plan_release
-from idpgan.publish.settings import PublicationSettings
+from idpgan.publish.plan import PublicationPlan, checked_options, method_info, offer, plan_release
+from idpgan.publish.settings import PublicationTable
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
@@ -41,6 +41,7 @@ class Release:
         events: What an accountant is told; every image is a record of its own, so they are paid once for all of them.
         options: Of the method, defaults filled in.
         notes: What a curator has to know, one sentence each. They are computed from the images: not to be given away.
+        plan: What it was made by; None = made again where it is needed.
     """
 
     images: Tensor
@@ -49,6 +50,7 @@ class Release:
     events: tuple[Event, ...]
     options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    plan: PublicationPlan | None = None
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.images.shape[1:]))
@@ -78,10 +80,10 @@ class Release:
         """
         claimed = self.privacy.claimed
         if claimed is None:
-            raise InputError("a release without a claimed epsilon is none of this package's.")
+            raise InputError("this release states no claimed epsilon, so that nothing can verify it.")
         num, *shape = self.images.shape
-        settings = build(
-            PublicationSettings,
+        table = build(
+            PublicationTable,
             {
                 "data": data,
                 "method": self.method,
@@ -96,7 +98,7 @@ class Release:
         )
         pixels = self.to_uint8()
         artifact = ImagesArtifact.of(pixels[:, None] if pixels.ndim == 3 else pixels, names)
-        write_release(folder, artifact, settings, self.privacy, self.events)
+        write_release(folder, artifact, table.settings(self.plan or table.plan()), self.privacy, self.events)
 
 
 @typed
@@ -153,13 +155,17 @@ def release(
             "use a sound method such as 'lap'."
         )
     values = _images(images)
-    made = offer(method, len(values), tuple(values.shape[1:]), epsilon=epsilon, delta=delta, unit=unit, options=options)
-    source = Noise.system() if noise is None else noise
-    privacy, plan = made.report(source.private), made.plan
-    books = Ledger(privacy.proven.unit, Relation.REPLACE_ONE) if ledger is None else ledger
-    books.charge_together(plan.events)
-    released = _shared(made, values, source, ranks).to(values.dtype)
-    return Release(released, privacy, method, plan.events, made.options.model_dump(), plan.notes(values))
+    plan = offer(method, len(values), tuple(values.shape[1:]), epsilon=epsilon, delta=delta, unit=unit, options=options)
+    books = Ledger(plan.price.unit, Relation.REPLACE_ONE) if ledger is None else ledger
+    books.charge_together(plan.price.events)
+    return release_planned(plan, values, Noise.system() if noise is None else noise, ranks)
+
+
+def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Release:
+    """Release images (N, ...) in [0, 1] that the plan was made for, and whose charge stands."""
+    released = _shared(plan, values, noise, ranks).to(values.dtype)
+    options, notes = plan.options.model_dump(), plan.recipe.notes(values)
+    return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)
 
 
 # By several processes ----------------------------------------------------------------------------------------------
@@ -170,14 +176,13 @@ def release(
 # order in which a publisher asks for them, so no rank can know which of them would have been those of its share.
 
 
-def _shared(made: Offer, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
+def _shared(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
     """Release images (N, ...), which are charged, by all processes; what comes back is whole or an error."""
     if ranks.alone:
-        return made.plan.release(values, source)
-    unit = made.plan.events[0].unit
-    asked = {"method": made.method, "shape": list(values.shape[1:]), "unit": unit, "epsilon": made.epsilon}
-    with ranks.order({**asked, "delta": made.delta, "options": made.options.model_dump(mode="json")}):
-        released = _share(made.plan, ranks.broadcast(values), source, ranks)
+        return plan.recipe.release(values, source)
+    asked = {"method": plan.method, "shape": list(values.shape[1:]), "unit": plan.price.unit, "epsilon": plan.epsilon}
+    with ranks.order({**asked, "delta": plan.delta, "options": plan.options.model_dump(mode="json")}):
+        released = _share(plan, ranks.broadcast(values), source, ranks)
     if not bool(released.isfinite().all()):
         raise ArithmeticError("a share of the images was released as NaN or infinity.")
     return released
@@ -199,12 +204,12 @@ def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:
         _share(plan, ranks.broadcast(), source, ranks)
 
 
-def _share(plan: Plan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
+def _share(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
     """Release this rank's share of all images, and return all released ones on rank 0."""
-    events = [event.to_json() for event in plan.events]
+    events = [event.to_json() for event in plan.price.events]
     agree_on("charges, that is other code,", json.dumps(events), ranks)  # before there is noise that is not paid for
     mine = values[ranks.share(len(values))]
-    released = plan.release(mine, source) if len(mine) else mine
+    released = plan.recipe.release(mine, source) if len(mine) else mine
     return ranks.gather_rows(released.to(values.dtype), len(values))
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import pydantic
 
-from idpgan.methods import METHODS, methods_of
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
-from idpgan.privacy.ledger import Budget
-from idpgan.privacy.noise import Source
-from idpgan.publish.plan import Offer, checked_options, plan_release
-from idpgan.release.settings import ImagesSettings
+from idpgan.methods import methods_of
+from idpgan.privacy.guarantee import Unit, check_delta
+from idpgan.publish.plan import PublicationPlan, checked_options, plan_release
+from idpgan.release.settings import ImagesTable
 
 
-class PublicationSettings(ImagesSettings):
+class PublicationTable(ImagesTable):
     """The settings of a release of published images; ``method`` is a name in `METHODS`.
 
     Attributes:
@@ -42,30 +39,15 @@ class PublicationSettings(ImagesSettings):
         if not math.isfinite(self.epsilon) or min(self.shape) < 1:
             raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
         check_delta(self.delta, self.num, "delta")
-        checked_options(self.method, self.options)
         return self
 
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `Settings`."""
-        sound = METHODS[self.method].sound
-        return Unit(self.unit), Relation.REPLACE_ONE, Budget(self.epsilon, self.delta) if sound else None
-
-    def planned_events(self) -> tuple[Event, ...]:
-        """See `Settings`."""
-        return self._offer(math.inf).plan.events
-
-    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
-        """See `Settings`."""
-        return self._offer(proven.epsilon).report(noise[0].private)
-
-    def _offer(self, proven: float) -> Offer:
-        """Return the release, planned and calibrated again, whose charges cost ``proven``."""
+    def plan(self) -> PublicationPlan:
+        """Return the release, planned and calibrated again."""
         options = checked_options(self.method, self.options)
-        plan = plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
-        return Offer(self.method, plan, self.epsilon, self.delta, proven, options)
+        return plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """See `Settings`."""
+        """Compare number, color and size of the images."""
         *channels, height, width = self.shape
         if (described["num"], described["image_shape"]) != (self.num, [*(channels or [1]), height, width]):
             return [

@@ -12,7 +12,7 @@ from idpgan.files import parse_json, read_plain
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.release.received import Stated
-from idpgan.release.settings import RunSettings, Settings
+from idpgan.release.settings import Settings
 from idpgan.training.contained import MOST_EVENTS, Contained
 
 KEY = "contained"  # of a manifest of drawn images
@@ -29,19 +29,18 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
     elif len(events) > MOST_EVENTS:  # numbers of one image with prices of their own: as any mechanism of that epsilon
         kind = "approximate" if proven.delta else "pure"
         events = (Event(kind, stated.unit, stated.relation, pure_epsilon=proven.epsilon, delta=proven.delta or None),)
-    drawn = isinstance(settings, RunSettings) and settings.config.data.public is not None
+    run = settings.run
     own = Contained(
         method=settings.method,
         num_private=settings.num_private,
-        num_public=0 if drawn else settings.num_public,
-        delta=settings.delta,
+        num_public=0 if run is not None and run.data.public is not None else settings.num_public,
+        delta=settings.plan.price.delta,
         events=tuple(event.to_json() for event in events),
     )
-    if not isinstance(settings, RunSettings):
+    if run is None:
         return (own,)
-    config = settings.config
-    forgotten = config.model.origin is not None and not config.contained  # released before totals were stated
-    return (own, *((_unknown(),) if forgotten else config.contained))
+    forgotten = run.model.origin is not None and not run.contained  # released before totals were stated
+    return (own, *((_unknown(),) if forgotten else run.contained))
 
 
 def _unknown() -> Contained:

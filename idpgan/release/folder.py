@@ -87,7 +87,7 @@ def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
 
 def config_text(artifact: Artifact, settings: Settings) -> str:
     """Return config.json: the kind of artifact, its description, and the settings it was made with."""
-    content = {"kind": artifact.kind, artifact.kind: artifact.describe(), "settings": settings.to_json()}
+    content = {"kind": artifact.kind, artifact.kind: artifact.describe(), "settings": settings.table}
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
@@ -100,7 +100,7 @@ def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence
         "num_private": settings.num_private,
         "num_public": settings.num_public,
         "num_classes": settings.num_classes,
-        "delta": settings.delta,
+        "delta": settings.plan.price.delta,
         "unit": str(report.proven.unit),
         "relation": str(report.proven.relation),
         "events": [event.to_json() for event in events],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pydantic
 
@@ -13,168 +14,93 @@ from idpgan.config import Section, build
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.faces import count_public
 from idpgan.data.images import LONGEST_CLASS_NAME
-from idpgan.data.load import DataShape
 from idpgan.errors import InputError
 from idpgan.files import printable
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Budget
-from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Plan
 from idpgan.training.config import RunConfig
-from idpgan.training.contained import names_origin, with_total
-
-
-class Settings(Protocol):
-    """All that charges, delta and report follow from.
-
-    `idpgan.release.folder.write_release` writes them, and `idpgan.release.verify` derives every number from them again.
-    """
-
-    @property
-    def data(self) -> str:
-        """Name of the data, one printable line."""
-
-    @property
-    def method(self) -> str:
-        """Name of the method."""
-
-    @property
-    def num_private(self) -> int:
-        """N >= 1, the number of private records: public."""
-
-    @property
-    def num_public(self) -> int:
-        """Number of public images, which nothing protects."""
-
-    @property
-    def num_classes(self) -> int:
-        """Number of public classes; 0 = no labels."""
-
-    @property
-    def num_pixels(self) -> int:
-        """Numbers in one record, each of which may have a price of its own."""
-
-    @property
-    def delta(self) -> float:
-        """Where epsilon is stated, below 1/N; 0 is pure. Settings that ask for 1/N or more raise an `InputError`."""
-
-    @property
-    def plans_exactly(self) -> bool:
-        """Whether `planned_events` are the very events; else they are an upper bound."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what config.json says: JSON values, all of them public."""
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """Return unit and relation of all events, and the target that their epsilon keeps to."""
-
-    def planned_events(self) -> tuple[Event, ...]:
-        """Return what is charged if all is done that was planned."""
-
-    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
-        """Return what is said of the privacy of these charges, which prove ``proven``, for these sources of noise."""
-
-    def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """Return what of an artifact's description does not follow from the settings, one sentence each."""
+from idpgan.training.plan import RunPlan
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """The settings of a run of `idpgan train`; ``shape`` is what is public about the data."""
+class Settings:
+    """All that charges, delta and report of a release follow from.
 
-    config: RunConfig
-    shape: DataShape
+    `idpgan.release.folder.write_release` writes them, and `idpgan.release.verify` derives every number from them again.
 
-    @classmethod
-    def of(cls, config: RunConfig, shape: DataShape) -> Self:
-        """Return the settings as they are released: the config calls the classes as the shape does."""
-        data, declared = config.data, config.data.classes
-        if declared and declared != shape.classes:
-            public = dict(zip(declared, shape.classes, strict=True))
-            labels = data.public_labels and {public[name]: look for name, look in data.public_labels.items()}
-            data = data.model_copy(update={"classes": shape.classes, "public_labels": labels})
-        return cls(config.model_copy(update={"data": data}), shape)
+    Attributes:
+        data: Name of the data, one printable line.
+        method: Name of the method.
+        num_private: N >= 1, the number of private records: public.
+        num_public: Number of public images, which nothing protects.
+        num_classes: Number of public classes; 0 = no labels.
+        num_pixels: Numbers in one record, each of which may have a price of its own.
+        table: What config.json says of them: JSON values, all of them public.
+        plan: What was planned, and what is said of it; where it asks for a delta of 1/N or more, its price is refused.
+        problems: Maps an artifact's description to what of it does not follow from the settings, one sentence each.
+        run: The config, where a run made the release.
+    """
 
-    @property
-    def data(self) -> str:
-        """See `Settings`."""
-        return self.config.data.name
-
-    @property
-    def method(self) -> str:
-        """See `Settings`."""
-        return self.config.method.name
-
-    @property
-    def num_private(self) -> int:
-        """See `Settings`."""
-        return self.shape.num_private
-
-    @property
-    def num_public(self) -> int:
-        """See `Settings`."""
-        return self.shape.sizes.public
-
-    @property
-    def num_classes(self) -> int:
-        """See `Settings`."""
-        return len(self.shape.classes)
-
-    @property
-    def num_pixels(self) -> int:
-        """See `Settings`."""
-        return math.prod(self.shape.image_shape)
-
-    @property
-    def delta(self) -> float:
-        """See `Settings`."""
-        return self.config.stated_delta(self.num_private)
-
-    @property
-    def plans_exactly(self) -> bool:
-        """See `Settings`."""
-        return self.config.plans_exactly
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the config without where files lie on the curator's machine."""
-        public = self.config.to_json()
-        public["data"] = {key: value for key, value in public["data"].items() if key not in WHERE_FILES_LIE}
-        return public
-
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """See `Settings`."""
-        return self.config.ledger_terms()
-
-    def planned_events(self) -> tuple[Event, ...]:
-        """See `Settings`."""
-        return self.config.planned_events(self.shape)
-
-    def report(self, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]) -> PrivacyReport:
-        """See `Settings`."""
-        return with_total(self.config.report(self.shape, events, proven, noise), self.config, self.shape, events)
-
-    def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """See `Settings`."""
-        problems, config = self.config.misdescribed(described), self.config
-        if not names_origin(config):
-            problems.append(
-                "a released generator is in the release, and contained does not have the charges that it states: the "
-                "total is unknown."
-            )
-        if (config.data.public_share or config.data.public) and not self.num_public:
-            problems.append("num_public = 0, but the settings have public images.")
-        elif config.data.public and self.num_public != count_public(config.data):
-            problems.append(
-                f"num_public = {self.num_public:,}, but {count_public(config.data):,} public ones are drawn."
-            )
-        taken = self.num_private + (self.num_public if config.data.public_share else 0)
-        if config.data.num_images is not None and taken > config.data.num_images:
-            problems.append(f"{taken:,} images are of the run, but data.num_images = {config.data.num_images:,}.")
-        return problems
+    data: str
+    method: str
+    num_private: int
+    num_public: int
+    num_classes: int
+    num_pixels: int
+    table: Mapping[str, Any]
+    plan: Plan
+    problems: Callable[[Mapping[str, Any]], list[str]]
+    run: RunConfig | None = None
 
 
-class ImagesSettings(Section):
-    """What `Settings` of a release have in common that holds one image for each private one.
+def settings_of_run(plan: RunPlan) -> Settings:
+    """Return the settings of a run of `idpgan train`, as they are released.
+
+    The table is the config, with classes called as the data's public shape calls them, and without where files lie on
+    the curator's machine.
+    """
+    config, shape = plan.config, plan.shape
+    data, declared = config.data, config.data.classes
+    if declared and declared != shape.classes and len(declared) == len(shape.classes):
+        public = dict(zip(declared, shape.classes, strict=True))
+        labels = data.public_labels and {public[name]: look for name, look in data.public_labels.items()}
+        data = data.model_copy(update={"classes": shape.classes, "public_labels": labels})
+    table = config.model_copy(update={"data": data}).to_json()
+    table["data"] = {key: value for key, value in table["data"].items() if key not in WHERE_FILES_LIE}
+    return Settings(
+        data=config.data.name,
+        method=config.method.name,
+        num_private=shape.num_private,
+        num_public=shape.sizes.public,
+        num_classes=len(shape.classes),
+        num_pixels=math.prod(shape.image_shape),
+        table=table,
+        plan=plan,
+        problems=functools.partial(_problems_of_run, plan),
+        run=config,
+    )
+
+
+def _problems_of_run(plan: RunPlan, described: Mapping[str, Any]) -> list[str]:
+    """Return what of a description, and of the declared numbers, does not follow from a run's settings."""
+    problems, data = plan.misdescribed(described), plan.config.data
+    num_private, num_public = plan.shape.num_private, plan.shape.sizes.public
+    if not plan.names_origin:
+        problems.append(
+            "a released generator is in the release, and contained does not have the charges that it states: the "
+            "total is unknown."
+        )
+    if (data.public_share or data.public) and not num_public:
+        problems.append("num_public = 0, but the settings have public images.")
+    elif data.public and num_public != count_public(data):
+        problems.append(f"num_public = {num_public:,}, but {count_public(data):,} public ones are drawn.")
+    taken = num_private + (num_public if data.public_share else 0)
+    if data.num_images is not None and taken > data.num_images:
+        problems.append(f"{taken:,} images are of the run, but data.num_images = {data.num_images:,}.")
+    return problems
+
+
+class ImagesTable(Section):
+    """What config.json says of a release that holds one image for each private one; no image is public.
 
     Attributes:
         data: Name of the data, for the card.
@@ -197,38 +123,22 @@ class ImagesSettings(Section):
         return self
 
     @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Self:
-        """Return what a config.json says; see `idpgan.release.artifact.Kind`."""
+    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+        """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
         said = build(cls, table, "config.json")
         for problem in said.problems(described):  # before a plan is made for a shape that nothing here has
             raise InputError(problem)
-        return said
+        return said.settings(said.plan())
 
-    @property
-    def num_private(self) -> int:
-        """See `Settings`."""
-        return self.num
+    def settings(self, plan: Plan) -> Settings:
+        """Return the settings of what was made by a plan."""
+        pixels, table = math.prod(self.shape), self.to_json()
+        return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems)
 
-    @property
-    def num_public(self) -> int:
-        """No image is public."""
-        return 0
-
-    @property
-    def num_classes(self) -> int:
-        """Images have no labels."""
-        return 0
-
-    @property
-    def num_pixels(self) -> int:
-        """See `Settings`."""
-        return math.prod(self.shape)
-
-    @property
-    def plans_exactly(self) -> bool:
-        """The events are those of the plan."""
-        return True
+    def plan(self) -> Plan:
+        """Return the plan, made again."""
+        raise NotImplementedError
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """See `Settings`."""
+        """Return what of an artifact's description does not follow from the table, one sentence each."""
         raise NotImplementedError

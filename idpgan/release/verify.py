@@ -27,6 +27,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import SOURCES
+from idpgan.privacy.plan import Price
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import CARD, PRIVACY, card_text, hashed_files, made_with, privacy_text
 from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
@@ -141,7 +142,7 @@ def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Fou
     wrong = _check_charges(settings, stated)
     problems += wrong
     if not wrong:
-        found.recomputed = compose_epsilon(stated.events, settings.delta)
+        found.recomputed = compose_epsilon(stated.events, settings.plan.price.delta)
         problems += _check_report(settings, stated, found.recomputed, found.words)
     problems += shown
     problems += _check_texts(files, artifact, settings, stated, found.words)
@@ -208,50 +209,47 @@ def _check_config(
 
 def _check_charges(settings: Settings, stated: Stated) -> list[str]:
     """Derive delta and charges from the settings."""
-    document, delta = stated.document, settings.delta
-    if document["delta"] != delta:
-        return [f"delta = {document['delta']:g}, but the settings state epsilon at {delta:g}."]
-    unit, relation, _ = settings.ledger_terms()
+    document, price = stated.document, settings.plan.price
+    if document["delta"] != price.delta:
+        return [f"delta = {document['delta']:g}, but the settings state epsilon at {price.delta:g}."]
     if {(event.unit, event.relation) for event in stated.events} != {(stated.unit, stated.relation)}:
         return [f"the events are not all of unit {stated.unit}, {stated.relation}, or there is none."]
-    if (unit, relation) != (stated.unit, stated.relation):
-        return [f"the events are not those of the settings, which speak of unit {unit}, {relation}."]
-    planned = settings.planned_events()
-    most = max(settings.num_pixels + settings.num_classes + 1, len(planned))  # a pixel may have a price of its own
+    if (price.unit, price.relation) != (stated.unit, stated.relation):
+        return [f"the events are not those of the settings, which speak of unit {price.unit}, {price.relation}."]
+    # A pixel may have a price of its own
+    most = max(settings.num_pixels + settings.num_classes + 1, len(price.events))
     if len(stated.events) > most:
         return [f"{len(stated.events):,} charges are listed, and no run of these settings has more than {most:,}."]
-    return _check_events(stated, planned, settings)
+    return _check_events(stated, price, settings.num_pixels)
 
 
-def _check_events(stated: Stated, planned: tuple[Event, ...], settings: Settings) -> list[str]:
+def _check_events(stated: Stated, price: Price, num_pixels: int) -> list[str]:
     """Compare the charges with those that the settings plan."""
-    listed = stated.events
-    if not settings.plans_exactly:
-        delta = settings.delta
-        if compose_epsilon(listed, delta) > compose_epsilon(planned, delta) * (1 + _TOLERANCE):
+    listed, planned = stated.events, price.events
+    if not price.exact:
+        if compose_epsilon(listed, price.delta) > price.epsilon * (1 + _TOLERANCE):
             return ["the events cost more than the settings can."]
         if [event.kind for event in listed if event.pure_epsilon] != [e.kind for e in planned[1:] if e.pure_epsilon]:
             return ["the events are not those of the settings."]
-        return _check_divided(listed, planned, settings.num_pixels)
-    if settings.ledger_terms()[2] is None and _repeats(listed, planned):
+        return _check_divided(listed, planned, num_pixels)
+    if price.budget is None and _repeats(listed, planned):
         return []
-    if len(listed) != len(planned) or not (all(map(_alike, listed, planned)) or _noisier(stated, planned)):
+    if len(listed) != len(planned) or not (all(map(_alike, listed, planned)) or _noisier(stated, price)):
         wrong = next((pair for pair in zip(listed, planned, strict=False) if not _alike(*pair)), None)
         what = f": {_said(wrong[0])} stands for {_said(wrong[1])}" if wrong else f": {len(planned)} are planned"
         return [f"the events are not those of the settings{what}."]
     if any(event.count != plan.count for event, plan in zip(listed[:-1], planned[:-1], strict=True)):
         return ["an event that happens once or a planned number of times has another count."]
-    return _check_steps(stated, planned[-1].count, settings)
+    return _check_steps(stated, price)
 
 
-def _noisier(stated: Stated, planned: tuple[Event, ...]) -> bool:
+def _noisier(stated: Stated, price: Price) -> bool:
     """Whether the listed noise is only more than planned, as an earlier and less tight accountant has asked for.
 
     Whoever lists more noise than there was gains nothing: the stated epsilon has to be the price of the plan.
     """
-    pairs = list(zip(stated.events, planned, strict=True))
-    cost = compose_epsilon(planned, stated.document["delta"])
-    return stated.report.proven.epsilon >= cost * (1 - _TOLERANCE) and all(
+    pairs = zip(stated.events, price.events, strict=True)
+    return stated.report.proven.epsilon >= price.epsilon * (1 - _TOLERANCE) and all(
         _alike(event, plan, most_noise=_TIGHTER) for event, plan in pairs
     )
 
@@ -280,23 +278,22 @@ def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
     )
 
 
-def _check_steps(stated: Stated, planned: int, settings: Settings) -> list[str]:
+def _check_steps(stated: Stated, price: Price) -> list[str]:
     """Check the count of the last event: fewer only where the target ended the run, more only within the target.
 
     More happen where a run was resumed and its repeated steps were charged again. A run that an earlier and less tight
     accountant has ended states the higher price, so the next step is priced by as much higher.
     """
-    listed, said = stated.events, stated.report.proven.epsilon
+    listed, planned, target = stated.events, price.events[-1].count, price.budget
     *others, last = listed
     if last.count == planned or (last.count > planned and not last.is_private):
         return []
-    _, _, target = settings.ledger_terms()
     if target is None:
         return [f"{last.count:,} x {last.kind} are listed, and {planned:,} are planned."]
     epsilon = target.epsilon * (1 + _TOLERANCE)
     if compose_epsilon(listed, target.delta) > epsilon:
         return [f"{last.count:,} x {last.kind} exceed the target epsilon = {target.epsilon:g}."]
-    higher = max(said - compose_epsilon(listed, settings.delta), 0)
+    higher = max(stated.report.proven.epsilon - compose_epsilon(listed, price.delta), 0)
     more = [*others, last.repeated(last.count + 1)]
     if last.count < planned and compose_epsilon(more, target.delta) + higher <= epsilon:
         return [f"{last.count:,} x {last.kind} are listed, {planned:,} are planned, and the target allows more."]
@@ -330,7 +327,7 @@ def _check_report(settings: Settings, stated: Stated, recomputed: float, words: 
         problems.append(f"the events cost epsilon = {recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
     compared = [
-        compare_reports(said, _raised(settings.report(stated.events, proven, sources), said))
+        compare_reports(said, _raised(settings.plan.says(stated.events, proven, sources), said))
         for sources in itertools.product(SOURCES, repeat=2)
     ]
     wrong, reworded, sentences = min(compared, key=lambda result: (len(result[0]), len(result[1])))

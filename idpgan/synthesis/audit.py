@@ -31,7 +31,7 @@ from idpgan.audit.gradient_canaries import (
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.classify.audit import ClassifierSteps, asked_of, released_case, watched_linear
-from idpgan.data.load import DataShape, Sizes, Split, known_shape
+from idpgan.data.load import Split, known_shape
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
@@ -45,11 +45,11 @@ from idpgan.synthesis.aggregate.config import (
     vote_events,
     voting_of,
 )
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.evolution.method import EvolutionRun
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.evolution.method import EvolutionPlan, EvolutionRun
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
-from idpgan.synthesis.gaussian import GaussianRun
-from idpgan.synthesis.hybrid import HybridRun
+from idpgan.synthesis.gaussian import GaussianPlan, GaussianRun
+from idpgan.synthesis.hybrid import HybridPlan, HybridRun
 from idpgan.synthesis.moments import count_moments
 from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.teacher import Teaching, teaching_beside
@@ -198,10 +198,8 @@ def _gaussian(request: Request) -> AuditCase:
 
 
 def _gaussian_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
-    classes = tuple(map(str, range(facts.num_classes)))
-    sums = config.moment_sums(DataShape(Sizes(0, facts.num_private, 0, 0), facts.image_shape, classes))
-    teaching = teaching_beside(config.method.teacher_share, sums)
-    return taught_case(sums, teaching, asked_of(config), facts.claimed, method="gaussian")
+    plan = GaussianPlan(config, facts.shape)
+    return taught_case(plan.sums, plan.teaching, asked_of(config), facts.claimed, method="gaussian")
 
 
 # The votes that a record can change, in all iterations ----------------------------------------------------------------
@@ -307,7 +305,7 @@ def _evolution(request: Request) -> AuditCase:
 
 
 def _evolution_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
-    return votes_case(config.votes(facts.num_classes), config.training.steps, asked_of(config), facts.claimed)
+    return votes_case(EvolutionPlan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
 
 
 # Critic steps of DP-SGD -----------------------------------------------------------------------------------------------
@@ -357,7 +355,7 @@ class CriticSteps(CanarySteps):
         nobody = canary_images(0)
         split = Split(nobody, canary_images(positions).zeroed_out(null), nobody, nobody)
         ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-        method = _WatchedGan(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+        method = _WatchedGan.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
         unit = -batch / self.method.clip_norm  # the loss falls where the score rises
 
         def step(number: int) -> Tensor:
@@ -404,14 +402,14 @@ def _planned_steps(request: Request, spent: tuple[Event, ...] = ()) -> CriticSte
     return CriticSteps(DpGanConfig(), _SAMPLE_RATE, noise_multiplier, _STEPS)
 
 
-def _steps_of(config: DpGanRun) -> CriticSteps:
+def _steps_of(plan: DpGanPlan) -> CriticSteps:
     """Return the critic steps of a run."""
-    plan = config.plan
-    return CriticSteps(config.method, plan.sample_rate, plan.noise_multiplier, config.training.steps)
+    config, dpsgd = plan.config, plan.dpsgd
+    return CriticSteps(config.method, dpsgd.sample_rate, dpsgd.noise_multiplier, config.training.steps)
 
 
 def _dp_gan_run(config: DpGanRun, facts: RunFacts) -> AuditCase:
-    return steps_case(_steps_of(config), asked_of(config), facts.claimed)
+    return steps_case(_steps_of(DpGanPlan(config, facts.shape)), asked_of(config), facts.claimed)
 
 
 def sums_and_steps_case(
@@ -437,7 +435,8 @@ def _hybrid(request: Request) -> AuditCase:
 
 
 def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
-    first, steps = config.aggregate_part(), _steps_of(config.dp_gan_part(known_shape(config.data)))
+    plan = HybridPlan(config, known_shape(config.data))
+    first, steps = plan.first.config, _steps_of(plan.second)
     sums = sums_of(first.method, first.privacy, *facts.prepared_shape("sums"))
     teaching = teaching_beside(first.method.teacher_share, sums)
     return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)

@@ -17,7 +17,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS
 from idpgan.models.generator import Generator
 from idpgan.privacy import Ledger, Noise, Unit
-from idpgan.synthesis.aggregate.config import AggregateRun
+from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.vectors import private_vectors
 
@@ -41,7 +41,7 @@ def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:
         raise ConfigError("a stream releases sums and takes no votes: set method.evolution_share = 0.")
     if config.privacy.unit is not Unit.IMAGE:
         raise ConfigError("a stream of images is released for unit image; set privacy.unit to image.")
-    return RunningSums(config.cell_sums(split.shape), parts)
+    return RunningSums(AggregatePlan(config, split.shape).sums, parts)
 
 
 class Follower:
@@ -73,12 +73,14 @@ class Follower:
     ) -> None:
         self.config, self._split, self._device = config, split, torch.device(device)
         self.noise = Noise.system() if noise is None else noise
-        self.ledger = Ledger(*config.ledger_terms()) if ledger is None else ledger
-        self.stream = SumsStream(running_sums(config, split, parts), ledger=self.ledger, noise=self.noise)
+        self._plan, mechanism = AggregatePlan(config, split.shape), running_sums(config, split, parts)
+        self._plan.check()
+        self.ledger = Ledger.of(self._plan.price) if ledger is None else ledger
+        self.stream = SumsStream(mechanism, ledger=self.ledger, noise=self.noise)
 
     def add(self, images: Images) -> None:
         """Read the next part, once; charged before."""
-        method = self._method(self.config)
+        method = self._method(self._plan)
         vectors = private_vectors(
             images, method.features, method.cells, self.noise, motion=self.config.method.augment, cap=None
         )
@@ -94,12 +96,13 @@ class Follower:
             seed: Of weights and latent vectors; None = the config's.
             progress: Called with (steps done, steps in all).
         """
-        config, training = self.config, self.config.training
+        plan, training = self._plan, self.config.training
         part = self.stream.count if part is None else part
         if seed is not None:
-            config = config.model_copy(update={"training": training.model_copy(update={"seed": seed})})
-        method = self._method(config)
-        features = self._method(self.config).features  # those whose sums were released, whatever the seed
+            other = self.config.model_copy(update={"training": training.model_copy(update={"seed": seed})})
+            plan = AggregatePlan(other, self._split.shape)
+        method = self._method(plan)
+        features = self._method(self._plan).features  # those whose sums were released, whatever the seed
         method.start_from(self.stream.answer(part), self.stream.mechanism.noise_std(part), features)
         for step in range(1, training.steps + 1):
             method.step(step)
@@ -107,7 +110,6 @@ class Follower:
                 progress(step, training.steps)
         return method.generator
 
-    def _method(self, config: AggregateRun) -> IdpAggregate:
+    def _method(self, plan: AggregatePlan) -> IdpAggregate:
         """Return the method, which is never asked to read or to charge."""
-        ledger = Ledger(*config.ledger_terms())
-        return IdpAggregate(config, self._split, ledger=ledger, device=self._device, noise=self.noise)
+        return IdpAggregate(plan, self._split, ledger=Ledger.of(plan.price), device=self._device, noise=self.noise)

@@ -9,6 +9,7 @@ generator that is trained for hours has to be better than they are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -16,10 +17,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import MOST_CANDIDATES
@@ -38,17 +39,8 @@ from idpgan.synthesis.moments import (
 )
 from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.product import ReadsOnce
-from idpgan.synthesis.teacher import (
-    TEACHER,
-    SumsRun,
-    beside_sums,
-    fit_teacher,
-    teacher_events,
-    teacher_of,
-    teaching_beside,
-)
+from idpgan.synthesis.teacher import TEACHER, SumsPlan, SumsRun, beside_sums, fit_teacher, teacher_of
 from idpgan.training.config import MethodConfig, TrainingConfig
-from idpgan.training.signal import Signal
 
 
 class GaussianConfig(MethodConfig):
@@ -102,43 +94,40 @@ class GaussianRun(SumsRun):
             )
         return self
 
-    def moment_sums(self, shape: DataShape) -> CellSums:
-        """Return the release, with the least noise that keeps to [privacy]: one cell a class."""
+
+class GaussianPlan(SumsPlan):
+    """The plan of a run of gaussian: one release of sums of moments, one cell a class."""
+
+    @functools.cached_property
+    def sums(self) -> CellSums:
+        """The release, with the least noise that keeps to [privacy]."""
+        config = self.config
         return CellSums.calibrated(
-            max(classes_of(self.model, len(shape.classes)), 1),
-            count_moments(shape.image_shape, self.model.latent_dim),
+            self.rows,
+            count_moments(self.shape.image_shape, config.model.latent_dim),
             "gaussian",
-            **self.privacy.terms,
-            **beside_sums(self.method.teacher_share, self.privacy.unit),
+            **config.privacy.terms,
+            **beside_sums(config.method.teacher_share, self.unit),
         )
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of the sums, and of the teacher."""
-        sums = self.moment_sums(shape)
-        return (sums.event, *teacher_events(self.method.teacher_share, sums))
-
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"one release of noisy sums of moments{self.taught}; noise: {noise[0].name}"
+        return f"one release of noisy sums of moments{self.taught}; noise: {sources[0].name}"
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the map of an image to its vector, and what public images have set of it."""
-        learned = ("center and scale, learned from public images",) if shape.sizes.public else ()
+        learned = ("center and scale, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
         return (fixed, *learned, *self.capped)
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
-        classes = classes_of(self.model, len(shape.classes))
-        rows, moments = max(classes, 1), count_moments(shape.image_shape, self.model.latent_dim)
-        needed = generator_bytes(self.model, shape.image_shape, classes) + 8 * 4 * rows * moments
-        self.check_teacher(classes)
-        check_memory(needed, f"model.latent_dim = {self.model.latent_dim}", "Lower it.")
-        self.check_people(shape)
-
-    def signal_to_noise(self, shape: DataShape) -> Signal:
-        """Return the figure of the release."""
-        return self.signal_of(self.moment_sums(shape), shape)
+        model, image_shape = self.config.model, self.shape.image_shape
+        moments = self.rows * count_moments(image_shape, model.latent_dim)
+        needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * moments
+        self.check_teacher()
+        check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
+        self.check_people()
 
 
 class GaussianMoments(ReadsOnce):
@@ -152,15 +141,16 @@ class GaussianMoments(ReadsOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config = GaussianRun
+    Config, Plan = GaussianRun, GaussianPlan
     suggest = staticmethod(starter.gaussian)
 
     generator: GaussianGenerator
 
     def __init__(
-        self, config: GaussianRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: GaussianPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config = plan.config
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
         self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
@@ -172,8 +162,7 @@ class GaussianMoments(ReadsOnce):
             clip=settings.clip,
             count_share=settings.count_share,
         )
-        self.sums = config.moment_sums(split.shape)
-        self.teaching, self.candidates = teaching_beside(settings.teacher_share, self.sums), config.candidates
+        self.sums, self.teaching, self.candidates = plan.sums, plan.teaching, plan.candidates
 
     def _release(self) -> dict[str, Tensor]:
         """Fix center and scale by public images, then read the private ones."""

@@ -11,6 +11,7 @@ remaining ones are charged. Share, steps and learning rates are settings: choose
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -18,21 +19,21 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, PrivacyReport
-from idpgan.privacy.dpsgd import least_noise
+from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
-from idpgan.synthesis.aggregate.config import AggregateConfig, AggregateRun, AggregateTraining
+from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
 from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 from idpgan.training.signal import Signal
 
 
@@ -92,67 +93,68 @@ class HybridRun(RunConfig):
             )
         return self
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of the release, then of the critic steps."""
-        return (*self.aggregate_part().planned_events(shape), *self.dp_gan_part(shape).planned_events(shape))
 
-    def report(
-        self, shape: DataShape, events: Sequence[Event], proven: Guarantee, noise: Sequence[Source]
-    ) -> PrivacyReport:
-        """Claim the budget; one ledger proves it for both parts."""
-        first = self.aggregate_part().report(shape, events, proven, noise[:1])
-        second = self.dp_gan_part(shape).report(shape, events, proven, noise[1:])
-        return PrivacyReport(
-            claimed=second.claimed,
-            proven=proven,
-            audited=None,
-            reason=f"{first.reason}; then {second.reason}",
-            private=first.private and second.private,
-            public_assumptions=(*first.public_assumptions, *second.public_assumptions),
+class HybridPlan(RunPlan):
+    """The plan of a run of hybrid: those of its parts, where the second pays its noise with what the first leaves."""
+
+    SOURCES = 2
+
+    @functools.cached_property
+    def first(self) -> AggregatePlan:
+        """The release of sums, and the training on it."""
+        config = self.config
+        own = {"steps": config.method.aggregate_steps, "batch_size": config.method.aggregate_batch_size}
+        delta = 0.0 if config.method.aggregate.law == "laplace" else config.privacy.delta  # Laplace noise is pure
+        part = AggregateRun(
+            data=config.data,
+            model=config.model,
+            method=config.method.aggregate,
+            privacy=AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
+            training=AggregateTraining(**(config.training.model_dump() | own)),
         )
+        return AggregatePlan(part, self.shape)
 
-    def check(self, shape: DataShape) -> None:
-        """Refuse what one of the parts cannot have."""
-        self.aggregate_part().check(shape)
-        self.dp_gan_part(shape).check(shape)
+    @functools.cached_property
+    def second(self) -> DpGanPlan:
+        """The critic steps."""
+        config, privacy = self.config, self.config.privacy
+        steps = config.training.steps - config.method.aggregate_steps
+        part = DpGanRun(
+            data=config.data,
+            model=config.model,
+            method=config.method.dp_gan,
+            privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
+            training=config.training.model_copy(update={"steps": steps}),
+        )
+        return DpGanPlan(part, self.shape, self.first.events)
 
-    def signal_to_noise(self, shape: DataShape) -> Signal:
-        """Return the figure of the part that has the better one."""
-        parts = (self.aggregate_part().signal_to_noise(shape), self.dp_gan_part(shape).signal_to_noise(shape))
-        return max(parts, key=lambda part: part.figure)
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the release, then of the critic steps."""
+        return (*self.first.events, *self.second.events)
+
+    @property
+    def signal(self) -> Signal:
+        """The figure of the part that has the better one."""
+        return max((self.first.signal, self.second.signal), key=lambda signal: signal.figure)
 
     @property
     def candidates(self) -> int | None:
         """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
-        return self.aggregate_part().candidates
+        return self.first.candidates
 
-    def aggregate_part(self) -> AggregateRun:
-        """Return the first part as a config of its own."""
-        own = {"steps": self.method.aggregate_steps, "batch_size": self.method.aggregate_batch_size}
-        training = AggregateTraining(**(self.training.model_dump() | own))
-        delta = 0.0 if self.method.aggregate.law == "laplace" else self.privacy.delta  # Laplace noise is pure
-        privacy = AggregatePrivacy(epsilon=self.method.share * self.privacy.epsilon, delta=delta)
-        return AggregateRun(
-            data=self.data, model=self.model, method=self.method.aggregate, privacy=privacy, training=training
-        )
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Name both parts."""
+        return f"{self.first.reason(events, sources[:1])}; then {self.second.reason(events, sources[1:])}"
 
-    def dp_gan_part(self, shape: DataShape) -> DpGanRun:
-        """Return the second part as a config of its own; its noise is what the release leaves room for."""
-        steps, privacy = self.training.steps - self.method.aggregate_steps, self.privacy
-        spent = self.aggregate_part().planned_events(shape)
-        noise_multiplier = least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps, spent)
-        return DpGanRun(
-            data=self.data,
-            model=self.model,
-            method=self.method.dp_gan,
-            privacy=DpGanPrivacy(
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
-                sample_rate=privacy.sample_rate,
-                noise_multiplier=noise_multiplier,
-            ),
-            training=self.training.model_copy(update={"steps": steps}),
-        )
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name what both parts take as public."""
+        return (*self.first.assumptions(sources[:1]), *self.second.assumptions(sources[1:]))
+
+    def check(self) -> None:
+        """Refuse what one of the parts cannot have."""
+        self.first.check()
+        self.second.check()
 
 
 class Hybrid(GivesGenerator):
@@ -171,20 +173,19 @@ class Hybrid(GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
-    Config = HybridRun
+    Config, Plan = HybridRun, HybridPlan
 
     UNNOISED = DpGan.UNNOISED
 
     def __init__(
-        self, config: HybridRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: HybridPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        first, second = config.aggregate_part(), config.dp_gan_part(split.shape)
-        self.aggregate = IdpAggregate(first, split, ledger=ledger, device=device, noise=noise)
-        self.dp_gan = DpGan(second, split, ledger=ledger, device=device, noise=noise)
-        super().__init__(config, split, ledger=ledger, device=device, noise=self.aggregate.noise)
+        self.aggregate = IdpAggregate(plan.first, split, ledger=ledger, device=device, noise=noise)
+        self.dp_gan = DpGan(plan.second, split, ledger=ledger, device=device, noise=noise)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=self.aggregate.noise)
         if self.config.match:  # the weighted loss of a generator before the critic of the released sums
             self.dp_gan.extra_loss = lambda generator: self.config.match * self.aggregate.match_loss(generator)
-        self.candidates = config.candidates
+        self.candidates = plan.candidates
         self._done = 0  # steps of both parts
 
     @property

@@ -16,6 +16,7 @@ part of a record's content: a release that left null records out would show, wit
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
@@ -26,14 +27,13 @@ from torch import Tensor
 
 from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS
-from idpgan.models.config import classes_of
 from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
-from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget
 from idpgan.synthesis.local_channel import (
     ADJACENCY,
     Bound,
@@ -49,6 +49,7 @@ from idpgan.synthesis.product import ReleasesOnce
 from idpgan.synthesis.wgan_gp import WganGp, WganGpConfig
 from idpgan.training.config import PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from idpgan.audit.cases import AuditCase
@@ -95,9 +96,14 @@ class LocalRun(RunConfig):
     method: LocalConfig = LocalConfig()
     privacy: LocalPrivacy
 
+    @property
+    def raw_labels(self) -> bool:
+        """Whether labels are used without protection."""
+        return self.model.conditional and self.privacy.label_epsilon is None
+
     @model_validator(mode="after")
     def _check_labels(self) -> LocalRun:
-        if self._raw_labels and not self.privacy.accept_unsound:
+        if self.raw_labels and not self.privacy.accept_unsound:
             raise ConfigError(
                 "model.conditional = true makes labels an input of the critic. Set privacy.label_epsilon for their "
                 "randomized response, model.conditional = false, or privacy.accept_unsound = true for no guarantee."
@@ -106,51 +112,53 @@ class LocalRun(RunConfig):
             raise ConfigError("privacy.label_epsilon is set, but model.conditional = false uses no labels.")
         return self
 
+
+class LocalPlan(RunPlan):
+    """The plan of a run of idp-gan-local: every image and label go through a channel, once."""
+
+    @functools.cached_property
+    def channel(self) -> ChannelPrivacy:
+        """What the channel has to keep to."""
+        method, privacy = self.config.method, self.config.privacy
+        return ChannelPrivacy(
+            num_coefficients=count_coefficients(method.projection, method.coefficients, self.shape.image_shape),
+            bound=method.bound,
+            epsilon=privacy.epsilon,
+            delta=self.delta,
+            num_classes=self.classes,
+            label_epsilon=privacy.label_epsilon,
+        )
+
     @property
-    def _raw_labels(self) -> bool:
-        """Whether labels are used without protection."""
-        return self.model.conditional and self.privacy.label_epsilon is None
+    def budget(self) -> Budget | None:
+        """What was asked for; raw labels have none."""
+        return None if self.config.raw_labels else super().budget
 
-    def ledger_terms(self) -> tuple[Unit, Relation, Budget | None]:
-        """Return terms whose target is what was asked for; raw labels have none."""
-        unit, relation, target = super().ledger_terms()
-        return unit, relation, None if self._raw_labels else target
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All that `IdpLocal.prepare` charges."""
+        unpaid = (Event.non_private(_RAW_LABELS, *ADJACENCY),) if self.config.raw_labels else ()
+        return self.channel.events(solve(self.channel)) + unpaid
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return all that `IdpLocal.prepare` charges."""
-        privacy = self.channel_privacy(shape.image_shape, len(shape.classes), shape.num_private)
-        unpaid = (Event.non_private(_RAW_LABELS, *ADJACENCY),) if self._raw_labels else ()
-        return privacy.events(solve(privacy)) + unpaid
+    @property
+    def claimed(self) -> None:
+        """No paper claims anything of this method."""
 
-    def claimed(self, shape: DataShape) -> None:
-        """Return None: no paper claims anything of this method."""
-
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say that labels are raw, or what is perturbed."""
         return next((event.reason for event in events if event.reason), METHODS["idp-gan-local"].reason)
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the noise, and what public images have set."""
-        method, learned = self.method, "basis and bounds of the coefficients were computed from public images"
+        method, learned = self.config.method, "basis and bounds of the coefficients were computed from public images"
         plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
-        return f"noise source: {noise[0].name}", *((learned,) if shape.sizes.public and not plain else ())
+        return f"noise source: {sources[0].name}", *((learned,) if self.shape.sizes.public and not plain else ())
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse networks that no memory holds, and a channel that cannot be built."""
-        super().check(shape)
-        privacy = self.channel_privacy(shape.image_shape, len(shape.classes), shape.num_private)
-        check_channel(privacy, self.method.projection, shape.sizes.public, self.method.clip_norm)
-
-    def channel_privacy(self, image_shape: ImageShape, num_classes: int, num_private: int) -> ChannelPrivacy:
-        """Return what the channel has to keep to."""
-        return ChannelPrivacy(
-            num_coefficients=count_coefficients(self.method.projection, self.method.coefficients, image_shape),
-            bound=self.method.bound,
-            epsilon=self.privacy.epsilon,
-            delta=self.stated_delta(num_private),
-            num_classes=classes_of(self.model, num_classes),
-            label_epsilon=self.privacy.label_epsilon,
-        )
+        super().check()
+        method = self.config.method
+        check_channel(self.channel, method.projection, self.shape.sizes.public, method.clip_norm)
 
 
 class IdpLocal(ReleasesOnce, WganGp):
@@ -158,7 +166,7 @@ class IdpLocal(ReleasesOnce, WganGp):
 
     Args:
         split: The private part is read once, by `prepare`; the public one sets basis and bounds.
-        ledger: Made with ``config.ledger_terms()``; charged by `prepare` together with what it releases.
+        ledger: Charged by `prepare` together with what it releases.
         noise: Secret source; None is the operating system's.
 
     Attributes:
@@ -168,17 +176,16 @@ class IdpLocal(ReleasesOnce, WganGp):
         ConfigError: If config and data do not fit, or no noise reaches the target.
     """
 
-    Config = LocalRun
+    Config, Plan = LocalRun, LocalPlan
 
     NULL_RECORDS = True  # see the module
     config: LocalConfig
 
     def __init__(
-        self, config: LocalRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: LocalPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        shape, method = split.image_shape, config.method
-        self._privacy = config.channel_privacy(shape, len(split.classes), split.num_private)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        shape, method, self._privacy = split.image_shape, self.config, plan.channel
         self.channel = build_channel(self._privacy, method.projection, shape, split.public, method.clip_norm).to(device)
         self._steps = torch.empty(0, self._privacy.num_coefficients, dtype=torch.int32, device=device)
         self._labels = torch.empty(0, dtype=torch.int64, device=device)
@@ -310,7 +317,7 @@ def _build(request: Request) -> AuditCase:
 
 def _of_run(config: LocalRun, facts: RunFacts) -> AuditCase:
     """Return the case of the channel that a run's images go through."""
-    method, privacy = config.method, config.channel_privacy(facts.image_shape, facts.num_classes, facts.num_private)
+    method, privacy = config.method, LocalPlan(config, facts.shape).channel
     public = bool(config.data.public_share or config.data.public_root)
     channel = data_free_channel(privacy, method.projection, facts.image_shape, method.clip_norm, public=public)
     return channel_case(channel, Request(privacy.epsilon, privacy.delta), facts.claimed)

@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import Images
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.privacy import Relation, Unit
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
+from idpgan.training.plan import RunPlan
 from idpgan.training.signal import Signal
 
 
@@ -78,9 +79,18 @@ class PeopleRun(RunConfig):
             )
         return self
 
-    def check_people(self, shape: DataShape) -> None:
+
+class PeoplePlan(RunPlan):
+    """The plan of a run whose unit may be a person."""
+
+    @property
+    def rows(self) -> int:
+        """Classes that are told apart, 1 without."""
+        return max(self.classes, 1)
+
+    def check_people(self) -> None:
         """Refuse unit person where nobody knows who is on which image."""
-        if self.privacy.unit is Unit.PERSON and not shape.has_people:
+        if self.unit is Unit.PERSON and not self.shape.has_people:
             raise ConfigError(
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
                 "unit = image."
@@ -89,16 +99,17 @@ class PeopleRun(RunConfig):
     @property
     def capped(self) -> list[str]:
         """What a report has to say of the cap on a person's images."""
-        cap = self.privacy.cap
+        cap = self.config.privacy.cap
         return [] if cap is None else [f"the cap of {cap} images of one person"]
 
-    def signal(self, shape: DataShape, rows: int, noise: float, source: str) -> Signal:
+    def signal_of(self, noise: float, source: str) -> Signal:
         """Return the signal-to-noise figure of a release, by the noise on a class.
 
         A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
         """
-        records = shape.num_private / (self.privacy.cap or 1) / rows
-        return Signal(records, rows, noise, source, "images" if self.privacy.cap is None else "people")
+        cap = self.config.privacy.cap
+        records = self.shape.num_private / (cap or 1) / self.rows
+        return Signal(records, self.rows, noise, source, "images" if cap is None else "people")
 
 
 def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:

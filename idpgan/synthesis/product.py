@@ -14,7 +14,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Ledger, Noise
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.synthesis.people import PeopleRun, refuse_people_in_two_parts
+from idpgan.synthesis.people import PeoplePlan, refuse_people_in_two_parts
 from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Method
@@ -52,7 +52,7 @@ class ReleasesOnce(GivesGenerator):
 
     def prepare(self) -> None:
         """Release what all planned events pay for, drop the private images, and go on from what was released."""
-        released = self.ledger.release(self._run.planned_events(self._data), self._release, noise=self.noise)
+        released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
 
@@ -84,10 +84,10 @@ class ReadsOnce(ReleasesOnce):
     """
 
     def __init__(
-        self, config: PeopleRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: PeoplePlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        refuse_people_in_two_parts(config.privacy.unit, split)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        refuse_people_in_two_parts(plan.unit, split)
         self._private: Images | None = split.private
         self._public = split.public
 

@@ -18,6 +18,7 @@ share of the person (`DPSGDPlan.clipped_outer_sum`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,16 +35,15 @@ from idpgan.classify.scattering_linear import (
     ScatteringLinearTraining,
 )
 from idpgan.data.images import Images
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
-from idpgan.models.config import classes_of
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.people import PeopleRun
+from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.signal import Signal
 
@@ -105,12 +105,6 @@ def teaching_beside(share: float, sums: CellSums, other: float = 0.0) -> Teachin
     return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share - other), sums.unit) if share else None
 
 
-def teacher_events(share: float, sums: CellSums, other: float = 0.0) -> tuple[Event, ...]:
-    """Return what is charged for the teacher beside the sums; nothing for no share."""
-    teaching = teaching_beside(share, sums, other)
-    return () if teaching is None else (teaching.event,)
-
-
 class SumsRun(PeopleRun):
     """A whole config file of a method that releases sums, with a teacher where ``method.teacher_share`` is above 0."""
 
@@ -128,32 +122,52 @@ class SumsRun(PeopleRun):
             )
         return self
 
-    def check_teacher(self, classes: int) -> None:
+
+class SumsPlan(PeoplePlan):
+    """The plan of a run that releases sums, with a teacher where ``method.teacher_share`` is above 0."""
+
+    @functools.cached_property
+    def sums(self) -> CellSums:
+        """The release, with the least noise that keeps all of it to [privacy]."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def teaching(self) -> Teaching | None:
+        """The teacher; None without one."""
+        return teaching_beside(self.config.method.teacher_share, self.sums)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the sums, and of the teacher."""
+        return (self.sums.event, *(() if self.teaching is None else (self.teaching.event,)))
+
+    @property
+    def candidates(self) -> int | None:
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
+        method = self.config.method
+        return method.candidates if method.teacher_share else None
+
+    @property
+    def taught(self) -> str:
+        """What a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
+        share = self.config.method.teacher_share
+        return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
+
+    @property
+    def signal(self) -> Signal:
+        """The figure of the sums, whose noise a class has in each of its cells."""
+        share = 2 if self.sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
+        noise = self.sums.noise_length * (self.sums.num_cells // self.rows) ** (1 / share)
+        return self.signal_of(noise, "the release")
+
+    def check_teacher(self) -> None:
         """Refuse a teacher that has nothing to tell apart: of a generator of fewer than two classes."""
-        share = self.method.teacher_share
+        share, classes = self.config.method.teacher_share, self.classes
         if share and classes < 2:
             raise ConfigError(
                 f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
                 "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
             )
-
-    @property
-    def candidates(self) -> int | None:
-        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
-        return self.method.candidates if self.method.teacher_share else None
-
-    @property
-    def taught(self) -> str:
-        """What a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
-        share = self.method.teacher_share
-        return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
-
-    def signal_of(self, sums: CellSums, shape: DataShape) -> Signal:
-        """Return the signal-to-noise figure of a release of sums, whose noise a class has in each of its cells."""
-        rows = max(classes_of(self.model, len(shape.classes)), 1)
-        share = 2 if sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
-        noise = sums.noise_length * (sums.num_cells // rows) ** (1 / share)
-        return self.signal(shape, rows, noise, "the release")
 
 
 def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device: torch.device, noise: Noise) -> Tensor:
@@ -170,7 +184,7 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
     privacy = ClassifierPrivacy(  # terms that are met: the caller's ledger, not this one, says what is afforded
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
     )
-    method = ScatteringLinear(
+    method = ScatteringLinear.of(
         ScatteringLinearRun(method=_SECTION, privacy=privacy, training=_TRAINING),
         Split(nobody, private, nobody, nobody),
         ledger=Ledger(teaching.unit, Relation.ZERO_OUT),
@@ -178,7 +192,7 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
         noise=noise,
         shares=shares,
     )
-    method.plan = plan
+    method.dpsgd = plan
     for step in range(1, _TRAINING.steps + 1):
         method.step(step)
     return method.product.weight.detach()

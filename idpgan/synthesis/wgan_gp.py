@@ -22,9 +22,10 @@ from idpgan.privacy.noise import Noise
 from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MethodConfig, NonPrivateRun, RunConfig
+from idpgan.training.config import MethodConfig, RunConfig
 from idpgan.training.distributed import whole
 from idpgan.training.method import Stats, refuse_small_shares
+from idpgan.training.plan import NonPrivatePlan, RunPlan
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
@@ -52,7 +53,7 @@ class WganGpConfig(MethodConfig):
     ema_decay: float = Field(0.999, ge=0, lt=1)
 
 
-class WganGpRun(NonPrivateRun):
+class WganGpRun(RunConfig):
     """A whole config file of wgan-gp."""
 
     method: WganGpConfig = WganGpConfig()
@@ -76,15 +77,17 @@ class WganGp(GivesGenerator):
     """
 
     Config: ClassVar[type[RunConfig]] = WganGpRun
+    Plan: ClassVar[type[RunPlan]] = NonPrivatePlan
 
     NULL_RECORDS: ClassVar[bool] = False
     SAVED = ("networks",)
 
     def __init__(
-        self, config: RunConfig, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: RunPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        own, self.batch_size = self.config, config.training.batch_size
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config, own = plan.config, self.config
+        self.batch_size = config.training.batch_size
         self.rows = self.batch_size
         self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
         self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
@@ -105,7 +108,7 @@ class WganGp(GivesGenerator):
 
     def step_event(self) -> Event | None:
         """Every critic step reads raw images."""
-        return cast(WganGpRun, self._run).raw_read
+        return cast(NonPrivatePlan, self.plan).raw_read
 
     def step(self, step: int) -> Stats:
         """Take a critic step; the generator's turn is after ``critic_steps_per_generator_step`` of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise, Source
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
+from idpgan.training.plan import RunPlan
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -34,7 +35,7 @@ class Method:
     noise source and the ledger that `prepare` charges. It uses no global random numbers.
 
     Args:
-        config: The run's config; what it cannot do with the data is refused first.
+        plan: What the run does and costs, with the mechanisms that it is calibrated for; `RunPlan.check` has passed.
         split: Of the data; each method says which parts it reads, and when.
         ledger: Charged by the loop before each step, and by `prepare` for what it reads.
         device: Where networks and data live.
@@ -44,6 +45,7 @@ class Method:
         config: The section [method].
         noise: The source of what `prepare` or the steps draw.
         Config: Of a whole config file.
+        Plan: Of a run.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
             finite, and never end a run.
         NOISY_STEPS: Whether the steps draw from `noise`.
@@ -55,16 +57,29 @@ class Method:
     """
 
     Config: ClassVar[type[RunConfig]]
+    Plan: ClassVar[type[RunPlan]]
     UNNOISED: ClassVar[tuple[str, ...]] = ()
     NOISY_STEPS: ClassVar[bool] = False
     SAVED: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, config: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        config.check(split.shape)
-        self._run, self._data, self.config = config, split.shape, config.method
+        self.plan, self._run, self._data, self.config = plan, plan.config, split.shape, plan.config.method
         self.ledger, self.device, self.noise = ledger, device, noise or self.new_noise(device)
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, split: Split, *, device: torch.device, ledger: Ledger | None = None, **more: Any
+    ) -> Self:
+        """Plan, check and make a method; a ledger that is not given is one in memory.
+
+        Raises:
+            InputError: If config, data and machine do not fit together. No private image has been read then.
+        """
+        plan = cls.Plan(config, split.shape)
+        plan.check()
+        return cls(plan, split, ledger=ledger or Ledger.of(plan.price), device=device, **more)
 
     def new_noise(self, device: torch.device) -> Noise:
         """Return a noise source of the operating system's key: AES-256-CTR on the CPU."""
@@ -116,8 +131,7 @@ class Method:
 
     def privacy(self) -> PrivacyReport:
         """Report what is claimed, and what the ledger proves for the run so far."""
-        proven = self.ledger.proven(self._run.stated_delta(self._data.num_private))
-        report: PrivacyReport = self._run.report(self._data, self.ledger.events, proven, self.sources)
+        report: PrivacyReport = self.plan.says(self.ledger.events, self.ledger.proven(self.plan.delta), self.sources)
         return report
 
     def state(self) -> dict[str, Any]:

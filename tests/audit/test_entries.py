@@ -28,6 +28,7 @@ from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.run import RunFolder
 from idpgan.synthesis.wgan_gp import WganGpConfig, WganGpRun
+from idpgan.training.plan import RunPlan, plan_run
 from tests.redteam.small_runs import config_of
 
 TRAINED = dict(methods_of("gan", "classifier"))
@@ -57,9 +58,10 @@ def test_a_method_without_an_entry_says_why_and_it_is_true(name):
             asked()
     config = config_of(name)
     shape = known_shape(config.data)
-    events = config.planned_events(shape)
+    plan = plan_run(config, shape)
+    events = plan.events
     assert math.isinf(compose_epsilon(events, 1e-5))
-    assert config.report(shape, events, None, ()).claimed is None
+    assert plan.says(events, plan.total_of(events), ()).claimed is None
     assert any(event.reason and event.reason in sentence for event in events)
 
 
@@ -135,8 +137,11 @@ class ToyConfig(WganGpRun):
 
     method: ToySection = ToySection()
 
-    def planned_events(self, shape):
-        return (Event("laplace", *ADJACENCY, noise_multiplier=1.0),)
+
+class ToyPlan(RunPlan):
+    """The plan of toy."""
+
+    events = (Event("laplace", *ADJACENCY, noise_multiplier=1.0),)
 
 
 def toy_case(epsilon, claimed=None, less=1.0):
@@ -164,7 +169,7 @@ def toy(**more):
         "privacy.epsilon",
         "one noisy number",
     )
-    module.Toy = type("Toy", (), {"Config": ToyConfig})
+    module.Toy = type("Toy", (), {"Config": ToyConfig, "Plan": ToyPlan})
     module.AUDIT = Entry(lambda request: toy_case(request.epsilon), (Unit.IMAGE,), (Relation.REPLACE_ONE,), **more)
     return module
 
@@ -195,7 +200,7 @@ def test_a_new_method_is_audited_by_its_registry_row_alone(registered, tmp_path)
     (read, facts), shape = seen[0], known_shape(config.data)
     assert isinstance(read, ToyConfig)
     assert (facts.image_shape, facts.num_private, facts.claimed) == (shape.image_shape, shape.num_private, None)
-    assert facts.delta == config.stated_delta(shape.num_private)
+    assert facts.delta == plan_run(config, shape).delta
     with pytest.raises(InputError, match="has released nothing yet"):
         facts.prepared_shape("sums")
     with pytest.raises(InputError, match="no unit person"):

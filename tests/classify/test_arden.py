@@ -17,6 +17,7 @@ from idpgan.privacy import BudgetError, Ledger, Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.ledger import Budget
 from idpgan.training.config import build_config, load_method, refuse_unsound
+from idpgan.training.plan import plan_run
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
@@ -35,10 +36,7 @@ def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
 
 
 def method_of(config, split, seed=1, ledger=None):
-    return load_method("arden")(
-        config, split, ledger=ledger or Ledger(*config.ledger_terms()), device=torch.device("cpu"),
-        noise=Noise.fixed(seed),
-    )  # fmt: skip
+    return load_method("arden").of(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
 
 
 def trained(config, split, steps=None, **options):
@@ -58,7 +56,7 @@ def with_public(num=24):
 def test_everything_is_paid_for_before_an_image_is_read():
     split, config = split_of(24), config_of(epsilon=20.0, label_epsilon=2.0, features=3)
     method = trained(config, split)
-    assert method.ledger.events == config.planned_events(split.shape)
+    assert method.ledger.events == plan_run(config, split.shape).events
     assert sum(event.pure for event in method.ledger.events) <= 20.0
     assert method.ledger.epsilon(0.0) == pytest.approx(20.0, rel=1e-3)
     assert method.step_event() is None  # steps see only what was released
@@ -66,7 +64,7 @@ def test_everything_is_paid_for_before_an_image_is_read():
     assert report.claimed.epsilon - 2.0 == pytest.approx(math.log(0.95 * math.exp(18 / 3) + 0.05), rel=1e-3)
     assert report.proven.epsilon > 2 * report.claimed.epsilon
 
-    poor = Ledger(*config.ledger_terms()[:2], Budget(19.0, 1e-6))
+    poor = Ledger(method.plan.unit, method.plan.relation, Budget(19.0, 1e-6))
     refused = method_of(config, split, ledger=poor)
     refused._release = lambda: pytest.fail("read without a charge")
     with pytest.raises(BudgetError):
@@ -239,7 +237,7 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="unsound"):
         refuse_unsound(config_of().model_copy(update={"privacy": unsaid}))
     with pytest.raises(ConfigError, match="at least 2"):
-        config_of().check(split_of(24, labels=False).shape)
+        plan_run(config_of(), split_of(24, labels=False).shape).check()
     network = SplitCnn((1, 8, 8), ("a", "b"))
     for bad in ({"epsilon": 0.0}, {"epsilon": math.inf}, {"epsilon": 1.0, "nullification": 1.0}):
         with pytest.raises(InputError, match="must be positive"):

@@ -14,8 +14,9 @@ from idpgan.classify.dssgd import Sharing
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.audit import audit_entry
-from idpgan.privacy import Ledger, Noise
+from idpgan.privacy import Noise
 from idpgan.training.config import build_config, load_method, refuse_unsound
+from idpgan.training.plan import plan_run
 from idpgan.training.state import nonfinite
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
@@ -35,9 +36,7 @@ def config_of(steps=6, epsilon=None, **method):
 
 
 def trained(config, split, steps=None):
-    method = load_method("dssgd")(
-        config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"), noise=Noise.fixed(1)
-    )
+    method = load_method("dssgd").of(config, split, device=torch.device("cpu"), noise=Noise.fixed(1))
     for step in range(1, (config.training.steps if steps is None else steps) + 1):
         method.step(step)
     return method
@@ -88,9 +87,9 @@ def test_the_price_is_that_of_all_uploads():
     assert SHARING.event.pure <= 5.0
     config = config_of(7, epsilon=5.0)
     shape = split_of(24).shape
-    (planned,) = config.planned_events(shape)
+    (planned,) = plan_run(config, shape).events
     assert planned.count * planned.pure == pytest.approx(35.0, rel=1e-3)
-    (raw,) = config_of(7).planned_events(shape)
+    (raw,) = plan_run(config_of(7), shape).events
     assert raw.pure == math.inf
 
 
@@ -182,7 +181,7 @@ def test_a_run_is_released_as_what_it_is(epsilon, tmp_path):
 
 def test_what_it_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="Lower it"):
-        config_of(participants=25).check(split_of(24).shape)
+        plan_run(config_of(participants=25), split_of(24).shape).check()
     with pytest.raises(ConfigError, match="unsound"):
         refuse_unsound(config_of().model_copy(update={"privacy": type(config_of().privacy)()}))
     with pytest.raises(InputError, match="no guarantee"):

@@ -13,6 +13,7 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import Ledger, Relation, Unit
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 from tests.classify.test_release import said
 from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
@@ -30,8 +31,7 @@ def config_of(steps=150, radius=0.1, **method):
 
 
 def trained(config, split, steps):
-    ledger = Ledger(*config.ledger_terms())
-    method = load_method("pgd")(config, split, ledger=ledger, device=torch.device("cpu"))
+    method = load_method("pgd").of(config, split, device=torch.device("cpu"))
     for step in range(1, steps + 1):
         method.step(step)
     return method
@@ -104,9 +104,9 @@ def test_the_ledger_says_that_nothing_is_proven():
 
 def test_what_it_cannot_train_on_is_refused():
     with pytest.raises(ConfigError, match="at least 2 classes"):
-        config_of().check(split_of(labels=False).shape)
+        plan_run(config_of(), split_of(labels=False).shape).check()
     with pytest.raises(ConfigError, match="radius"):
         config_of(radius=1.5)
     table = {"data": {"name": "digits"}, "method": {"name": "pgd"}, "model": {"width": 4}}
     with pytest.raises(ConfigError, match="Leave \\[model\\] out"):
-        build_config(table, "test").check(split_of().shape)
+        plan_run(build_config(table, "test"), split_of().shape).check()

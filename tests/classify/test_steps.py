@@ -13,6 +13,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.privacy import Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 from tests.classify.conftest import SMALL, config_of
 
 NAMES = sorted(SMALL)
@@ -31,12 +32,12 @@ def split_of(num=12, seed=0, labels=True):
 def method_of(name, split, seed=1, **sections):
     config = config_of(name, **{"privacy": {"epsilon": 1e6, "delta": 1e-3, "noise_multiplier": 1.0}} | sections)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return load_method(name)(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
+    return load_method(name).of(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
 
 
 def sums_of(method, monkeypatch, steps=1):
     """The sums of each step as they are before the noise, (steps, weights)."""
-    seen, plan = [], type(method.plan)
+    seen, plan = [], type(method.dpsgd)
     noisy_step = plan.noisy_step
 
     def watched(self, optimizer, weights, sums, noise):
@@ -79,7 +80,7 @@ def test_the_linear_sum_is_that_of_gradients_taken_record_by_record(monkeypatch)
     again = method_of("scattering-linear", split)
     again.step(1), again.step(2)
     features = again._features()
-    plan, weights = again.plan, {"weight": again.newest.weight}
+    plan, weights = again.dpsgd, {"weight": again.newest.weight}
 
     def loss(weights, row, label):
         return torch.nn.functional.cross_entropy((weights["weight"] @ row)[None], label[None])
@@ -121,7 +122,7 @@ def test_going_on_from_a_state_is_the_same_bit_for_bit(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_plans_what_it_may_spend(name):
     config = config_of(name)
-    events = config.planned_events(known_shape(config.data))
+    events = plan_run(config, known_shape(config.data)).events
     assert 2.99 < compose_epsilon(events, 1e-5) <= 3.0
     assert (events[0].count, str(events[0].relation)) == (6, "zero-out-one")
     rate = events[0].sample_rate
@@ -130,17 +131,19 @@ def test_a_run_plans_what_it_may_spend(name):
 
 def test_all_images_in_every_step_are_one_gaussian_mechanism():
     config = config_of("scattering-linear", privacy={"noise_multiplier": 20.0})
-    event = config.planned_events(known_shape(config.data))[0]
+    event = plan_run(config, known_shape(config.data)).events[0]
     gaussian = dataclasses.replace(event, kind="gaussian", sample_rate=None)
     assert compose_epsilon([event], 1e-5) == compose_epsilon([gaussian], 1e-5)
 
 
 def test_the_learning_rate_follows_from_what_the_noise_adds_up_to():
     config = config_of("scattering-linear", training={"steps": 80})
-    plan = config.plan(1295)
-    walk = config.learning_rate(1295) * plan.noise_multiplier * plan.clip_norm * math.sqrt(80) / (0.1 * plan.divisor)
+    plan = plan_run(config, known_shape(config.data))
+    dpsgd = plan.dpsgd
+    walk = plan.learning_rate * dpsgd.noise_multiplier * dpsgd.clip_norm * math.sqrt(80) / (0.1 * dpsgd.divisor)
     assert walk == pytest.approx(2.0)
-    assert config_of("scattering-linear", method={"learning_rate": 7.0}).learning_rate(1295) == 7.0
+    given = config_of("scattering-linear", method={"learning_rate": 7.0})
+    assert plan_run(given, known_shape(given.data)).learning_rate == 7.0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -159,6 +162,8 @@ def test_what_cannot_be_trained_is_refused_in_one_line(name):
 
 def test_a_share_without_a_record_adds_nothing(monkeypatch):
     method = method_of("scattering-linear", split_of())
-    assert method.plan.sample_rate == 1
-    monkeypatch.setattr(type(method.plan), "sample", lambda plan, num, noise: torch.arange(0))  # more ranks than images
+    assert method.dpsgd.sample_rate == 1
+    monkeypatch.setattr(
+        type(method.dpsgd), "sample", lambda plan, num, noise: torch.arange(0)
+    )  # more ranks than images
     assert sums_of(method, monkeypatch).abs().max() == 0

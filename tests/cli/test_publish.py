@@ -234,7 +234,7 @@ def test_the_charge_is_durable_before_an_image_is_published(order, monkeypatch):
         seen.append(len(FolderLedger.read(asked.ledger_path, "faces").publications))
         raise Stopped
 
-    monkeypatch.setattr("idpgan.jobs.publish.release", fails)
+    monkeypatch.setattr("idpgan.jobs.publish.release_planned", fails)
     with pytest.raises(Stopped):
         publish(asked)
     assert seen == [1]

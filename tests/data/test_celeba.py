@@ -83,8 +83,8 @@ def test_the_config_runs_on_drawn_faces_in_this_layout(root, tmp_path):
     overrides += ["method.moments=4", "method.fourier=8", "privacy.delta=1e-4", "release.samples=4"]
     settings = jobs.load_config(CONFIG, [f'data.root="{root}"', *overrides])
     planned = jobs.plan(settings)
-    assert planned.num_private == 44
-    assert planned.epsilon <= 3
+    assert planned.shape.num_private == 44
+    assert planned.price.epsilon <= 3
     finished = jobs.start(settings, tmp_path / "run")
     assert finished.released
     assert finished.run.release.joinpath("samples.png").exists()

@@ -11,6 +11,7 @@ from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.privacy import Ledger, Noise
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 from tests.data.layouts import declared, save
 
 CPU = torch.device("cpu")
@@ -155,9 +156,10 @@ def method_of(data, table, seed=7):
     """Load, split, and build the method with recorded noise."""
     config = build_config({"data": data, **table}, "test")
     split = load(config.data)
-    unit, relation, _ = config.ledger_terms()
-    ledger = Ledger(unit, relation)  # without a target nothing has to be priced
-    return load_method(config.method.name)(config, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)), split
+    plan = plan_run(config, split.shape)
+    plan.check()
+    ledger = Ledger(plan.unit, plan.relation)  # without a target nothing has to be priced
+    return load_method(config.method.name)(plan, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)), split
 
 
 def same_but(left: Images, right: Images, where):

@@ -185,8 +185,8 @@ class Recording(DPSGDPlan):
 
 def recorded(method):
     """Return a list that gets the sums of each critic step as they are before the noise."""
-    method.plan = Recording(**dataclasses.asdict(method.plan))
-    return method.plan.seen
+    method.dpsgd = Recording(**dataclasses.asdict(method.dpsgd))
+    return method.dpsgd.seen
 
 
 def moved_sums(left, right, steps, first=1):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.books import checksum
-from idpgan.privacy.ledger import PlannedLedger
+from idpgan.privacy.plan import Price
 
 ADD = (Unit.IMAGE, Relation.ZERO_OUT)
 STEP, OTHER = Event("laplace", *ADD, 10.0), Event("exponential", *ADD, pure_epsilon=0.2)
@@ -230,7 +230,7 @@ def test_after_a_failed_write_the_next_charge_looks_at_what_stands(tmp_path, mon
 READ = Event("gaussian", *ADD, 1.0)
 DRAW = Event("poisson-gaussian", *ADD, 1.0, sample_rate=0.01)
 TARGET = Budget(8.0, 1e-5)
-PLAN = PlannedLedger(*ADD, TARGET, (READ, DRAW.repeated(50)))
+PLAN = Price(*ADD, budget=TARGET, events=(READ, DRAW.repeated(50)))
 
 
 def kept(tmp_path):
@@ -314,8 +314,8 @@ def test_every_changed_byte_is_noticed(tmp_path, position):
 
 
 def test_steps_repeated_with_fresh_noise_may_exceed_the_plan_but_not_the_target(tmp_path):
-    path, plan = tmp_path / "ledger.json", PlannedLedger(*ADD, Budget(8.0, 0.0), (OTHER, STEP.repeated(50)))
-    ledger = Ledger(*ADD, plan.target, path, "run")
+    path, plan = tmp_path / "ledger.json", Price(*ADD, 0.0, Budget(8.0, 0.0), (OTHER, STEP.repeated(50)))
+    ledger = Ledger(*ADD, plan.budget, path, "run")
     ledger.charge(OTHER)
     ledger.charge(STEP.repeated(20))
     ledger.record_state("of a state at position 5")

@@ -13,6 +13,7 @@ import pytest
 from idpgan.jobs.verify import verify as verify_release
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis import METHODS
+from idpgan.training.plan import plan_run
 from tests.redteam import small_runs
 from tests.redteam.small_runs import STEPS, config_of
 from tests.training.toy import digits
@@ -53,7 +54,7 @@ def check(name: str, out: Path) -> None:
     """The run is finished, paid exactly once, released whole, and clean."""
     config = config_of(name)
     ledger = Ledger.open(out / "state" / "ledger.json", config.identity())
-    assert ledger.events == config.planned_events(digits().shape), name
+    assert ledger.events == plan_run(config, digits().shape).events, name
     assert verify_release(out).problems == ()
     stats = out / "stats.jsonl"  # none without steps
     rows = [json.loads(line) for line in stats.read_text().splitlines()] if config.training.steps else []

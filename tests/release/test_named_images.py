@@ -37,7 +37,7 @@ def test_three_channels_never_cost_more_than_asked(epsilon, delta):
     for law in ("laplace", "gaussian")[: 1 + (delta > 0)]:
         for unit in (Unit.PIXEL, Unit.IMAGE):
             made = offer("lap", 10, (3, 6, 5), epsilon=epsilon, delta=delta, unit=unit, options={"law": law})
-            assert 0 < made.proven <= epsilon
+            assert 0 < made.price.epsilon <= epsilon
 
 
 def test_channels_get_noise_of_their_own():

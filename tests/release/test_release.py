@@ -33,6 +33,7 @@ from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
 from idpgan.synthesis.published.config import PublishedRun as PublishedConfig
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.release.forging import config
 
 
@@ -330,20 +331,21 @@ def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(u
     from idpgan.config import load_table
     from idpgan.privacy.ledger import Ledger
 
-    shape = unreleased[1][1].shape
+    shape = unreleased[1][1].plan.shape
     table = load_table(Path(__file__).parents[2] / "configs" / f"digits-{name}.toml")
     table["privacy"] |= {"noise_multiplier": 1.0} if name == "dp-gan" else {}
     if teacher is not None:
         table["method"]["teacher_share"] = teacher
     if isinstance(config := build_config(table, name), PublishedConfig):
         config = config.model_copy(update={"model": config.model.model_copy(update={"conditional": False})})
-    ledger = Ledger(*config.ledger_terms()[:2])
-    for event in config.planned_events(shape):
+    plan = plan_run(config, shape)
+    ledger = Ledger(plan.unit, plan.relation)
+    for event in plan.events:
         ledger.charge(event.single if name == "dp-gan" else event)
-    report = config.report(shape, ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
+    report = plan.says(ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
     assert report.private
     assert (FLOATING_POINT in report.reason) == continuous
-    assert not config.report(shape, ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
+    assert not plan.says(ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
 
 
 @pytest.mark.parametrize("moment", [1, 2])

@@ -14,8 +14,9 @@ from idpgan.data.load import DataShape, Sizes
 from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
-from idpgan.release.settings import RunSettings
+from idpgan.release.settings import settings_of_run
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.release.conftest import BUDGET, train
 from tests.release.forging import (
     WORDS,
@@ -406,6 +407,6 @@ def test_numbers_of_images_follow_from_what_is_declared(data, private, public, p
         },
         "a test",
     )
-    settings = RunSettings(built, DataShape(Sizes(public, private, 0, 0), (1, 32, 32), ()))
+    settings = settings_of_run(plan_run(built, DataShape(Sizes(public, private, 0, 0), (1, 32, 32), ())))
     found = settings.problems({"model": built.model.to_json(), "samples": built.release.samples})
     assert found == [] if problem is None else problem in found[0]

@@ -16,7 +16,7 @@ from idpgan.cli import app
 from idpgan.continual import ContinualCounter
 from idpgan.jobs.audit import write_into_release
 from idpgan.jobs.verify import verify
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationSettings
+from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.event import Event
 from idpgan.release.folder import made_with, write_release
 from idpgan.release.words import compare_cards
@@ -94,10 +94,11 @@ def small(aggregate_run, tmp_path_factory):
     counter = ContinualCounter(1.0)
     counter.write(folder / "stream", counter.release([1, 2, 3]))
     table = {"data": "x", "method": "pixelate", "num": 2, "shape": [1, 8, 8], "options": {}}
-    made = ObfuscationSettings.model_validate(table)
+    said = ObfuscationTable.model_validate(table)
+    made = said.settings(said.plan())
     artifact = ObfuscatedArtifact.of(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
-    events = made.planned_events()
-    write_release(folder / "obfuscated", artifact, made, made.report(events, None, ()), events)
+    events = made.plan.price.events
+    write_release(folder / "obfuscated", artifact, made, made.plan.says(events, None, ()), events)
     return sorted(folder.iterdir())
 
 

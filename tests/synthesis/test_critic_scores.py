@@ -9,7 +9,6 @@ import torch
 from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.jobs.attack import NoCriticError, critic_of
-from idpgan.privacy.ledger import Ledger
 from idpgan.training.config import load_method
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -19,7 +18,7 @@ def method_of(name, overrides, *, prepare=False):
     config = jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides)
     split = load(config.data)
     module = load_method(config.method.name)
-    method = module(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    method = module.of(config, split, device=torch.device("cpu"))
     if prepare:
         method.prepare()
     return method, split

@@ -15,6 +15,7 @@ from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.dp_gan.method import DpGanRun as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
+from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, digits, new_run, remains
 
@@ -34,7 +35,7 @@ def config_of(*, model=None, privacy=None, training=None, **method):
 
 def method_of(config, *, split=None, seed=1, kind=DpGan, ledger=None):
     ledger = ledger or Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return kind(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(seed))
+    return kind.of(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(seed))
 
 
 def run(method, first, last):
@@ -75,7 +76,7 @@ def test_golden_epsilons_and_those_of_opacus():
     config = config_of(
         privacy={"noise_multiplier": 1.5, "sample_rate": 0.04}, training={"steps": 2250, "batch_size": 52}
     )
-    (event,) = config.planned_events(digits().shape)
+    (event,) = plan_run(config, digits().shape).events
     assert (event.count, event.noise_multiplier, event.sample_rate) == (2250, 1.5, 0.04)
     assert (event.unit, event.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
     ours = compose_epsilon([event], DELTA)
@@ -95,7 +96,7 @@ def test_golden_epsilons_and_those_of_opacus():
 
 def test_the_calibrated_noise_stays_within_the_target_and_is_not_more_than_needed():
     config = config_of(privacy={"epsilon": 0.02, "noise_multiplier": None})
-    (event,) = config.planned_events(digits().shape)
+    (event,) = plan_run(config, digits().shape).events
     assert event.noise_multiplier == least_noise(0.02, DELTA, RATE, 12)  # computed once
     assert compose_epsilon([event], DELTA) <= 0.02
     less = dataclasses.replace(event, noise_multiplier=0.999 * event.noise_multiplier)
@@ -105,7 +106,7 @@ def test_the_calibrated_noise_stays_within_the_target_and_is_not_more_than_neede
 
 def test_it_stops_before_the_step_that_would_exceed_the_target(tmp_path):
     config = config_of(privacy={"noise_multiplier": 4.0})
-    event = config.step_event()
+    event = plan_run(config, digits().shape).dpsgd.event
     target = Budget(1.001 * compose_epsilon([event.repeated(4)], DELTA), DELTA)
     outcome, method = loop(tmp_path / "run", config, target=target)
     assert (outcome.ended, outcome.step) == ("budget", 4)
@@ -402,7 +403,7 @@ def test_the_decay_bounds_the_critic():
 
 def test_noise_of_the_operating_system_makes_the_report_private():
     config = config_of(privacy={"noise_multiplier": 4.0})
-    method = DpGan(config, digits(), ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=CPU)
+    method = DpGan.of(config, digits(), ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=CPU)
     method.ledger.charge(method.step_event())
     method.critic_step(1)
     report = method.privacy()

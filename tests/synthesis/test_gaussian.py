@@ -16,7 +16,7 @@ from idpgan.jobs.audit import run_case
 from idpgan.jobs.train import train_on
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
-from idpgan.privacy import Ledger, Noise, Relation, Unit
+from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.moments import MomentMap, estimate_normals, filled, private_moments, shrunk
@@ -271,8 +271,7 @@ def test_settings_that_cannot_be_are_refused(section, keys, words):
 
 def test_noise_of_a_fixed_seed_is_never_called_private(tmp_path):
     config = config_of()
-    ledger = Ledger(*config.ledger_terms())
-    method = GaussianMoments(config, load(config.data), ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = GaussianMoments.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
     method.prepare()
     assert not method.privacy().private
     with pytest.raises(RuntimeError, match="dropped"):

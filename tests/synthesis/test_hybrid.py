@@ -12,7 +12,8 @@ from idpgan.synthesis.hybrid import Hybrid
 from idpgan.synthesis.hybrid import HybridRun as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
-from tests.training.toy import CPU, digits, new_run, remains
+from idpgan.training.plan import plan_run
+from tests.training.toy import CPU, digits, new_run, remains, terms_of
 
 DELTA = 1e-5
 AGGREGATE_STEPS = 4
@@ -38,7 +39,7 @@ def config_of(*, privacy=None, training=None, **method):
 
 def method_of(config, *, kind=Hybrid, ledger=None, split=None):
     ledger = ledger or Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return kind(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(1))
+    return kind.of(config, split or digits(), ledger=ledger, device=CPU, noise=Noise.fixed(1))
 
 
 def loop(path, config, *, kind=Hybrid, terms=None):
@@ -62,7 +63,7 @@ def weights(network):
 
 
 def test_the_plan_spends_the_budget_on_both_parts():
-    release, steps = config_of().planned_events(digits().shape)
+    release, steps = plan_run(config_of(), digits().shape).events
     assert (release.kind, steps.kind, steps.count) == ("gaussian", "poisson-gaussian", 6)
     assert {(event.unit, event.relation) for event in (release, steps)} == {(Unit.IMAGE, Relation.ZERO_OUT)}
     assert 0.99 * 0.05 <= compose_epsilon([release], DELTA) <= 0.05
@@ -72,10 +73,10 @@ def test_the_plan_spends_the_budget_on_both_parts():
 
 def test_a_whole_run_is_charged_as_planned_within_the_target(tmp_path):
     config = config_of()
-    outcome, method = loop(tmp_path / "run", config, terms=config.ledger_terms())
+    outcome, method = loop(tmp_path / "run", config, terms=terms_of(config))
     assert (outcome.ended, outcome.step) == ("finished", 10)
     release, steps = method.ledger.events
-    assert (release, steps) == config.planned_events(digits().shape)
+    assert (release, steps) == plan_run(config, digits().shape).events
     report = method.privacy()
     assert 0.97 * 0.1 <= report.proven.epsilon <= 0.1 == report.claimed.epsilon
     assert not report.private  # a fixed noise seed
@@ -167,7 +168,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_and_costs_the_same(killed_at
 
 def test_a_pure_release_leaves_room_too():
     config = config_of(aggregate={"moments": 6, "fourier": 20, "law": "laplace"})
-    release, steps = config.planned_events(digits().shape)
+    release, steps = plan_run(config, digits().shape).events
     assert 0.999 * 0.05 < release.pure <= 0.05
     assert compose_epsilon([release, steps], DELTA) <= 0.1
 
@@ -190,14 +191,14 @@ def test_the_registry_finds_it():
 def test_a_teacher_beside_the_sums_is_paid_by_their_share_and_given_away_with_the_generator(tmp_path):
     table = {"moments": 6, "fourier": 20, "metric_steps": [2], "teacher_share": 0.5, "candidates": 3}
     config = config_of(aggregate=table, privacy={"epsilon": 8.0})
-    outcome, method = loop(tmp_path / "run", config, terms=config.ledger_terms())
+    outcome, method = loop(tmp_path / "run", config, terms=terms_of(config))
     assert outcome.ended == "finished"
     sums, teacher, steps = method.ledger.events
-    assert (sums, teacher, steps) == config.planned_events(digits().shape)
+    assert (sums, teacher, steps) == plan_run(config, digits().shape).events
     assert 0.99 * 4 <= compose_epsilon([sums, teacher], DELTA) <= 4
     assert max(compose_epsilon([part], DELTA) for part in (sums, teacher)) < 3.2  # control: each is a part of it
     assert 0.97 * 8 <= method.privacy().proven.epsilon <= 8
-    _, again = loop(tmp_path / "run", config, terms=config.ledger_terms())
+    _, again = loop(tmp_path / "run", config, terms=terms_of(config))
     assert method.teacher is not None
     assert method.candidates == 3
     assert torch.equal(again.teacher.weight, method.teacher.weight)

@@ -12,11 +12,12 @@ import torch
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.privacy import BudgetError, Ledger, Noise, Relation, Unit, compose_epsilon
+from idpgan.privacy import BudgetError, Noise, Relation, Unit, compose_epsilon
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.vectors import Cells, private_vectors
 from idpgan.synthesis.people import shares
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.training.toy import digits
 
 CPU = torch.device("cpu")
@@ -48,8 +49,7 @@ def splits():
 
 
 def method_of(config, split, seed=1):
-    ledger = Ledger(*config.ledger_terms())
-    return IdpAggregate(config, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed))
+    return IdpAggregate.of(config, split, device=CPU, noise=Noise.fixed(seed))
 
 
 def run(method, first, last):
@@ -362,13 +362,13 @@ def test_the_budget_has_no_defaults():
 def test_gaussian_noise_is_refused_at_delta_zero(splits):
     config = config_of(privacy={"delta": 0.0})
     with pytest.raises(ConfigError, match="no pure guarantee"):
-        config.planned_events(digits().shape)
+        _ = plan_run(config, digits().shape).events
 
 
 def test_the_plan_costs_what_was_asked_for():
     for law, delta in (("gaussian", 1e-5), ("laplace", 0.0)):
         config = config_of(law=law, privacy={"delta": delta})
-        assert 1.99 <= compose_epsilon(config.planned_events(digits().shape), delta) <= 2.0
+        assert 1.99 <= compose_epsilon(plan_run(config, digits().shape).events, delta) <= 2.0
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -377,7 +377,7 @@ def test_the_plan_is_the_very_event_that_the_run_charges(splits, public, law):
     features = "public" if public else "random"
     config = config_of(public=public, features=features, law=law, privacy={"delta": 1e-5 if law == "gaussian" else 0.0})
     split = splits[public]
-    method = IdpAggregate(config, split, ledger=Ledger(*config.ledger_terms()), device=CPU, noise=Noise.fixed(1))
+    method = IdpAggregate.of(config, split, device=CPU, noise=Noise.fixed(1))
     assert method.sums.dimensions == method.features.dimensions
     method.prepare()
-    assert method.ledger.events == config.planned_events(split.shape)
+    assert method.ledger.events == plan_run(config, split.shape).events

@@ -18,7 +18,8 @@ from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
 from idpgan.synthesis.local import IdpLocal
 from idpgan.synthesis.local import LocalRun as Config
 from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel, dct_basis, solve
-from tests.training.toy import CPU, bits, digits, remains, train_on_digits
+from idpgan.training.plan import plan_run
+from tests.training.toy import CPU, bits, digits, remains, terms_of, train_on_digits
 
 SHAPE = (1, 8, 8)
 DCT = {"projection": "dct", "coefficients": 6}
@@ -35,8 +36,8 @@ def config(*, method=None, privacy=None, model=None, **training):
 
 
 def make(settings, split=None, **options):
-    options = {"noise": Noise.fixed(1), "ledger": Ledger(*settings.ledger_terms()), **options}
-    return IdpLocal(settings, split or digits(), device=CPU, **options)
+    options = {"noise": Noise.fixed(1), **options}
+    return IdpLocal.of(settings, split or digits(), device=CPU, **options)
 
 
 def prepared(settings, split=None, **options):
@@ -68,7 +69,7 @@ def test_the_scale_is_solved_so_that_proven_is_what_was_asked_for(bound, epsilon
     assert 0.97 * epsilon < report.proven.epsilon <= epsilon
     assert report.claimed is None
     assert (report.proven.unit, report.proven.relation) == ("image", "replace-one")
-    assert method.ledger.events == settings.planned_events(digits().shape)
+    assert method.ledger.events == plan_run(settings, digits().shape).events
     kinds = ["gaussian" if bound == "l2" else "discrete-laplace", "randomized-response"]
     assert [event.kind for event in method.ledger.events] == kinds
     assert method.ledger.events[0].count == (6 if bound == "clamp" else 1)
@@ -232,7 +233,7 @@ def test_raw_images_are_gone_after_prepare_and_no_secret_noise_is_drawn_later():
 
 def test_what_cannot_be_paid_is_not_read():
     settings = config()
-    unit, relation, _ = settings.ledger_terms()
+    unit, relation, _ = terms_of(settings)
     method = make(settings, small(), ledger=Ledger(unit, relation, Budget(1e-3, 1e-5)))
     state = method.noise.state()
     with pytest.raises(BudgetError):
@@ -296,7 +297,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, model):
         train_on_digits(tmp_path / "parts", settings, kind=kind(Stops))
     _, method = train_on_digits(tmp_path / "parts", settings, kind=kind(NeverPrepares))
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
-    assert method.ledger.events == settings.planned_events(digits().shape)
+    assert method.ledger.events == plan_run(settings, digits().shape).events
     assert len(method._images) == 0
 
 
@@ -328,7 +329,7 @@ def test_raw_labels_are_refused_unless_unsound_is_accepted():
     assert report.proven.epsilon == math.inf
     assert not report.private
     assert report.reason == "raw labels are an input of the critic"
-    assert compose_epsilon(settings.planned_events(digits().shape), 1e-5) == math.inf
+    assert compose_epsilon(plan_run(settings, digits().shape).events, 1e-5) == math.inf
     with pytest.raises(ConfigError, match="uses no labels"):
         config(model={"conditional": False})
 
@@ -344,7 +345,7 @@ def test_raw_labels_are_refused_unless_unsound_is_accepted():
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_read(change, message):
     with pytest.raises(ConfigError, match=message):
-        config(**change).planned_events(digits().shape)
+        _ = plan_run(config(**change), digits().shape).events
 
 
 def test_epsilon_has_no_default():

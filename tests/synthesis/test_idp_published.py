@@ -19,8 +19,9 @@ from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
 from idpgan.synthesis.published.config import PublishedRun as Config
 from idpgan.synthesis.published.config import label_targets
 from idpgan.synthesis.published.method import IdpPublished
+from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
-from tests.training.toy import CPU, bits, digits, remains, train_on_digits
+from tests.training.toy import CPU, bits, digits, remains, terms_of, train_on_digits
 
 
 def config(*, method=None, privacy=None, model=None, **training):
@@ -39,8 +40,8 @@ PLAIN = {"conditional": False}
 
 
 def make(settings, split=None, **options):
-    options = {"noise": Noise.fixed(1), "ledger": Ledger(*settings.ledger_terms()), **options}
-    return IdpPublished(settings, split or digits(), device=CPU, **options)
+    options = {"noise": Noise.fixed(1), **options}
+    return IdpPublished.of(settings, split or digits(), device=CPU, **options)
 
 
 def prepared(settings, split=None, **options):
@@ -114,7 +115,7 @@ def test_no_image_is_drawn_more_often_than_was_charged(count, batch_size):
     seen = torch.zeros(count)
     for _ in range(20):
         seen += torch.bincount(method._next_index(), minlength=count)
-    assert seen.max() <= method._accesses == math.ceil(20 * batch_size / count)
+    assert seen.max() <= method.plan.most_accesses == math.ceil(20 * batch_size / count)
 
 
 def test_the_noise_state_of_a_fixed_seed_is_no_private_release():
@@ -126,7 +127,7 @@ def test_the_noise_state_of_a_fixed_seed_is_no_private_release():
 @pytest.mark.parametrize("draw", ["once", "per_step", "per_batch"])
 def test_the_plan_is_what_a_run_charges(model, draw):
     settings = config(model=model, privacy={"noise": draw})
-    assert prepared(settings).ledger.events == settings.planned_events(digits().shape)
+    assert prepared(settings).ledger.events == plan_run(settings, digits().shape).events
 
 
 # Labels ------------------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def test_no_loss_term_sees_a_raw_image(draw):
 
 def test_what_cannot_be_paid_is_not_read():
     settings = config()
-    unit, relation, _ = settings.ledger_terms()
+    unit, relation, _ = terms_of(settings)
     method = make(settings, small(), ledger=Ledger(unit, relation, Budget(1e-3, 1e-5)))
     state = method.noise.state()
     with pytest.raises(BudgetError):
@@ -355,7 +356,7 @@ def test_secret_noise_of_labels_is_not_drawn_twice():
     secret, public = prepared(config(), small()), prepared(config(privacy={"label_epsilon": 1.0}), small())
     for method, records in ((secret, 8), (public, 16)):  # order 1 of classes: fakes only, or reals too
         first = torch.stack([method._coefficient_noise_sums()[0] for _ in range(2000)]).double()
-        scale = method._coefficient_scale
+        scale = method.plan.coefficient_scale
         assert first[:, 0].var().item() == pytest.approx(16 * 2 * scale**2, rel=0.1)
         assert first[:, 1:].var().item() == pytest.approx(records * 2 * scale**2, rel=0.1)
 
@@ -421,7 +422,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, draw, mo
         train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=Stops, **k))
     _, method = train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=NeverPrepares, **k))
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
-    assert method.ledger.events == settings.planned_events(digits().shape)
+    assert method.ledger.events == plan_run(settings, digits().shape).events
     assert (method._raw is None) is (draw == "once")
 
 
@@ -444,7 +445,7 @@ def test_relevance_comes_from_public_images_only_and_is_charged_by_bins():
     black = Images(torch.zeros_like(split.private.images), split.private.labels, split.classes)
     other = prepared(settings, Split(split.public, black, split.holdout, split.test))
     assert other.critic.first.pixel_noise.allocation == beta
-    planned = compose_epsilon(settings.planned_events(split.shape), 1e-5)  # known without reading an image
+    planned = compose_epsilon(plan_run(settings, split.shape).events, 1e-5)  # known without reading an image
     assert method.privacy().proven.epsilon < planned
     resumed = make(settings, split)
     resumed.load_state(method.state())
@@ -460,7 +461,7 @@ def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ConfigError, match=r"batch_size = 25 \(\|L\|\) exceeds the 24 private images.*24 at most"):
         make(config(batch_size=25), small())
     with pytest.raises(ConfigError, match=r"\|L\|"):
-        config(batch_size=2000).planned_events(digits().shape)
+        _ = plan_run(config(batch_size=2000), digits().shape).events
 
 
 def test_a_critic_with_unbounded_last_features_is_refused():

@@ -14,12 +14,13 @@ from idpgan.jobs.audit import run_case
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
-from idpgan.privacy import Ledger, Noise, Relation, Unit
+from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 
 SHAPE, SIZE = (1, 12, 12), 6
 
@@ -188,16 +189,14 @@ def test_color_unit_and_drawn_public_faces(tmp_path, unit, channels):
     jobs.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 28, 28)
+    other = build_config(table | {"method": table["method"] | {"metric": "public"}}, "a test")
     with pytest.raises(ConfigError, match="without labels"):
-        build_config(table | {"method": table["method"] | {"metric": "public"}}, "a test").check(
-            load(config.data).shape
-        )
+        plan_run(other, load(config.data).shape).check()
 
 
 def method_of(config, split=None):
-    ledger = Ledger(*config.ledger_terms())
     split = split or load(config.data)
-    method = config_method(config)(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = config_method(config).of(config, split, device=torch.device("cpu"), noise=Noise.fixed(1))
     method.prepare()
     return method
 
@@ -261,4 +260,4 @@ def test_a_run_is_audited_with_its_own_settings(tmp_path):
 def test_settings_that_cannot_be_are_refused(change, words):
     config = build_config(table_of(**change), "a test")
     with pytest.raises(ConfigError, match=words):
-        config.check(load(config.data).shape)
+        plan_run(config, load(config.data).shape).check()

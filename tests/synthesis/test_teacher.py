@@ -26,8 +26,9 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis.follow import running_sums
-from idpgan.synthesis.teacher import balanced, teacher_events, teaching_beside
+from idpgan.synthesis.teacher import balanced, teaching_beside
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from idpgan.training.samples import class_grid
 
 
@@ -57,7 +58,7 @@ AGGREGATE = {
 def test_teacher_and_sums_together_cost_what_was_asked(kind):
     config = config_of(**kind)
     shape = load(config.data).shape
-    events = config.planned_events(shape)
+    events = plan_run(config, shape).events
     assert len(events) == 2
     assert 0.99 * 8 < compose_epsilon(events, 1e-5) <= 8
     assert compose_epsilon(events[:1], 1e-5) < 6
@@ -85,12 +86,12 @@ def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():
     noises = []
     for share in (0.0, 0.2, 0.8):
         config = config_of(share)
-        sums = config.moment_sums(split.shape)
+        sums = plan_run(config, split.shape).sums
         teaching = teaching_beside(share, sums)
         noises.append((sums.noise_std, teaching.plan(1).noise_multiplier if teaching else float("inf")))
     assert [sums for sums, _ in noises] == sorted(sums for sums, _ in noises)
     assert [steps for _, steps in noises] == sorted((steps for _, steps in noises), reverse=True)
-    assert teacher_events(0.0, sums) == ()
+    assert teaching_beside(0.0, sums) is None
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])
@@ -270,7 +271,7 @@ def test_a_run_is_audited_with_teacher_and_sums_together(tmp_path):
 )
 def test_a_teacher_that_cannot_be_had_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
-        config_of(**changes).check(load(config_of().data).shape)
+        plan_run(config_of(**changes), load(config_of().data).shape).check()
 
 
 def test_a_stream_trains_no_teacher():
@@ -286,7 +287,7 @@ def test_null_records_teach_nothing():
     network = LinearScattering(split.image_shape, split.classes)
     features = network.features(split.private.images[:50] / 127.5 - 1)
     labels = torch.nn.functional.one_hot(split.private.labels[:50], 10).float()
-    plan = teaching_beside(0.5, config.moment_sums(split.shape)).plan(50)
+    plan = plan_run(config, split.shape).teaching.plan(50)
     sums = []
     for absent in (None, 7, 31):
         null = torch.zeros(50, dtype=torch.bool)

@@ -25,6 +25,7 @@ from idpgan.synthesis import METHODS
 from idpgan.synthesis.wgan_gp import WganGp
 from idpgan.synthesis.wgan_gp import WganGpRun as Config
 from idpgan.training.config import build_config, load_method
+from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, digits, tiny_config, train_on_digits
 
@@ -34,7 +35,7 @@ def rng(seed=0):
 
 
 def make(config, split=None):
-    return WganGp(config, split or digits(), ledger=Ledger(*config.ledger_terms()), device=CPU)
+    return WganGp.of(config, split or digits(), device=CPU)
 
 
 # Losses ------------------------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_the_plan_is_what_a_run_charges(tmp_path):
     config = tiny_config(steps=7)
     train_on_digits(tmp_path / "run", config)
     ledger = Ledger.open(tmp_path / "run" / "state" / "ledger.json", owner=config.identity())
-    assert ledger.events == config.planned_events(digits().shape)
+    assert ledger.events == plan_run(config, digits().shape).events
     assert ledger.epsilon(1e-5) == math.inf
     assert read_stats(tmp_path / "run" / "stats.jsonl")[-1]["epsilon"] == "inf"
 

@@ -215,15 +215,18 @@ def runs(ranks: Ranks, folder: Path, names: list[str]) -> dict[str, Any]:
 
 
 def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | None = None) -> str:
-    make, made = train_job._method, []
+    load, made = train_job.load_method, []
 
-    def kept(*arguments: Any) -> Any:
-        made.append(make(*arguments))
-        if spoil is not None:
-            spoil(made[0])
-        return made[0]
+    def kept(method: str) -> Callable[..., Any]:
+        def make(*arguments: Any, **options: Any) -> Any:
+            made.append(load(method)(*arguments, **options))
+            if spoil is not None:
+                spoil(made[0])
+            return made[0]
 
-    train_job._method = kept
+        return make
+
+    train_job.load_method = kept
     try:
         if ranks.first:
             jobs.start(config_of(name), path, ranks=ranks)
@@ -232,7 +235,7 @@ def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | Non
         else:
             jobs.follow(ranks)
     finally:
-        train_job._method = make
+        train_job.load_method = load
     return distributed._digest(made[0].state())
 
 

@@ -9,6 +9,7 @@ import pytest
 from idpgan import jobs
 from idpgan.cli import main
 from idpgan.data.load import DataShape, Sizes
+from idpgan.training.plan import plan_run
 from idpgan.training.signal import Signal
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -24,7 +25,7 @@ METHODS = (
 
 
 def signal(name, shape, *overrides):
-    return jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides).signal_to_noise(shape)
+    return plan_run(jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides), shape).signal
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.load import Split, load
+from idpgan.data.load import DataShape, Split, load
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
@@ -24,6 +24,7 @@ from idpgan.synthesis.wgan_gp import WganGp
 from idpgan.synthesis.wgan_gp import WganGpRun as Config
 from idpgan.training.config import TrainingConfig
 from idpgan.training.loop import Outcome, train
+from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import read_stats
 
@@ -69,6 +70,12 @@ class FakeMethod:
         self.weight = state["weight"]
 
 
+def terms_of(config: Any, shape: DataShape | None = None) -> tuple[Unit, Relation, Budget | None]:
+    """Return unit, relation and target of a run's ledger."""
+    price = plan_run(config, shape or digits().shape).price
+    return price.unit, price.relation, price.budget
+
+
 def new_run(path: Path) -> RunFolder:
     """Make an empty run folder without asking git and the machine."""
     return RunFolder.create(path, "# a test\n", {})
@@ -97,8 +104,8 @@ def fake_train(method: FakeMethod, run: RunFolder, steps: int = 10, tick_steps: 
 class NoisyGan(WganGp):
     """WGAN-GP that pretends to be private: a charged one-time read, a charged and noised critic, a released mean."""
 
-    def __init__(self, config: Config, split: Split, *, ledger: Ledger, device: torch.device) -> None:
-        super().__init__(config, split, ledger=ledger, device=device)
+    def __init__(self, plan: RunPlan, split: Split, *, ledger: Ledger, device: torch.device) -> None:
+        super().__init__(plan, split, ledger=ledger, device=device)
         self.ledger = ledger
         self.noise = Noise.fixed(1)
         self.mean = torch.zeros(split.image_shape)
@@ -152,16 +159,17 @@ def train_on_digits(
     path: Path, config: Config, *, kind: Callable[..., WganGp] = WganGp, **options: Any
 ) -> tuple[Outcome, WganGp]:
     """Begin a run at `path`, or continue the one that is there."""
-    terms = config.ledger_terms()
     if path.exists():
         run = RunFolder.open(path)
         ledger = Ledger.open(run.ledger, config.identity()) if run.ledger.exists() else None
     else:
         run, ledger = new_run(path), None
     if ledger is None:
-        ledger = Ledger(*terms, run.ledger, config.identity())
+        ledger = Ledger(*terms_of(config), run.ledger, config.identity())
         ledger.flush()
-    method = kind(config, digits(), ledger=ledger, device=CPU)
+    plan = plan_run(config, digits().shape)
+    plan.check()
+    method = kind(plan, digits(), ledger=ledger, device=CPU)
     fingerprint = run_fingerprint(
         config=config.identity(), private_data=digits().digest, public_data=digits().public.digest(), device=CPU
     )

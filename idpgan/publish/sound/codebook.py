@@ -13,7 +13,7 @@ from torch import Tensor
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import RandomizedResponse
-from idpgan.publish.plan import Options, Plan, Shape
+from idpgan.publish.plan import Options, Recipe, Shape
 from idpgan.publish.sound.numbers import PIXEL_RANGE
 from idpgan.publish.sound.prior import face_directions, face_prior
 
@@ -75,7 +75,7 @@ def face_codebook(shape: Shape, codewords: int) -> Codebook:
     return Codebook(face_prior(shape).mean, face_directions(shape)[:_DIRECTIONS], torch.special.ndtri(points))
 
 
-def plan_codebook(shape: Shape, unit: Unit, epsilon: float, delta: float, options: CodebookOptions) -> Plan:
+def plan_codebook(shape: Shape, unit: Unit, epsilon: float, delta: float, options: CodebookOptions) -> Recipe:
     r"""Return the plan of ``codebook``.
 
     Proof. The codebook is public: it depends on m, n and K alone. Of an image only the number of its nearest codeword
@@ -92,4 +92,4 @@ def plan_codebook(shape: Shape, unit: Unit, epsilon: float, delta: float, option
     usual = round(min(max(math.exp(min(epsilon, 20.0)) / 10, 2), _MOST))
     book = face_codebook(shape, options.codewords or usual)
     response = RandomizedResponse(len(book.multiples), epsilon, unit, Relation.REPLACE_ONE)
-    return Plan((response.event,), lambda images, noise: book.faces(response(book.nearest(images), noise)))
+    return Recipe((response.event,), lambda images, noise: book.faces(response(book.nearest(images), noise)))

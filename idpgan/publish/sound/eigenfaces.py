@@ -12,7 +12,7 @@ from torch import Tensor
 
 from idpgan.privacy.guarantee import Unit
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Plan, Shape
+from idpgan.publish.plan import Recipe, Shape
 from idpgan.publish.sound.numbers import (
     PIXEL_RANGE,
     ROUNDING,
@@ -120,7 +120,7 @@ def face_coefficients(shape: Shape, components: int) -> Coefficients:
     return Coefficients(face_prior(shape).mean, directions[:kept].reshape(kept, *shape), std[:kept])
 
 
-def plan_eigenfaces(shape: Shape, unit: Unit, epsilon: float, delta: float, options: EigenfacesOptions) -> Plan:
+def plan_eigenfaces(shape: Shape, unit: Unit, epsilon: float, delta: float, options: EigenfacesOptions) -> Recipe:
     """Return the plan of ``eigenfaces``; proof in `Coefficients.sensitivity`, noise of `NoisyNumbers`."""
     counts = [options.components] if options.components else range(1, DIRECTIONS + 1)
 
@@ -133,4 +133,4 @@ def plan_eigenfaces(shape: Shape, unit: Unit, epsilon: float, delta: float, opti
     def release(images: Tensor, noise: Noise) -> Tensor:
         return query.estimate(noisy(query(images, clip), noise), noisy.variance)
 
-    return Plan((noisy.event,), release)
+    return Recipe((noisy.event,), release)

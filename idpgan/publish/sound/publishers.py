@@ -22,7 +22,7 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import DiscreteLaplace
 from idpgan.privacy.noise import Noise
 from idpgan.publish.audits import LAWS, PURE, publisher_entry
-from idpgan.publish.plan import Plan, Planner, Publisher, Shape
+from idpgan.publish.plan import Planner, Publisher, Recipe, Shape
 from idpgan.publish.sound.codebook import CodebookOptions, plan_codebook
 from idpgan.publish.sound.eigenfaces import EigenfacesOptions, plan_eigenfaces
 from idpgan.publish.sound.numbers import (
@@ -46,29 +46,29 @@ _UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 # Every pixel ---------------------------------------------------------------------------------------------------
 
 
-def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap``: every pixel with its noise, and nothing else."""
     release = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
-    return Plan((release.event,), release)
+    return Recipe((release.event,), release)
 
 
-def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap-shrink``: ``lap``, then `shrink` at the known noise level, as post-processing."""
     noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
 
     def release(images: Tensor, noise: Noise) -> Tensor:
         return _GREY + shrink(noisy(images, noise) - _GREY, math.sqrt(noisy.variance))
 
-    return Plan((noisy.event,), release)
+    return Recipe((noisy.event,), release)
 
 
-def plan_wiener(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Plan:
+def plan_wiener(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap-wiener``: ``lap``, then the estimate under the model of faces, as post-processing."""
     noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
     prior = face_prior(shape)
     identities = [torch.eye(size, dtype=torch.float64) for size in shape]
     estimate = prior.estimate(identities[0], identities[1], noisy.variance)
-    return Plan((noisy.event,), lambda images, noise: estimate(noisy(images, noise)))
+    return Recipe((noisy.event,), lambda images, noise: estimate(noisy(images, noise)))
 
 
 def shrink(matrices: Tensor, std: float) -> Tensor:
@@ -116,7 +116,7 @@ class DctOptions(LawOptions):
     frequencies: int | None = pydantic.Field(default=None, ge=1)
 
 
-def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: PixOptions) -> Plan:
+def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: PixOptions) -> Recipe:
     r"""Return the plan of ``pix``: sums over blocks of pixels (Fan 2018, Image pixelization with differential privacy).
 
     Sums are means times the public area of the block, so noise on them is what Fan adds to means, with blocks at the
@@ -127,13 +127,13 @@ def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Pi
     return _plan(shape, unit, epsilon, delta, options.law, [block_sums(shape, size) for size in sizes])
 
 
-def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: DctOptions) -> Plan:
+def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: DctOptions) -> Recipe:
     """Return the plan of ``dct``: the lowest frequencies; proof in `Query.sensitivity`, noise of `NoisyNumbers`."""
     sizes = [options.frequencies] if options.frequencies else [size for size in _SIZES if size <= max(shape)]
     return _plan(shape, unit, epsilon, delta, options.law, [low_cosines(shape, size) for size in sizes])
 
 
-def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, queries: Sequence[Query]) -> Plan:
+def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, queries: Sequence[Query]) -> Recipe:
     """Return the plan of the query that lets the least error be expected."""
     prior = face_prior(shape)
 
@@ -148,7 +148,7 @@ def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, quer
     def release(images: Tensor, noise: Noise) -> Tensor:
         return estimate(noisy(query(images.clamp(0, PIXEL_RANGE)), noise))
 
-    return Plan((noisy.event,), release)
+    return Recipe((noisy.event,), release)
 
 
 # The table -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from idpgan.privacy.guarantee import Unit
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Options, Plan, Shape
+from idpgan.publish.plan import Options, Recipe, Shape
 from idpgan.publish.sound.numbers import (
     PIXEL_RANGE,
     ROUNDING,
@@ -134,7 +134,7 @@ class WindowRelease:
 
 def plan_release(
     shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions, sort: float = 0.0
-) -> tuple[WindowRelease, Plan]:
+) -> tuple[WindowRelease, Recipe]:
     """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only price it lower."""
     window = window_of(shape, options.window)
     count = count_windows(shape, window)
@@ -154,10 +154,10 @@ def plan_release(
         noisy(number, sort) if sort else None,
     )
     parts = [part for part in (release.sort, release.compare, release.pixels) if part is not None]
-    return release, Plan(tuple(part.event.repeated(times) for part in parts), release)
+    return release, Recipe(tuple(part.event.repeated(times) for part in parts), release)
 
 
-def plan_windows(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions) -> Plan:
+def plan_windows(shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions) -> Recipe:
     """Return the plan of ``swp-sound`` or, by its options, of ``sort-swp-sound``; proof in `WindowRelease`."""
     sort = options.sort if isinstance(options, SortSwpSoundOptions) else 0.0
     return plan_release(shape, unit, epsilon, delta, options, sort)[1]

@@ -13,6 +13,7 @@ which all of them together stay within (epsilon, delta). Sensitivity of a vote: 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,21 +21,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures
-from idpgan.synthesis.evolution.method import EvolutionConfig, EvolutionRun, EvolutionTraining
+from idpgan.synthesis.evolution.method import EvolutionConfig, EvolutionPlan, EvolutionRun, EvolutionTraining
 from idpgan.synthesis.evolution.votes import Votes
 from idpgan.synthesis.people import AggregatePrivacy, GaussianPrivacy
-from idpgan.synthesis.teacher import SumsRun, beside_sums, teacher_events
+from idpgan.synthesis.teacher import SumsPlan, SumsRun, Teaching, beside_sums, teaching_beside
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
-from idpgan.training.signal import Signal
 
 
 class EvolvedConfig(EvolutionConfig):
@@ -180,117 +179,6 @@ class AggregateRun(SumsRun):
             training=EvolutionTraining(steps=own.steps, seed=self.training.seed, device=self.training.device),
         )
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of the sums, of the teacher, and of all votes."""
-        sums, method = self.cell_sums(shape), self.method
-        taught = teacher_events(method.teacher_share, sums, method.evolution_share)
-        return (sums.event, *taught, *vote_events(voting_of(method, self.privacy), sums, method.teacher_share))
-
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
-        """Name what was released, and where its noise came from."""
-        share = self.method.evolution_share
-        chosen = f", and votes for images on {share:g} of it" if share else ""
-        return f"one release of noisy sums{self.taught}{chosen}; noise: {noise[0].name}"
-
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """Name the feature map, and what else was fixed or learned before a private image was read."""
-        part = self.evolution_part()
-        assumptions = [f"the feature map ({self.method.features} features), fixed before any private image was read"]
-        if shape.sizes.public:
-            assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *(self.capped if part is None else part.public_assumptions()))
-
-    def check(self, shape: DataShape) -> None:
-        """Refuse what networks, features, cells, teacher or votes cannot have of this data."""
-        super().check(shape)
-        method, classes = self.method, classes_of(self.model, len(shape.classes))
-        self._check_features(shape, classes)
-        rows = max(classes, 1)
-        cells = rows * method.clusters * method.groups
-        if cells > shape.num_private:
-            raise ConfigError(
-                f"{cells} cells (classes x clusters x groups) for {shape.num_private} private images: most would hold "
-                "noise only. Lower method.clusters or method.groups."
-            )
-        if method.critic == "deep" and method.groups < 2:
-            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
-        self.check_people(shape)
-        self.check_teacher(classes)
-        part = self.evolution_part()
-        if part is not None:
-            part.check(shape)
-        if part is not None and method.evolution.images < rows:
-            raise ConfigError(
-                f"method.evolution.images = {method.evolution.images} is less than one image for each of the {rows} "
-                "classes. Raise it."
-            )
-        if self.training.batch_size % rows:
-            raise ConfigError(
-                f"training.batch_size = {self.training.batch_size} must be a multiple of the {rows} classes: "
-                "every step generates equally many of each."
-            )
-
-    def _check_features(self, shape: DataShape, classes: int) -> None:
-        """Refuse what needs public images or their labels where they are not, and moments without a proof."""
-        method, generator = self.method, self.model.generator
-        needs_public = [key for key in ("features", "metric") if getattr(method, key) == "public"]
-        needs_public += ["clusters"] if method.clusters > 1 else []
-        if needs_public and not shape.sizes.public:
-            raise ConfigError(
-                f"method.{needs_public[0]} = {getattr(method, needs_public[0])} needs public images, and there "
-                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
-                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
-            )
-        unlabeled = self.data.public is not None and not self.data.public_labels
-        # Public images teach what classes are, but for those that set a center and a scale.
-        learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
-        if unlabeled and learns_classes and classes:
-            raise ConfigError(
-                f'data.public = "{self.data.public}" without labels, but the generator has classes. Say what each '
-                "looks like in data.public_labels, or set model.conditional = false."
-            )
-        if generator == "refined" and method.features != "photos":
-            raise ConfigError(
-                f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
-                'has none. Set method.features = "photos".'
-            )
-        if method.features == "photos" and method.law != "gaussian":
-            raise ConfigError(
-                f'method.features = "photos" bounds the L2 norm, and method.law = "{method.law}" needs the L1 '
-                'norm. Set method.law = "gaussian", or another method.features.'
-            )
-        if method.clusters > 1 and method.features != "public":
-            raise ConfigError(
-                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
-            )
-
-    def signal_to_noise(self, shape: DataShape) -> Signal:
-        """Return the figure of the release of sums."""
-        return self.signal_of(self.cell_sums(shape), shape)
-
-    def cell_sums(self, shape: DataShape) -> CellSums:
-        """Return the release of sums; raise a `ConfigError` if Gaussian noise is asked for at delta = 0."""
-        privacy, method = self.privacy, self.method
-        if method.law == "gaussian" and privacy.delta == 0:
-            raise ConfigError(
-                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
-                'method.law = "laplace".'
-            )
-        classes = classes_of(self.model, len(shape.classes))
-        if method.features in DATALESS:
-            dimensions = DATALESS[method.features].count_dimensions(
-                shape.image_shape, dimensions=method.moments, fourier=method.fourier
-            )
-        elif method.features == "photos":
-            dimensions = PhotoFeatures.count_dimensions(
-                shape.image_shape, self.model.latent_dim, dimensions=method.moments, fourier=method.fourier
-            )
-        else:
-            dimensions = PublicFeatures.count_dimensions(
-                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
-            )
-        return sums_of(method, privacy, max(classes, 1) * method.clusters * method.groups, dimensions)
-
 
 @dataclass(frozen=True)
 class Voting:
@@ -343,3 +231,133 @@ def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dime
 
     beside = beside_sums(method.teacher_share, privacy.unit, method.evolution_share, votes)
     return CellSums.calibrated(cells, dimensions, method.law, **privacy.terms, **beside)
+
+
+class AggregatePlan(SumsPlan):
+    """The plan of a run of idp-gan-aggregate: one release of sums, perhaps with a teacher and votes beside them."""
+
+    @functools.cached_property
+    def sums(self) -> CellSums:
+        """The release of sums; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""
+        config, shape, classes = self.config, self.shape, self.classes
+        privacy, method = config.privacy, config.method
+        if method.law == "gaussian" and privacy.delta == 0:
+            raise ConfigError(
+                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
+                'method.law = "laplace".'
+            )
+        if method.features in DATALESS:
+            dimensions = DATALESS[method.features].count_dimensions(
+                shape.image_shape, dimensions=method.moments, fourier=method.fourier
+            )
+        elif method.features == "photos":
+            dimensions = PhotoFeatures.count_dimensions(
+                shape.image_shape, config.model.latent_dim, dimensions=method.moments, fourier=method.fourier
+            )
+        else:
+            dimensions = PublicFeatures.count_dimensions(
+                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
+            )
+        return sums_of(method, privacy, self.rows * method.clusters * method.groups, dimensions)
+
+    @functools.cached_property
+    def teaching(self) -> Teaching | None:
+        """The teacher; None without one."""
+        return teaching_beside(self.config.method.teacher_share, self.sums, self.config.method.evolution_share)
+
+    @functools.cached_property
+    def votes(self) -> Votes | None:
+        """One vote of the evolution that the generator starts from; None without it."""
+        method, voting = self.config.method, voting_of(self.config.method, self.config.privacy)
+        if voting is None:
+            return None
+        multiplier = voting.multiplier_beside(self.sums, method.teacher_share)
+        return voting.votes(multiplier, self.rows, method.evolution.codes)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the sums, of the teacher, and of all votes."""
+        method, voting = self.config.method, voting_of(self.config.method, self.config.privacy)
+        return (*super().events, *vote_events(voting, self.sums, method.teacher_share))
+
+    @functools.cached_property
+    def evolution(self) -> EvolutionPlan | None:
+        """The plan of the evolution whose population the generator starts from, but for its price; None without it."""
+        part = self.config.evolution_part()
+        return None if part is None else EvolutionPlan(part, self.shape)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Name what was released, and where its noise came from."""
+        share = self.config.method.evolution_share
+        chosen = f", and votes for images on {share:g} of it" if share else ""
+        return f"one release of noisy sums{self.taught}{chosen}; noise: {sources[0].name}"
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the feature map, and what else was fixed or learned before a private image was read."""
+        features = self.config.method.features
+        assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
+        if self.shape.sizes.public:
+            assumptions.append("what was learned from public images; the generator may reproduce them")
+        return (*assumptions, *(self.capped if self.evolution is None else self.evolution.assumptions(sources)))
+
+    def check(self) -> None:
+        """Refuse what networks, features, cells, teacher or votes cannot have of this data."""
+        super().check()
+        method, batch_size = self.config.method, self.config.training.batch_size
+        self._check_features()
+        cells = self.rows * method.clusters * method.groups
+        if cells > self.shape.num_private:
+            raise ConfigError(
+                f"{cells} cells (classes x clusters x groups) for {self.shape.num_private} private images: most would "
+                "hold noise only. Lower method.clusters or method.groups."
+            )
+        if method.critic == "deep" and method.groups < 2:
+            raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
+        self.check_people()
+        self.check_teacher()
+        if self.evolution is not None:
+            self.evolution.check()
+        if self.evolution is not None and method.evolution.images < self.rows:
+            raise ConfigError(
+                f"method.evolution.images = {method.evolution.images} is less than one image for each of the "
+                f"{self.rows} classes. Raise it."
+            )
+        if batch_size % self.rows:
+            raise ConfigError(
+                f"training.batch_size = {batch_size} must be a multiple of the {self.rows} classes: "
+                "every step generates equally many of each."
+            )
+
+    def _check_features(self) -> None:
+        """Refuse what needs public images or their labels where they are not, and moments without a proof."""
+        data, method, generator = self.config.data, self.config.method, self.config.model.generator
+        needs_public = [key for key in ("features", "metric") if getattr(method, key) == "public"]
+        needs_public += ["clusters"] if method.clusters > 1 else []
+        if needs_public and not self.shape.sizes.public:
+            raise ConfigError(
+                f"method.{needs_public[0]} = {getattr(method, needs_public[0])} needs public images, and there "
+                "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
+                'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
+            )
+        unlabeled = data.public is not None and not data.public_labels
+        # Public images teach what classes are, but for those that set a center and a scale.
+        learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
+        if unlabeled and learns_classes and self.classes:
+            raise ConfigError(
+                f'data.public = "{data.public}" without labels, but the generator has classes. Say what each '
+                "looks like in data.public_labels, or set model.conditional = false."
+            )
+        if generator == "refined" and method.features != "photos":
+            raise ConfigError(
+                f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
+                'has none. Set method.features = "photos".'
+            )
+        if method.features == "photos" and method.law != "gaussian":
+            raise ConfigError(
+                f'method.features = "photos" bounds the L2 norm, and method.law = "{method.law}" needs the L1 '
+                'norm. Set method.law = "gaussian", or another method.features.'
+            )
+        if method.clusters > 1 and method.features != "public":
+            raise ConfigError(
+                'method.clusters above 1 needs method.features = "public": clusters live in its embedding.'
+            )

@@ -41,13 +41,13 @@ from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
-from idpgan.synthesis.aggregate.config import AggregateRun, voting_of
+from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
 from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
 from idpgan.synthesis.aggregate.pretrain import chosen_population, fit_embedding, images_of, pretrain_codes
 from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
 from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import ReadsOnce
-from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of, teaching_beside
+from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.training.distributed import whole
 from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_small_shares
@@ -71,16 +71,16 @@ class IdpAggregate(ReadsOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config = AggregateRun
+    Config, Plan = AggregateRun, AggregatePlan
     suggest = staticmethod(starter.aggregate)
 
     SAVED = ("critic", "networks")
 
     def __init__(
-        self, config: AggregateRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: AggregatePlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        own, self.training = config.method, config.training
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config, own, self.training = plan.config, self.config, plan.config.training
         self.shape = split.image_shape
         self.networks = Generators(
             config,
@@ -95,10 +95,8 @@ class IdpAggregate(ReadsOnce):
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
         self.cells = Cells(self.rows, own.clusters, own.groups)
-        self.sums = config.cell_sums(split.shape)
+        self.sums, self.teaching, self.candidates = plan.sums, plan.teaching, plan.candidates
         self.noise_std = self.sums.noise_std
-        self.teaching = teaching_beside(own.teacher_share, self.sums, own.evolution_share)
-        self.candidates = config.candidates
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank generate its share of every class; `prepare` is rank 0's."""
@@ -148,11 +146,9 @@ class IdpAggregate(ReadsOnce):
         released = {"sums": self.sums(vectors, self.noise)}
         if self.teaching is not None:
             released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
-        part, voting = self._run.evolution_part(), voting_of(config, self._run.privacy)
-        if part is not None and voting is not None:
-            multiplier = voting.multiplier_beside(self.sums, config.teacher_share)
-            votes = voting.votes(multiplier, self.rows, config.evolution.codes)
-            released |= chosen_population(part, votes, private, self._public, device=self.device, noise=self.noise)
+        votes, evolution = self.plan.votes, self.plan.evolution
+        if votes is not None and evolution is not None:
+            released |= chosen_population(evolution, votes, private, self._public, device=self.device, noise=self.noise)
         released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         if self.cells.centroids is not None:
             released["centroids"] = self.cells.centroids

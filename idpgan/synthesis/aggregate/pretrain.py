@@ -17,7 +17,7 @@ from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy import Ledger, Noise
 from idpgan.synthesis.aggregate.config import AggregateRun
-from idpgan.synthesis.evolution.method import Evolution, EvolutionRun
+from idpgan.synthesis.evolution.method import Evolution, EvolutionPlan
 from idpgan.synthesis.evolution.votes import Votes
 from idpgan.training.fit import FitConfig, fit_classifier
 
@@ -89,19 +89,19 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
 
 
 def chosen_population(
-    config: EvolutionRun, votes: Votes, private: Images, public: Images, *, device: torch.device, noise: Noise
+    plan: EvolutionPlan, votes: Votes, private: Images, public: Images, *, device: torch.device, noise: Noise
 ) -> dict[str, Tensor]:
     """Let the private images vote, and return the population's tensors; the release that it is part of pays."""
     nobody = private.select(torch.arange(0))
     method = Evolution(
-        config,
+        plan,
         Split(public, private, nobody, nobody),
         ledger=Ledger(votes.unit, votes.relation),  # the caller's ledger, not this one, has paid
         device=device,
         noise=noise,
         votes=votes,
     )
-    for step in range(1, config.training.steps + 1):
+    for step in range(1, plan.config.training.steps + 1):
         method.step(step)
     return {f"{_POPULATION}{name}": tensor.cpu() for name, tensor in method.generator.state_dict().items()}
 

@@ -27,6 +27,7 @@ pace follows the critic's accuracy on *fakes*, which is post-processing.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -36,11 +37,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.data.images import to_float
-from idpgan.data.load import DataShape, Split, place
+from idpgan.data.load import Split, place
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.families import critic_bytes
 from idpgan.models.generator import Generator
@@ -61,6 +62,7 @@ from idpgan.training.distributed import whole
 from idpgan.training.fit import set_rate
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Stats, refuse_small_shares
+from idpgan.training.plan import RunPlan
 from idpgan.training.signal import Signal
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
@@ -150,46 +152,64 @@ class DpGanRun(RunConfig):
     method: DpGanConfig = DpGanConfig()
     privacy: DpGanPrivacy
 
-    @property
-    def plan(self) -> DPSGDPlan:
+
+class DpGanPlan(RunPlan):
+    """The plan of a run of dp-gan: critic steps, with the least noise that the charges before them leave room for."""
+
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
         """The critic's steps."""
-        privacy, steps = self.privacy, self.training.steps
-        sigma = privacy.noise_multiplier or least_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, steps)
+        privacy, training = self.config.privacy, self.config.training
+        sigma = privacy.noise_multiplier or least_noise(
+            privacy.epsilon, privacy.delta, privacy.sample_rate, training.steps, self.given
+        )
         return DPSGDPlan(
             sample_rate=privacy.sample_rate,
-            clip_norm=self.method.clip_norm,
-            divisor=self.training.batch_size,
+            clip_norm=self.config.method.clip_norm,
+            divisor=training.batch_size,
             noise_multiplier=sigma,
         )
-
-    def step_event(self) -> Event:
-        """Return the price of one critic step."""
-        return self.plan.event
 
     @property
     def critic_model(self) -> ModelConfig:
         """The [model] section as the critic has it."""
-        return self.model.model_copy(update={"width": self.method.critic_width or self.model.width})
+        model: ModelConfig = self.config.model
+        return model.model_copy(update={"width": self.config.method.critic_width or model.width})
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of all critic steps."""
-        return (self.plan.event.repeated(self.training.steps),)
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all critic steps."""
+        return (self.dpsgd.event.repeated(self.config.training.steps),)
 
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    @property
+    def signal(self) -> Signal:
+        """The figure of all critic steps together, if every record pulled one way in all of them.
+
+        A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
+        steps the first grows with T, the second with its root.
+        """
+        rows, privacy = max(self.classes, 1), self.config.privacy
+        weights = critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
+        noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / privacy.sample_rate
+        return Signal(self.shape.num_private / rows, rows, noise, "the DP-SGD steps")
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name the mechanism, and where its noise came from."""
-        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {noise[0].name}"
+        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {sources[0].name}"
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the sampling rate, the divisor, and the settings."""
+        rate, divisor = self.config.privacy.sample_rate, self.config.training.batch_size
         return (
-            f"the sampling rate {self.privacy.sample_rate:g} and the divisor {self.training.batch_size}",
+            f"the sampling rate {rate:g} and the divisor {divisor}",
             "the settings: epsilon covers no choice of settings by looking at private images",
         )
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse a divisor that is not about q N, wrong classes without classes, and a step that nothing affords."""
-        super().check(shape)
-        privacy, size, num_private = self.privacy, self.training.batch_size, shape.num_private
+        super().check()
+        method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
+        num_private, classes = self.shape.num_private, self.classes
         check_delta(privacy.delta, num_private)
         expected = privacy.sample_rate * num_private
         if not expected / 2 <= size <= 2 * expected:
@@ -199,34 +219,22 @@ class DpGanRun(RunConfig):
                 f"that. Set privacy.sample_rate to about {size / num_private:.4g}, or training.batch_size to "
                 f"{max(1, round(expected))}."
             )
-        classes = classes_of(self.model, len(shape.classes))
-        if self.method.mismatch and classes < 2:
+        if method.mismatch and classes < 2:
             raise ConfigError(
-                f"method.mismatch = {self.method.mismatch:g} needs at least 2 classes, and the critic has "
+                f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
                 f"{classes}. Set method.mismatch = 0."
             )
-        least = min(self.method.max_physical_batch, size)
+        least = min(method.max_physical_batch, size)
         check_memory(
-            least * critic_bytes(self.critic_model, shape.image_shape, classes),
+            least * critic_bytes(self.critic_model, self.shape.image_shape, classes),
             f"the gradients of method.max_physical_batch = {least} images, each by itself,",
             "Lower it, or method.critic_width (model.width).",
-            str(resolve_device(self.training.device)),
+            str(resolve_device(self.config.training.device)),
         )
         if privacy.noise_multiplier is not None:
-            event = self.plan.event
+            event = self.dpsgd.event
             if compose_epsilon([event], privacy.delta) > privacy.epsilon:
                 raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
-
-    def signal_to_noise(self, shape: DataShape) -> Signal:
-        """Return the figure of all critic steps together, if every record pulled one way in all of them.
-
-        A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
-        steps the first grows with T, the second with its root.
-        """
-        classes = classes_of(self.model, len(shape.classes))
-        weights = critic_bytes(self.critic_model, shape.image_shape, classes) / 4
-        noise = self.plan.noise_multiplier * math.sqrt(weights / self.training.steps) / self.privacy.sample_rate
-        return Signal(shape.num_private / max(classes, 1), max(classes, 1), noise, "the DP-SGD steps")
 
 
 class DpGan(GivesGenerator):
@@ -241,7 +249,7 @@ class DpGan(GivesGenerator):
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: Covered by the guarantee, but not released.
-        plan: The critic's steps.
+        dpsgd: The critic's steps.
         pace: Critic steps per generator step.
         UNNOISED: See `idpgan.training.method.Method`.
         extra_loss: What the generator minimizes besides, of itself; it must read nothing private. None = nothing.
@@ -250,17 +258,17 @@ class DpGan(GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
-    Config = DpGanRun
+    Config, Plan = DpGanRun, DpGanPlan
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "physical_batch", "way", "frozen_statistics")
 
     def __init__(
-        self, config: DpGanRun, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: DpGanPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        own, self.training = config.method, config.training
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config, own, self.training = plan.config, self.config, plan.config.training
         self._images = place(split.private, device)
         self.critic = self._build_critic().to(device)
         self.networks = Networks(
@@ -281,7 +289,7 @@ class DpGan(GivesGenerator):
             paired=own.fakes == "paired",
             mismatch=own.mismatch,
         )
-        self.plan = config.plan
+        self.dpsgd = plan.dpsgd
         self._physical_batch = own.max_physical_batch
         self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
         self._frozen_statistics = False
@@ -295,7 +303,7 @@ class DpGan(GivesGenerator):
     def _build_critic(self) -> Critic:
         """Build the critic, and see that no layer of it mixes records."""
         shape = self._data
-        critic = Critic(self._run.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
+        critic = Critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
         validate_private_critic(critic)
         return critic
 
@@ -307,11 +315,11 @@ class DpGan(GivesGenerator):
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank take its share of every step; the coins of a record are its rank's own, which alone sees it."""
         refuse_small_shares(self.training.batch_size, "training.batch_size", ranks)
-        self.plan, self.networks.ranks = dataclasses.replace(self.plan, ranks=ranks), ranks
+        self.dpsgd, self.networks.ranks = dataclasses.replace(self.dpsgd, ranks=ranks), ranks
 
     def step_event(self) -> Event:
         """Return the price of one Poisson-sampled Gaussian release; an empty batch is charged too."""
-        return self.plan.event
+        return self.dpsgd.event
 
     def step(self, step: int) -> Stats:
         """Take a critic step; after the warm-up a generator's step follows every `pace` of them."""
@@ -332,7 +340,7 @@ class DpGan(GivesGenerator):
             fakes = self._clipped_sum(self.loss.of_fake, weights, self._public_fakes())
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
         set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
-        self.plan.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
+        self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         self._since += 1
         counted = result.norms.isfinite() & result.losses.isfinite()
         if not bool(counted.any()):
@@ -341,14 +349,14 @@ class DpGan(GivesGenerator):
         return {
             "critic_loss": result.losses[counted].double().mean(),
             "gradient_norm": norms.mean(),
-            "clipped_share": (norms > self.plan.clip_norm).float().mean(),
+            "clipped_share": (norms > self.dpsgd.clip_norm).float().mean(),
         }
 
     def _clipped_sum(
         self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
     ) -> ClippedSum:
         """Clip and sum, from now on with as many records in memory as sufficed, and in the way that worked."""
-        result = self.plan.clipped_sum(
+        result = self.dpsgd.clipped_sum(
             loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
         )
         self._physical_batch, self._way = result.physical_batch, result.way
@@ -360,7 +368,7 @@ class DpGan(GivesGenerator):
         Null records are drawn like others and have coins of their own, so that nobody else's coins depend on them. The
         last tensor, bool (B,), says which they are.
         """
-        index = self.plan.sample(len(self._images), self.noise)
+        index = self.dpsgd.sample(len(self._images), self.noise)
         batch = self._images.select(index).to(self.device)
         num, strength = len(batch), self.config.augment
         real = to_float(batch.images)  # (B, C, H, W)

@@ -13,6 +13,7 @@ the process. What is released is the last candidates and their noisy shares: a s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -21,11 +22,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.load import DataShape, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, build_simulator, generator_bytes
 from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scattering_shape
@@ -49,7 +50,7 @@ from idpgan.synthesis.evolution.embedding import (
 )
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of
-from idpgan.synthesis.people import GaussianPrivacy, PeopleRun, refuse_people_in_two_parts, shares
+from idpgan.synthesis.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse_people_in_two_parts, shares
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -122,33 +123,44 @@ class EvolutionRun(PeopleRun):
                 )
         return self
 
-    def votes(self, num_classes: int) -> Votes:
-        """Return one iteration's release, with the least noise that keeps all of them to [privacy]."""
-        rows = max(classes_of(self.model, num_classes), 1)
-        return Votes.calibrated(rows, self.model.codes, self.training.steps, **self.privacy.terms)
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return the price of all votes."""
-        return (self.votes(len(shape.classes)).event.repeated(self.training.steps),)
+class EvolutionPlan(PeoplePlan):
+    """The plan of a run of evolution: a histogram of votes in each iteration."""
 
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    @functools.cached_property
+    def votes(self) -> Votes:
+        """One iteration's release, with the least noise that keeps all of them to [privacy]."""
+        config = self.config
+        return Votes.calibrated(self.rows, config.model.codes, config.training.steps, **config.privacy.terms)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all votes."""
+        return (self.votes.event.repeated(self.config.training.steps),)
+
+    @property
+    def signal(self) -> Signal:
+        """The votes of a class against the noise on them, in one iteration."""
+        return self.signal_of(self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what is released, and where its noise came from."""
-        return f"a noisy histogram of votes at each iteration; noise: {noise[0].name}"
+        return f"a noisy histogram of votes at each iteration; noise: {sources[0].name}"
 
-    def public_assumptions(self, shape: DataShape | None = None, noise: Sequence[Source] = ()) -> tuple[str, ...]:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name simulator and embedding, and what of public images is released."""
-        simulator = self.model.simulator
-        what = "public images" if simulator == "public" else f"the program that draws {simulator}"
+        model = self.config.model
+        what = "public images" if model.simulator == "public" else f"the program that draws {model.simulator}"
         assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
-        if self.model.origin is not None:
+        if model.origin is not None:
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
-        if simulator == "public":
+        if model.simulator == "public":
             assumptions.append("the public images; the release contains some of them")
         return (*assumptions, *self.capped)
 
-    def check(self, shape: DataShape) -> None:
+    def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
-        model, classes = self.model, classes_of(self.model, len(shape.classes))
+        shape, model, classes = self.shape, self.config.model, self.classes
         if min(shape.image_shape[1:]) < LEAST_SIDE:
             raise ConfigError(
                 f"images of {shape.image_shape[2]} x {shape.image_shape[1]} pixels are too small for the embedding: "
@@ -159,22 +171,17 @@ class EvolutionRun(PeopleRun):
                 'model.simulator = "public" needs public images, and there are none. Name a folder of them as '
                 "data.public_root, set data.public_share and confirm_public, or take a simulator that draws."
             )
-        unknown = sorted(set(self.method.looks or {}) - set(shape.classes if classes else ()))
+        unknown = sorted(set(self.config.method.looks or {}) - set(shape.classes if classes else ()))
         if unknown:
             raise ConfigError(
                 f"method.looks says what '{unknown[0]}' looks like, but that is no class of the generator "
                 f"({', '.join(shape.classes) or 'none'})."
             )
-        self.check_people(shape)
+        self.check_people()
         features = math.prod(scattering_shape(shape.image_shape, 1, 8))
         needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
         needed += 4 * 3 * DRAWN * features
         check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
-
-    def signal_to_noise(self, shape: DataShape) -> Signal:
-        """Return the votes of a class against the noise on them, in one iteration."""
-        votes = self.votes(len(shape.classes))
-        return self.signal(shape, votes.rows, votes.noise_std * math.sqrt(votes.candidates), "the votes")
 
 
 class Evolution(GivesGenerator):
@@ -195,7 +202,7 @@ class Evolution(GivesGenerator):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config = EvolutionRun
+    Config, Plan = EvolutionRun, EvolutionPlan
     suggest = staticmethod(starter.evolution)
     NOISY_STEPS = True
     SAVED = ("members", "vectors", "shares", "rng", "noise")
@@ -204,7 +211,7 @@ class Evolution(GivesGenerator):
 
     def __init__(
         self,
-        config: EvolutionRun,
+        plan: EvolutionPlan,
         split: Split,
         *,
         ledger: Ledger,
@@ -212,13 +219,13 @@ class Evolution(GivesGenerator):
         noise: Noise | None = None,
         votes: Votes | None = None,
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self._private, self._public = split.private, split.public
-        refuse_people_in_two_parts(config.privacy.unit, split)
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config, self._private, self._public = plan.config, split.private, split.public
+        refuse_people_in_two_parts(plan.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.votes = votes or config.votes(len(split.classes))
+        self.votes = votes or plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
         simulator = build_simulator(config.model, split.image_shape, len(split.public))
         if isinstance(simulator, PhotoSimulator):

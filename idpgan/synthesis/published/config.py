@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -11,15 +12,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
-from idpgan.models.config import classes_of
 from idpgan.models.losses import taylor_sensitivity
-from idpgan.models.perturbed import Draw, ImageShape, PixelNoise, first_layer, paper_sensitivity
+from idpgan.models.perturbed import Draw, PixelNoise, first_layer, paper_sensitivity
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.plan import RunPlan
 
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _LEAKED_LABELS = "raw labels reach the critic past the noise (label_path = autograd)"
@@ -98,57 +98,113 @@ class PublishedRun(RunConfig):
             )
         return self
 
-    def planned_events(self, shape: DataShape) -> tuple[Event, ...]:
-        """Return all charges; the noise follows from the paper's formula, so there is no target.
+
+class PublishedPlan(RunPlan):
+    """The plan of a run of idp-gan-published, whose noise follows from the paper's formulas; there is no budget."""
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All charges: pixels first, then labels.
 
         With allocation by relevance, which is known only after public images are read, the pixels stand as one read of
         the pure epsilon that they cost at most.
         """
-        return planned(self, shape.image_shape, len(shape.classes), shape.num_private)
+        pixels = self.pixel_noise
+        if self.exact or pixels.draw == "per_batch":
+            return self.charged(pixels)
+        repeats = 1 if pixels.draw == "once" else self.most_accesses
+        cost = Event("exponential", *ADJACENCY, pure_epsilon=pixels.pure_epsilon, count=repeats)
+        return (cost, *self.label_events(self.most_accesses))
 
-    def claimed(self, shape: DataShape) -> Guarantee:
-        """Return what the paper claims, eps1 + eps2."""
+    def charged(self, pixels: PixelNoise) -> tuple[Event, ...]:
+        """Return all charges for the noise of pixels whose allocation is known."""
+        return (*pixels.events(self.most_accesses), *self.label_events(self.most_accesses))
+
+    def label_events(self, accesses: int) -> tuple[Event, ...]:
+        """Return what the label of one image pays (docs/deviations.md, IDP-GAN 11, 12, 18)."""
+        method, privacy = self.config.method, self.config.privacy
+        if self.classes == 0:
+            return ()
+        if privacy.label_epsilon is not None:
+            return (RandomizedResponse(self.classes, privacy.label_epsilon, *ADJACENCY).event,)
+        if method.label_input or privacy.label_path == "autograd":
+            return (Event.non_private(_INPUT_LABELS if method.label_input else _LEAKED_LABELS, *ADJACENCY),)
+        # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1;
+        # where the outputs are attributes, it may change all of them.
+        changed = self.label_outputs if self.config.data.attributes else 2
+        return (Event("laplace", *ADJACENCY, self.coefficient_scale, changed * method.features * accesses),)
+
+    @functools.cached_property
+    def pixel_noise(self) -> PixelNoise:
+        """The noise that the paper's formula gives, allotted uniformly."""
+        config, image_shape = self.config, self.shape.image_shape
+        with torch.device("meta"):
+            layer = first_layer(config.method.first_layer, config.model, image_shape)
+        sensitivity = config.privacy.sensitivity or float(paper_sensitivity(layer, image_shape))
+        scale = sensitivity / (config.privacy.epsilon1 * config.training.batch_size)
+        return PixelNoise(image_shape, scale, config.privacy.noise)
+
+    @property
+    def coefficient_scale(self) -> float:
+        """The scale of the noise on one coefficient of one record, ``DF / (eps2 |L|)``."""
+        config = self.config
+        bound = taylor_sensitivity(1 + self.label_outputs, config.method.features)
+        return bound / (config.privacy.epsilon2 * config.training.batch_size)
+
+    @property
+    def label_outputs(self) -> int:
+        """Outputs that learn the label: one per attribute of `data.label`, else per class; 0: unconditional."""
+        attributes = self.config.data.attributes
+        return len(attributes) if self.classes and attributes else self.classes
+
+    @property
+    def most_accesses(self) -> int:
+        """ceil(T |L| / N), the most often that an image can be drawn; a batch larger than the data is refused."""
+        training, num_private = self.config.training, self.shape.num_private
+        if training.batch_size > num_private:
+            raise ConfigError(
+                f"training.batch_size = {training.batch_size} (|L|) exceeds the {num_private} private images: a batch "
+                f"would hold an image twice. Set it to {num_private} at most."
+            )
+        return math.ceil(training.steps * training.batch_size / num_private)
+
+    @property
+    def exact(self) -> bool:
+        """Whether no public image has a say in the allocation of the noise."""
+        return bool(self.config.method.allocation == "uniform")
+
+    @property
+    def claimed(self) -> Guarantee:
+        """What the paper claims, eps1 + eps2."""
+        privacy = self.config.privacy
         basis = "Yang, Zhou and Ning, section 2.2.3, Algorithm 1, line 12: eps1 + eps2, whatever the number of epochs"
-        return Guarantee(self.privacy.epsilon1 + self.privacy.epsilon2, 0.0, *ADJACENCY, basis)
+        return Guarantee(privacy.epsilon1 + privacy.epsilon2, 0.0, *ADJACENCY, basis)
 
-    def public_assumptions(self, shape: DataShape, noise: Sequence[Source]) -> tuple[str, ...]:
-        """Name the noise and the batch size."""
-        return f"noise source: {noise[0].name}", f"|L| = {self.training.batch_size}"
-
-    def reason(self, shape: DataShape, events: Sequence[Event], noise: Sequence[Source]) -> str:
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say what nothing protects, or how the noise was sized."""
         broken = [event.reason for event in events if event.reason]
         if broken:
             return "; ".join(dict.fromkeys(broken))
-        pixels = pixel_noise(self, shape.image_shape)
-        times = (
-            "once" if pixels.draw == "once" else f"at each of at most {most_accesses(self, shape.num_private)} accesses"
-        )
+        pixels = self.pixel_noise
+        times = "once" if pixels.draw == "once" else f"at each of at most {self.most_accesses} accesses"
         return (
             f"each of an image's {pixels.num_pixels} numbers, of range 2, gets Laplace noise of scale "
             f"{pixels.scale:.4g} {times}; the paper sizes that noise by its first layer and the batch size, which "
             f"bound no image's influence; {FLOATING_POINT}"
         )
 
-    def check(self, shape: DataShape) -> None:
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the noise and the batch size."""
+        return f"noise source: {sources[0].name}", f"|L| = {self.config.training.batch_size}"
+
+    def check(self) -> None:
         """Refuse batches larger than the data, and relevance without labeled public images."""
-        super().check(shape)
-        most_accesses(self, shape.num_private)
-        if self.method.allocation == "relevance" and not (shape.sizes.public and shape.classes):
+        super().check()
+        _ = self.most_accesses
+        if not self.exact and not (self.shape.sizes.public and self.shape.classes):
             raise ConfigError(
                 "method.allocation = relevance needs public images with labels: set data.public_share or public_root."
             )
-
-    @property
-    def plans_exactly(self) -> bool:
-        """Whether no public image has a say in the allocation of the noise."""
-        return self.method.allocation == "uniform"
-
-
-def label_outputs(config: PublishedRun, num_classes: int) -> int:
-    """Return how many outputs learn the label: one per attribute of `data.label`, else per class; 0: unconditional."""
-    classes = classes_of(config.model, num_classes)
-    return len(config.data.attributes) if classes and config.data.attributes else classes
 
 
 def label_targets(config: PublishedRun, labels: Tensor, num_classes: int) -> Tensor:
@@ -156,69 +212,3 @@ def label_targets(config: PublishedRun, labels: Tensor, num_classes: int) -> Ten
     if config.data.attributes:
         return (labels.unsqueeze(1) >> torch.arange(len(config.data.attributes), device=labels.device) & 1).float()
     return one_hot(labels, num_classes).float()
-
-
-def num_outputs(config: PublishedRun, num_classes: int) -> int:
-    """Return M: one real/fake output, and those of the label."""
-    return 1 + label_outputs(config, num_classes)
-
-
-def pixel_noise(config: PublishedRun, image_shape: ImageShape) -> PixelNoise:
-    """Return the noise that the paper's formula gives, allotted uniformly."""
-    with torch.device("meta"):
-        layer = first_layer(config.method.first_layer, config.model, image_shape)
-    formula = float(paper_sensitivity(layer, image_shape))
-    sensitivity = config.privacy.sensitivity or formula
-    return PixelNoise(
-        image_shape, sensitivity / (config.privacy.epsilon1 * config.training.batch_size), config.privacy.noise
-    )
-
-
-def coefficient_scale(config: PublishedRun, num_classes: int) -> float:
-    """Return the scale of the noise on one coefficient of one record, ``DF / (eps2 |L|)``."""
-    bound = taylor_sensitivity(num_outputs(config, num_classes), config.method.features)
-    return bound / (config.privacy.epsilon2 * config.training.batch_size)
-
-
-def most_accesses(config: PublishedRun, num_private: int) -> int:
-    """Return ceil(T |L| / N), the most often that an image can be drawn; a batch larger than the data is refused."""
-    steps, batch_size = config.training.steps, config.training.batch_size
-    if batch_size > num_private:
-        raise ConfigError(
-            f"training.batch_size = {batch_size} (|L|) exceeds the {num_private} private images: a batch would hold an "
-            f"image twice. Set it to {num_private} at most."
-        )
-    return math.ceil(steps * batch_size / num_private)
-
-
-def planned(
-    config: PublishedRun, image_shape: ImageShape, num_classes: int, num_private: int, pixels: PixelNoise | None = None
-) -> tuple[Event, ...]:
-    """Return all charges of a run: pixels first, then labels.
-
-    ``pixels`` is the noise with its allocation, once that is known.
-    """
-    accesses = most_accesses(config, num_private)
-    uniform = pixel_noise(config, image_shape)
-    if pixels is None and config.method.allocation == "relevance" and uniform.draw != "per_batch":
-        repeats = 1 if uniform.draw == "once" else accesses
-        cost: tuple[Event, ...] = (Event("exponential", *ADJACENCY, pure_epsilon=uniform.pure_epsilon, count=repeats),)
-    else:
-        cost = (pixels or uniform).events(accesses)
-    return cost + label_events(config, num_classes, accesses)
-
-
-def label_events(config: PublishedRun, num_classes: int, accesses: int) -> tuple[Event, ...]:
-    """Return what the label of one image pays (docs/deviations.md, IDP-GAN 11, 12, 18)."""
-    classes, privacy = classes_of(config.model, num_classes), config.privacy
-    if classes == 0:
-        return ()
-    if privacy.label_epsilon is not None:
-        return (RandomizedResponse(classes, privacy.label_epsilon, *ADJACENCY).event,)
-    if config.method.label_input or privacy.label_path == "autograd":
-        return (Event.non_private(_INPUT_LABELS if config.method.label_input else _LEAKED_LABELS, *ADJACENCY),)
-    # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1; where
-    # the outputs are attributes, it may change all of them.
-    changed = label_outputs(config, num_classes) if config.data.attributes else 2
-    count = changed * config.method.features * accesses
-    return (Event("laplace", *ADJACENCY, coefficient_scale(config, num_classes), count),)

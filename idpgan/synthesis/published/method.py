@@ -23,7 +23,7 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import seeded_init
 from idpgan.models.losses import (
     gradient_penalty,
@@ -50,18 +50,7 @@ from idpgan.models.perturbed import (
 from idpgan.privacy import Event, Guarantee, Laplace, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.published.config import (
-    ADJACENCY,
-    PublishedRun,
-    coefficient_scale,
-    label_events,
-    label_outputs,
-    label_targets,
-    most_accesses,
-    num_outputs,
-    pixel_noise,
-    planned,
-)
+from idpgan.synthesis.published.config import ADJACENCY, PublishedPlan, PublishedRun, label_targets
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
 
@@ -96,14 +85,14 @@ class IdpPublished(GivesGenerator):
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
     """
 
-    Config = PublishedRun
+    Config, Plan = PublishedRun, PublishedPlan
 
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "order", "cursor", "unbounded")
 
     def __init__(
         self,
-        config: PublishedRun,
+        plan: PublishedPlan,
         split: Split,
         *,
         ledger: Ledger,
@@ -111,11 +100,9 @@ class IdpPublished(GivesGenerator):
         noise: Noise | None = None,
         critic: PerturbedCritic | None = None,
     ) -> None:
-        super().__init__(config, split, ledger=ledger, device=device, noise=noise)
-        self.batch_size = config.training.batch_size
-        shape, classes = split.image_shape, split.classes
-        self._accesses = most_accesses(config, split.num_private)
-        self._num_classes, self._num_private = len(classes), split.num_private
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+        config, shape, self.batch_size = plan.config, split.image_shape, plan.config.training.batch_size
+        self._num_classes, self._num_private = len(split.classes), split.num_private
         self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
@@ -133,9 +120,9 @@ class IdpPublished(GivesGenerator):
         self.newest, self.generator = self.networks.newest, self.networks.average
         check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=device), False
-        scale = coefficient_scale(config, len(classes))
-        self._coefficient_scale = scale
-        self._coefficient_noise = Laplace(1.0, scale, *ADJACENCY)  # of one number whose sensitivity is 1
+        self._coefficient_noise = Laplace(
+            1.0, plan.coefficient_scale, *ADJACENCY
+        )  # of one number whose sensitivity is 1
 
     # Private reads ---------------------------------------------------------------------------------------------
 
@@ -143,8 +130,7 @@ class IdpPublished(GivesGenerator):
         """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
         if self._public is not None:
             self._allocate(allocate(self._relevance(self._public), self.config.relevance_floor))
-        pixels = self.critic.first.pixel_noise
-        events = planned(self._run, pixels.image_shape, self._num_classes, self._num_private, pixels)
+        events = self.plan.charged(self.critic.first.pixel_noise)
         self._take_released(self.ledger.release(events, self._release, noise=self.noise))
         self.critic.first.draw_bias_noise(self.networks.rng)
 
@@ -177,7 +163,7 @@ class IdpPublished(GivesGenerator):
         accesses = math.ceil(left * self.batch_size / self._num_private) + 1
         pixels = self.critic.first.pixel_noise
         of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
-        of_labels = () if not left or self._labels_are_public else label_events(self._run, self._num_classes, accesses)
+        of_labels = () if not left or self._labels_are_public else self.plan.label_events(accesses)
         return of_pixels + of_labels
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
@@ -269,7 +255,7 @@ class IdpPublished(GivesGenerator):
 
     def _targets(self, real: float, labels: Tensor | None) -> Tensor:
         """Return y (B, M); without labels the class outputs get 1/2, where their order-1 term vanishes."""
-        outputs = label_outputs(self._run, self._num_classes)
+        outputs = self.plan.label_outputs
         first = torch.full((self.batch_size, 1), real, device=self.device)
         if labels is None:
             return torch.cat([first, torch.full((self.batch_size, outputs), 0.5, device=self.device)], 1)
@@ -283,7 +269,7 @@ class IdpPublished(GivesGenerator):
 
         def laplace_sums(counts: Tensor) -> Tensor:  # the difference of two gamma variables is a sum of Laplace numbers
             positive, negative = (torch._standard_gamma(counts, generator=self.networks.rng) for _ in range(2))
-            return (positive - negative) * self._coefficient_scale
+            return (positive - negative) * self.plan.coefficient_scale
 
         outputs, features = self.critic.weight.shape
         records = torch.full((outputs, 1), 2.0 * self.batch_size, device=self.device)
@@ -355,8 +341,8 @@ class IdpPublished(GivesGenerator):
             image_shape,
             kind=self.config.first_layer,
             num_features=self.config.features,
-            num_outputs=num_outputs(config, self._num_classes),
-            label_classes=classes_of(config.model, self._num_classes) if self.config.label_input else 0,
+            num_outputs=1 + self.plan.label_outputs,
+            label_classes=self.plan.classes if self.config.label_input else 0,
             seed=config.training.seed,
             perturb=perturb,
         )
@@ -444,7 +430,8 @@ def _build(request: Request) -> AuditCase:
 
 
 def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
-    privacy, pixels = config.privacy, pixel_noise(config, facts.image_shape)
+    plan, privacy = PublishedPlan(config, facts.shape), config.privacy
+    pixels = plan.pixel_noise
     if config.method.allocation == "relevance":
         allocation = tuple(facts.prepared_tensor("allocation").tolist())
         pixels = dataclasses.replace(pixels, allocation=allocation)
@@ -452,7 +439,7 @@ def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
     if config.model.conditional and facts.num_classes:
         notes += ("labels were left out: what the pixels show holds for both together",)
     claimed = facts.claimed or _claim(privacy.epsilon1 + privacy.epsilon2)
-    return pixels_case(pixels, most_accesses(config, facts.num_private), facts.delta, claimed, notes)
+    return pixels_case(pixels, plan.most_accesses, facts.delta, claimed, notes)
 
 
 def _claim(epsilon: float) -> Guarantee:

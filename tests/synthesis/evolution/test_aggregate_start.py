@@ -22,6 +22,7 @@ from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.audit import sums_and_votes_case
 from idpgan.synthesis.follow import running_sums
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 
 FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [28, 28], "label": ["smiling"]}
 FACES |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
@@ -42,9 +43,8 @@ def config_of(share=0.4, method=None, evolution=None, model=None, privacy=None, 
 
 
 def made(config, epsilon=3.0, noise=None):
-    unit, relation, _ = config.ledger_terms()
-    ledger = Ledger(unit, relation, Budget(epsilon, 1e-5))
-    return IdpAggregate(config, load(config.data), ledger=ledger, device=torch.device("cpu"), noise=noise)
+    ledger = Ledger(config.privacy.unit, config.privacy.relation, Budget(epsilon, 1e-5))
+    return IdpAggregate.of(config, load(config.data), ledger=ledger, device=torch.device("cpu"), noise=noise)
 
 
 PERSON = {"data": FACES, "model": {"simulator": "faces"}, "privacy": {"unit": "person", "most_per_person": 3}}
@@ -62,13 +62,14 @@ PERSON = {"data": FACES, "model": {"simulator": "faces"}, "privacy": {"unit": "p
 )
 def test_sums_votes_and_teacher_together_cost_what_was_asked(keys):
     config = config_of(**keys)
-    events = config.planned_events(load(config.data).shape)
+    plan = plan_run(config, load(config.data).shape)
+    events = plan.events
     assert [event.count for event in events][-1] == 3
     assert len(events) == (3 if config.method.teacher_share else 2)
     assert 0.99 * 3 < compose_epsilon(events, 1e-5) <= 3
     parts = [compose_epsilon([event], 1e-5) for event in events]
     assert all(0.2 < part < 2.95 for part in parts)  # control: each of them is a real part of it
-    assert {(event.unit, event.relation) for event in events} == {config.ledger_terms()[:2]}
+    assert {(event.unit, event.relation) for event in events} == {(plan.price.unit, plan.price.relation)}
 
 
 def test_a_run_ends_with_a_verified_release_whose_audit_stays_below_the_proof(tmp_path):
@@ -80,13 +81,13 @@ def test_a_run_ends_with_a_verified_release_whose_audit_stays_below_the_proof(tm
     assert 0.99 * 3 < stated["report"]["proven"]["epsilon"] <= 3
     assert any("the program that draws fonts" in text for text in stated["report"]["public_assumptions"])
     case = run_case(tmp_path / "run")
-    assert case.events == config.planned_events(load(config.data).shape)
+    assert case.events == plan_run(config, load(config.data).shape).events
 
 
 @pytest.mark.parametrize("keys", [{}, {"privacy": {"relation": "replace-one"}}, PERSON])
 def test_the_audit_of_both_comes_near_the_proof_and_not_above(keys):
     config = config_of(**keys)
-    sums = config.cell_sums(load(config.data).shape)
+    sums = plan_run(config, load(config.data).shape).sums
     voting, request = voting_of(config.method, config.privacy), Request(3.0, 1e-5)
     case = sums_and_votes_case(sums, voting, 0.0, request)
     audited = case.run(20_000, seed=1)
@@ -136,7 +137,7 @@ def test_without_a_share_there_are_no_votes():
     config = config_of(share=0.0)
     assert config.evolution_part() is None
     assert voting_of(config.method, config.privacy) is None
-    assert vote_events(None, config.cell_sums(load(config.data).shape), 0.0) == ()
+    assert vote_events(None, plan_run(config, load(config.data).shape).sums, 0.0) == ()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from idpgan.models.config import Origin
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.simulators import GeneratorSimulator
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.synthesis.evolution.test_run import FACES, config_of, table_of
 
 PENS = {"name": "fonts", "num_images": 80, "image_size": 12}
@@ -136,7 +137,7 @@ def test_what_no_generator_can_do_is_refused_in_one_line(tmp_path, first, origin
     model = {"simulator": "generator", "origin": origin}
     config = config_of(data=FACES, model=model)
     with pytest.raises(ConfigError, match="images of 1 x 12 x 12"):
-        config.check(known_shape(config.data))
+        plan_run(config, known_shape(config.data)).check()
     nested = origin | {"model": {"simulator": "generator", "origin": origin}}
     for _ in range(3000):  # far beyond what Python can nest: refused at the second level
         nested = {"model": {"simulator": "generator", "origin": nested}}

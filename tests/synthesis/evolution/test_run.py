@@ -15,9 +15,10 @@ from idpgan.jobs.train import load_config
 from idpgan.jobs.train import plan as price
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
-from idpgan.privacy import Ledger, Noise
+from idpgan.privacy import Noise
 from idpgan.synthesis.evolution.method import Evolution
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 
 FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
 FACES |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
@@ -96,7 +97,7 @@ def test_labels_of_public_images_say_where_a_class_begins():
     data["public_labels"] = dict(zip(names, looks.values(), strict=True))
     config = config_of(data=data, model={"simulator": "public", "codes": 8})
     split = load(config.data)
-    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    method = Evolution.of(config, split, device=torch.device("cpu"))
     for row in range(2):
         assert (split.public.labels[method._simulator.chosen(method._members[row])] == row).all()
 
@@ -114,8 +115,7 @@ def test_the_votes_choose_what_is_there(epsilon, found):
     split = load(config.data)
     ink = split.private.images.float().mean((1, 2, 3))
     split = dataclasses.replace(split, private=split.private.zeroed_out(ink < ink.quantile(0.85)))
-    ledger = Ledger(*config.ledger_terms())
-    method = Evolution(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = Evolution.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(1))
     before = method.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
     for step in range(1, 5):
         method.step(step)
@@ -126,7 +126,7 @@ def test_the_votes_choose_what_is_there(epsilon, found):
 def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
     config = config_of(data=FACES, model={"simulator": "faces", "codes": 8}, method={"looks": {"smiling": "smiling"}})
     split = load(config.data)
-    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    method = Evolution.of(config, split, device=torch.device("cpu"))
     assert method._simulator.has_look(method._members[1], "smiling").all()
     assert method._records is None  # nothing private was read by making it
     method.prepare()
@@ -136,8 +136,8 @@ def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
 def test_lookahead_votes_for_the_mean_of_variations():
     config = config_of(method={"lookahead": 3}, model={"variation": 0.5}, training={"steps": 2})
     split, single = load(config.data), config_of(training={"steps": 2})
-    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
-    plain = Evolution(single, split, ledger=Ledger(*single.ledger_terms()), device=torch.device("cpu"))
+    method = Evolution.of(config, split, device=torch.device("cpu"))
+    plain = Evolution.of(single, split, device=torch.device("cpu"))
     assert torch.equal(method._members, plain._members)
     ahead, alone = method._candidate_vectors().float(), plain._candidate_vectors().float()
     assert ahead.norm(dim=2).mean() < alone.norm(dim=2).mean()  # a mean lies nearer to the middle
@@ -147,7 +147,7 @@ def test_lookahead_votes_for_the_mean_of_variations():
 def test_a_dry_run_states_the_price_of_all_iterations():
     plan = price(config_of(training={"steps": 5}))
     assert plan.events[0].count == 5
-    assert 0.99 * 3.0 < plan.epsilon <= 3.0
+    assert 0.99 * 3.0 < plan.price.epsilon <= 3.0
     assert plan.signal.source == "the votes"
 
 
@@ -157,8 +157,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
     split = load(config.data)
 
     def new():
-        ledger = Ledger(*config.ledger_terms())
-        return Evolution(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(5))
+        return Evolution.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(5))
 
     whole, first, second = new(), new(), new()
     for step in range(1, 5):
@@ -174,9 +173,8 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
 
 def test_noise_of_a_fixed_seed_is_never_called_private():
     config = config_of()
-    ledger = Ledger(*config.ledger_terms())
-    method = Evolution(config, load(config.data), ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(1))
-    ledger.charge(method.step_event())
+    method = Evolution.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
+    method.ledger.charge(method.step_event())
     method.step(1)
     assert not method.privacy().private
 
@@ -215,4 +213,4 @@ def test_settings_that_cannot_be_are_refused(sections, words):
 def test_what_the_data_cannot_give_is_refused_before_it_is_read(sections, words):
     config = config_of(**sections)
     with pytest.raises(ConfigError, match=words):
-        config.check(known_shape(config.data))
+        plan_run(config, known_shape(config.data)).check()

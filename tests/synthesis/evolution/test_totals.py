@@ -25,6 +25,7 @@ from idpgan.release.contained import contained_in
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.neighbors.folders import data_of, write_classes
 from tests.release.forging import config as forged_config
 from tests.release.forging import edit, raw, verdict
@@ -131,11 +132,11 @@ def test_its_charges_stand_on_the_ledger_before_all_others(second, first):
     earlier = [Event.from_json(event) for event in books["contained"][0]["events"]]
     assert earlier == list(Ledger.open(RunFolder.open(first).ledger, books_owner(first)).events)
     config, ledger = load_config(second / "config.toml"), RunFolder.open(second).ledger
-    planned = jobs.planned(config, load(config.data).shape)
+    planned = plan_run(config, load(config.data).shape).price
     assert Ledger.open(ledger, config.identity(), planned).contained == (Part(tuple(earlier), 1e-5),)
     with pytest.raises(InputError, match="other charges of contained releases than the config names"):
         Ledger.open(ledger, config.identity(), dataclasses.replace(planned, contained=()))
-    spare = Ledger(Unit.IMAGE, Relation.ZERO_OUT, planned.target, contained=planned.contained)
+    spare = Ledger(Unit.IMAGE, Relation.ZERO_OUT, planned.budget, contained=planned.contained)
     spare.charge(planned.events[0])  # the target is for the run's own
     with pytest.raises(BudgetError):
         spare.charge(planned.events[0])
@@ -215,7 +216,7 @@ def test_no_image_decides_what_counts_and_no_digest_of_one_is_released(tmp_path,
         jobs.start(build_config(table, "a test"), made)
         data = json.loads(json.dumps(table["data"], default=str)) | {"public_generator": tmp_path / "whole-first"}
         plan = jobs.plan(config_of(tmp_path, table_of(model={"simulator": "generator"}, data=data)))
-        totals.append((plan.total, plan.epsilon, plan.events))
+        totals.append((plan.total, plan.price.epsilon, plan.price.events))
     assert totals[0] == totals[1]
     assert totals[0][0].epsilon > totals[0][1]
     folder = second / "release"
@@ -344,9 +345,9 @@ def test_hybrid_counts_what_its_public_images_contain(drawn, tmp_path):
         "training": {"device": "cpu", "steps": 3, "batch_size": 1290},
     }
     plan = jobs.plan(config_of(tmp_path, table))
-    assert (plan.unit, plan.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
+    assert (plan.price.unit, plan.price.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
     assert 7 < plan.total.epsilon < 10
-    assert plan.epsilon <= 5
+    assert plan.price.epsilon <= 5
 
 
 def test_a_reference_generator_comes_into_no_release(first, tmp_path):

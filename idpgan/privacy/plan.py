@@ -1,0 +1,90 @@
+"""What a run, a publication or a stream will do and cost, known before it reads an image."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.composition import Part
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_budget, number_to_json
+from idpgan.privacy.noise import Source
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent: a target (epsilon, delta) with delta in [0, 1)."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {"epsilon": number_to_json(self.epsilon), "delta": self.delta}
+
+
+@dataclass(frozen=True)
+class Price:
+    """What stands on the ledger if everything is done that was planned.
+
+    Attributes:
+        unit: What the guarantee speaks of.
+        relation: How neighbors differ.
+        delta: Where epsilon is stated; 0 is pure.
+        budget: What the ledger refuses to exceed; None = no limit.
+        events: All charges, in order.
+        exact: Whether `events` are the very ones; else they are an upper bound that public images refine.
+        contained: Charges of the releases that are built on, outside the budget; see `idpgan.privacy.composition`.
+    """
+
+    unit: Unit
+    relation: Relation
+    delta: float = 0.0
+    budget: Budget | None = None
+    events: tuple[Event, ...] = ()
+    exact: bool = True
+    contained: tuple[Part, ...] = ()
+
+    @functools.cached_property
+    def epsilon(self) -> float:
+        """What the events cost at `delta`; infinite where nothing is proven."""
+        return compose_epsilon(self.events, self.delta)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "epsilon": number_to_json(self.epsilon),
+            "delta": self.delta,
+            "unit": str(self.unit),
+            "relation": str(self.relation),
+            "events": [event.to_json() for event in self.events],
+            "target": self.budget.to_json() if self.budget else None,
+        }
+
+
+class Plan:
+    """What a run, a publication or a stream will do and cost; made of public numbers: no image, no machine, no file.
+
+    A subclass holds the mechanisms that its noise is calibrated for, each calibrated when it is first asked for, once.
+    """
+
+    @property
+    def price(self) -> Price:
+        """What will be charged."""
+        raise NotImplementedError
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return the privacy report of what was charged; `verify` derives it again.
+
+        Args:
+            events: All charges.
+            proven: The guarantee that they prove.
+            sources: Of the noise, in the order of the method's parts.
+        """
+        raise NotImplementedError

@@ -1,0 +1,270 @@
+"""What a run will do and cost: the base of all methods' plans, and how releases that it contains count."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from idpgan.data.load import DataShape
+from idpgan.device import resolve_device
+from idpgan.memory import check_memory
+from idpgan.methods import METHODS
+from idpgan.models.config import classes_of, pyramid_of
+from idpgan.models.families import batch_bytes, generator_bytes
+from idpgan.privacy.composition import Part, total
+from idpgan.privacy.event import Event
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
+from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.training.config import RunConfig, load_method
+from idpgan.training.signal import Signal
+
+
+def plan_run(config: RunConfig, shape: DataShape, given: Sequence[Event] = ()) -> Any:
+    """Return the `RunPlan` of a config for data of a shape."""
+    return load_method(config.method.name).Plan(config, shape, given)
+
+
+class RunPlan(Plan):
+    """What a run will do and cost; a method overrides what it is about.
+
+    Attributes:
+        config: The run's config.
+        shape: What is public about the data.
+        given: Charges that another part has already planned on the same ledger.
+        SOURCES: Number of sources that the noise of the method's parts comes from.
+    """
+
+    SOURCES: ClassVar[int] = 1
+
+    def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
+        self.config, self.shape, self.given = config, shape, tuple(given)
+
+    @property
+    def classes(self) -> int:
+        """Classes that are told apart, 0 without; raises a `ConfigError` where labels are asked for and missing."""
+        return classes_of(self.config.model, len(self.shape.classes))
+
+    # The price -----------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def price(self) -> Price:
+        """What stands on the run's ledger if it does all its steps."""
+        delta, budget = self.delta, self.budget  # a delta that cannot be is the first thing to say
+        return Price(self.unit, self.relation, delta, budget, self.events, self.exact, self.contained)
+
+    @property
+    def unit(self) -> Unit:
+        """That of [privacy], or of the method's row where it leaves no choice."""
+        return getattr(self.config.privacy, "unit", None) or Unit(METHODS[self.config.method.name].units[0])
+
+    @property
+    def relation(self) -> Relation:
+        """That of [privacy], or of the method's row where it leaves no choice."""
+        return getattr(self.config.privacy, "relation", None) or Relation(METHODS[self.config.method.name].relation)
+
+    @property
+    def delta(self) -> float:
+        """Where epsilon is stated: the configured delta, or the default for N private images.
+
+        Raises:
+            InputError: If the configured one is not below 1/N.
+        """
+        delta, num_private = self.config.privacy.delta, self.shape.num_private
+        if delta is None:
+            return default_delta(num_private)
+        check_delta(delta, num_private)
+        return float(delta)
+
+    @property
+    def budget(self) -> Budget | None:
+        """The epsilon and delta of [privacy]; None where the method has no epsilon to keep to."""
+        epsilon = getattr(self.config.privacy, "epsilon", None)
+        return None if epsilon is None else Budget(epsilon, self.delta)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The very charges of a run that does all its steps, known without reading an image."""
+        raise NotImplementedError
+
+    @property
+    def exact(self) -> bool:
+        """Whether `events` are the very ones; else they are an upper bound that public images refine."""
+        return True
+
+    @property
+    def signal(self) -> Signal | None:
+        """The largest signal of a class against the noise, by config and declared sizes alone; None = unknown."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``idpgan train --dry-run --json`` says of the run."""
+        signal, found = self.signal, self.total
+        return {
+            "num_private": self.shape.num_private,
+            **self.price.to_json(),
+            "signal_to_noise": signal.to_json() if signal else None,
+            "total": found.to_json() if found else None,
+        }
+
+    # What is said of it --------------------------------------------------------------------------------------------
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return the privacy report of a run, with the total where its release contains others."""
+        sources, found = sources[: self.SOURCES], self.total_of(events)
+        finite = proven.finite and (found is None or found.finite)
+        return PrivacyReport(
+            claimed=self.claimed,
+            proven=proven,
+            audited=None,
+            reason=self.reason(events, sources),
+            private=finite and all(source.private for source in sources),
+            public_assumptions=(*self.assumptions(sources), *self._declared()),
+            contained=() if found is None else tuple(part.proven for part in self.contained),
+            total=found,
+        )
+
+    @property
+    def claimed(self) -> Guarantee | None:
+        """What the paper states; of a method that calibrates its noise, the budget that was asked for."""
+        if self.budget is None:
+            return None
+        basis = "privacy.epsilon of the config"
+        return Guarantee(self.budget.epsilon, self.budget.delta, self.unit, self.relation, basis)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Return in one sentence what the proven number rests on."""
+        raise NotImplementedError
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Return what the guarantee takes as public, one phrase each."""
+        return ()
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Return what of a release's description of its product does not follow from the settings, one sentence each.
+
+        Args:
+            described: What an `idpgan.release.artifact.Artifact` says of itself, well formed.
+        """
+        problems, teacher, config = [], described.get("teacher"), self.config
+        if (None if teacher is None else teacher.get("candidates")) != self.candidates:
+            problems.append("the generator has another teacher than the run's, or chooses among other candidates.")
+        if described.get("model") != config.model.to_json():
+            problems.append("the generator is not of the run's [model].")
+        if described.get("samples") != config.release.samples:
+            problems.append(f"{described.get('samples')} samples are shown, not release.samples.")
+        return problems
+
+    @property
+    def candidates(self) -> int | None:
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
+        return None
+
+    # What it needs -------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse what the data's public shape or the machine's memory cannot serve; `verify` never asks.
+
+        Raises:
+            ConfigError: If the networks are not built for such images, or labels are asked for and missing.
+            InputError: If the memory does not suffice.
+        """
+        model, training, image_shape = self.config.model, self.config.training, self.shape.image_shape
+        classes = self.classes
+        pyramid_of(image_shape)
+        check_memory(
+            generator_bytes(model, image_shape, classes) + batch_bytes(model, image_shape, training.batch_size),
+            f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
+            "Lower one of them.",
+            str(resolve_device(training.device)),
+        )
+
+    # Releases that it contains -------------------------------------------------------------------------------------
+
+    @property
+    def contained(self) -> tuple[Part, ...]:
+        """Charges of contained releases that may have read the private images: none where all is declared."""
+        return () if self.config.data.public_disjoint else tuple(each.part for each in self.config.contained)
+
+    @functools.cached_property
+    def total(self) -> Guarantee | None:
+        """What `events` and the charges of contained releases prove together; None where none of those counts."""
+        return self.total_of(self.price.events)
+
+    def total_of(self, events: Sequence[Event]) -> Guarantee | None:
+        """Return what a run's charges and those of contained releases prove together; None where none of those counts.
+
+        Raises:
+            InputError: If their deltas together are not below 1/N.
+        """
+        if not self.contained:
+            return None
+        own = Part(tuple(events), self.delta)
+        found = total(own, self.contained, self.unit, self.relation, self._most_per_person)
+        check_delta(found.delta, self.shape.num_private, "privacy.delta together with that of the contained releases")
+        return found
+
+    @property
+    def names_origin(self) -> bool:
+        """Whether the generator that the run builds on, if any, is among the releases that it says to contain."""
+        origin = self.config.model.origin
+        if origin is None:
+            return True
+        said = (origin.num_private, origin.unit, origin.relation)
+        return any((each.num_private, *map(str, each.part.pair)) == said for each in self.config.contained)
+
+    @property
+    def images_per_person(self) -> int | None:
+        """The cap on a person's images that a contained release must keep to; None where there is none."""
+        capped = self.unit is Unit.PERSON and any(part.pair[0] is Unit.IMAGE for part in self.contained)
+        return self._most_per_person if capped else None
+
+    @property
+    def _most_per_person(self) -> int:
+        return getattr(self.config.privacy, "most_per_person", 1)
+
+    def _declared(self) -> list[str]:
+        """Say what the config declares of public images and of contained releases, one phrase each."""
+        data, person, phrases = self.config.data, self.unit is Unit.PERSON, []
+        if self.shape.sizes.public and not data.public_share and data.public is None:
+            disjoint = data.public_disjoint or (person and data.confirm_public)
+            shown = ", and that nobody of the private ones is on them" if disjoint else ""
+            phrases.append(
+                f"that the images of data.public_root are public{shown}: the word of whoever made this release"
+            )
+        for each in self.config.contained:
+            proven, what = each.part.proven, f"the contained release of method {each.method}"
+            if data.public_disjoint:
+                phrases.append(
+                    f"that nobody of the private images is among the {each.num_private or 'unknown'} images of {what} "
+                    f"(data.public_disjoint): its {proven} is not counted"
+                )
+            elif person and proven.unit is Unit.IMAGE:
+                phrases.append(f"the cap of {self._most_per_person} images of one person in {what} too")
+            if each.num_public and not data.public_disjoint:
+                phrases.append(f"that the {each.num_public:,} public images of {what} are none of the private ones")
+        return phrases
+
+
+class NonPrivatePlan(RunPlan):
+    """The plan of a method that reads raw images without noise at every step: nothing is promised."""
+
+    @property
+    def raw_read(self) -> Event:
+        """What a step is charged as."""
+        return Event.non_private(METHODS[self.config.method.name].reason, Unit.IMAGE, Relation.REPLACE_ONE)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """A read for each step."""
+        return (self.raw_read.repeated(self.config.training.steps),)
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return a report that claims and proves nothing."""
+        nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
+        return super().says(events, nothing, sources)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Say what is read."""
+        return METHODS[self.config.method.name].reason
