@@ -30,7 +30,7 @@ from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, write_text_atomic
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.books import checksum, locked, parsed
+from idpgan.privacy.books import checksum, locked, parsed, unsealed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
@@ -119,7 +119,7 @@ class FolderLedger:
         """
         if not path.exists() and not path.is_symlink():
             return cls(path, folder or "")
-        found = parsed(read_plain(path, _MOST_BYTES), path, FORMAT, functools.partial(cls._from_content, path), _REMEDY)
+        found = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
         if folder not in (None, found.folder):
             raise InputError(
                 f"the ledger {path} belongs to a folder named {found.folder!a}, not {folder!a}. Name this folder's own "
@@ -128,10 +128,13 @@ class FolderLedger:
         return found
 
     @classmethod
-    def _from_content(cls, path: Path, data: dict[str, Any]) -> Self:
-        if not isinstance(data["folder"], str):
-            raise TypeError("it belongs to no folder")
-        return cls(path, data["folder"], tuple(map(Publication.from_json, data["publications"])))
+    def from_json(cls, path: Path, data: Any) -> Self:
+        """Rebuild what `write` wrote; another format or checksum, or an unknown entry, raises `InputError`."""
+        with unsealed(data, FORMAT):
+            if not isinstance(data["folder"], str):
+                raise TypeError("it belongs to no folder")
+            found = cls(path, data["folder"], tuple(map(Publication.from_json, data["publications"])))
+        return found
 
     @classmethod
     @contextmanager
