@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -51,15 +52,11 @@ def _reconstruction(knowledge: Knowledge, images: Images, progress: Progress) ->
     return latent_reconstruction(images.images, images.labels, generator, seed=knowledge.seed, progress=progress)
 
 
-def _calibrated(score: Score) -> Score:
-    """Return the score of the same attack minus that against the reference generator and its images."""
-
-    def calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-        samples, generator = knowledge.reference_samples, knowledge.reference_generator
-        reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
-        return calibrate(score(knowledge, images, progress), score(reference, images, silent))
-
-    return calibrated
+def _calibrated(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+    """Score by the same attack minus that against the reference generator and its images."""
+    samples, generator = knowledge.reference_samples, knowledge.reference_generator
+    reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
+    return calibrate(score(knowledge, images, progress), score(reference, images, silent))
 
 
 def _loss(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -80,14 +77,20 @@ _LEAKS = "GAN-Leaks: Chen, Yu, Zhang, Fritz (2020), arXiv:1909.03935"
 _MONTE_CARLO = "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)"
 _ROWS = (
     Attack("nearest-sample", "black box", ("samples",), _LEAKS, _nearest),
-    Attack("nearest-sample-calibrated", "black box", ("samples", "reference_samples"), _LEAKS, _calibrated(_nearest)),
+    Attack(
+        "nearest-sample-calibrated",
+        "black box",
+        ("samples", "reference_samples"),
+        _LEAKS,
+        partial(_calibrated, _nearest),
+    ),
     Attack("neighborhood-count", "black box", ("samples",), _MONTE_CARLO, _count),
     Attack(
         "neighborhood-count-calibrated",
         "black box",
         ("samples", "reference_samples"),
         f"{_MONTE_CARLO}; calibrated as in GAN-Leaks",
-        _calibrated(_count),
+        partial(_calibrated, _count),
     ),
     Attack(
         "density-ratio",
@@ -109,7 +112,7 @@ _ROWS = (
         "partial black box",
         ("generator", "reference_generator"),
         _LEAKS,
-        _calibrated(_reconstruction),
+        partial(_calibrated, _reconstruction),
         costly=True,
     ),
     Attack(

@@ -133,8 +133,8 @@ class FolderLedger:
         with unsealed(data, FORMAT):
             if not isinstance(data["folder"], str):
                 raise TypeError("it belongs to no folder")
-            found = cls(path, data["folder"], tuple(map(Publication.from_json, data["publications"])))
-        return found
+            publications = tuple(map(Publication.from_json, data["publications"]))
+        return cls(path, data["folder"], publications)
 
     @classmethod
     @contextmanager
