@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,34 +249,32 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None)
     Raises:
         InputError: If they are of several relations, and none is named: their events do not compose.
     """
+    counts, finer = [other for other in Unit if unit in _covered(other)], set(_covered(unit)) - {unit}
 
-    def of(ledgers: Iterable[FolderLedger], wanted: Callable[[Unit], bool]) -> list[Publication]:
+    def of(ledgers: Iterable[FolderLedger], units: Collection[Unit]) -> list[Publication]:
         every = (item for ledger in ledgers for item in ledger.publications)
-        return [item for item in every if relation in (None, item.relation) and wanted(item.unit)]
-
-    def counts(other: Unit) -> bool:
-        return unit in _covered(other)
+        return [item for item in every if relation in (None, item.relation) and item.unit in units]
 
     every = {ledger.path: ledger for chain in chains for ledger in chain}.values()
     delta = max((item.delta for item in of(every, counts)), default=0.0)
     if len({item.relation for item in of(every, counts)}) > 1:
         raise InputError("publications of different relations do not compose: `idpgan ledger` has a total of each.")
 
-    @functools.cache  # a folder a person: hundreds of chains with the same events
-    def price(events: tuple[Event, ...]) -> float:
-        return compose_epsilon([dataclasses.replace(event, unit=unit) for event in events], delta)
-
+    prices: dict[tuple[Event, ...], float] = {}  # a folder a person: hundreds of chains with the same events
     dearest = (0.0, 0, 0)
     for chain in chains:
         counted = of(chain, counts)
         sound = all(item.sound for ledger in chain for item in ledger.publications)
-        epsilon = price(tuple(event for item in counted for event in item.events)) if sound else math.inf
+        charges = tuple(event for item in counted for event in item.events)
+        if sound and charges not in prices:
+            prices[charges] = compose_epsilon([dataclasses.replace(event, unit=unit) for event in charges], delta)
+        epsilon = prices[charges] if sound else math.inf
         dearest = max(dearest, (epsilon, len(counted), len(of(chain[1:], counts))))
     epsilon, num, elsewhere = dearest
     basis = f"{num} publications together" if num > 1 else "one publication"
     relation = relation or of(every, counts)[0].relation
     guarantee = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, unit, relation, basis)
-    return Total(guarantee, num, elsewhere, len(of(every, lambda other: other in _covered(unit) and other != unit)))
+    return Total(guarantee, num, elsewhere, len(of(every, finer)))
 
 
 def _covered(unit: Unit) -> tuple[Unit, ...]:
