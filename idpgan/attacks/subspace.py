@@ -52,7 +52,11 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
         InputError: If shapes do not fit, images are not finite floating point, or an option is out of range.
     """
     _check(released, gallery, match, gallery_rank)
-    left, right = _directions(released)  # (N, m, r), (N, n, r)
+    left, values, right = safe_svd(released)
+    tolerance = _ROUNDING * max(released.shape[-2:]) * torch.finfo(released.dtype).eps
+    kept = values > tolerance * values[:, :1]  # those beyond an image's numerical rank become zero
+    most = max(1, int(kept.sum(1).max()))
+    left, right = (part[:, :, :most] * kept[:, None, :most] for part in (left, right.mT))  # (N, m, r), (N, n, r)
     vectors, values, rows = safe_svd(gallery.to(released))
     rank = min(gallery_rank, values.shape[1])
     values, rows = values[:, :rank], rows[:, :rank]
@@ -89,16 +93,6 @@ def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -
         raise InputError(f"Scores must be (N, G) for {sizes}, got {tuple(scores.shape)}.")
     best, place = scores.max(dim=1)
     return (gallery_identities[place] == identities) & (best > scores.amin(dim=1))
-
-
-def _directions(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return left (N, m, r) and right (N, n, r) singular vectors; those beyond an image's numerical rank are zero."""
-    left, values, right = safe_svd(images)
-    tolerance = _ROUNDING * max(images.shape[-2:]) * torch.finfo(images.dtype).eps
-    kept = values > tolerance * values[:, :1]
-    most = max(1, int(kept.sum(1).max()))
-    kept = kept[:, None, :most]
-    return left[:, :, :most] * kept, right.mT[:, :, :most] * kept
 
 
 def _projected(basis: Tensor, vectors: Tensor) -> Tensor:
