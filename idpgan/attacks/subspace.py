@@ -71,7 +71,14 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
         elif match == "rows":
             found = _projected(right, rows[part].mT * values[part, None])
         else:
-            found = _paired(left, right, columns[part], rows[part])
+            # sum_i (u_i^T G v_i)^2 for all pairs, with G = columns rows.
+            num, height, pairs = left.shape
+            of_columns = columns[part].transpose(0, 1).reshape(height, -1)
+            of_rows = rows[part].permute(2, 0, 1).reshape(rows.shape[2], -1)
+            products = (left.mT.reshape(num * pairs, height) @ of_columns) * (
+                right.mT.reshape(num * pairs, -1) @ of_rows
+            )  # (N r, g k)
+            found = products.view(num, pairs, len(columns[part]), -1).sum(3).square().sum(1)
         scores[:, part] = found / energy[part]
     return scores.clamp_(0, 1)
 
@@ -100,15 +107,6 @@ def _projected(basis: Tensor, vectors: Tensor) -> Tensor:
     num, side, rank = basis.shape
     products = basis.mT.reshape(num * rank, side) @ vectors.transpose(0, 1).reshape(side, -1)
     return products.view(num, rank, len(vectors), -1).square().sum((1, 3))
-
-
-def _paired(left: Tensor, right: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
-    """Return ``sum_i (u_i^T G v_i)^2`` for all pairs with ``G = columns rows``, (N, g)."""
-    num, height, rank = left.shape
-    products = left.mT.reshape(num * rank, height) @ columns.transpose(0, 1).reshape(height, -1)  # (N r, g k)
-    others = right.mT.reshape(num * rank, -1) @ rows.permute(2, 0, 1).reshape(rows.shape[2], -1)  # (N r, g k)
-    values = (products * others).view(num, rank, len(columns), -1).sum(3)
-    return values.square().sum(1)
 
 
 def _check(released: Tensor, gallery: Tensor, match: str, gallery_rank: int) -> None:
