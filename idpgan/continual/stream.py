@@ -364,7 +364,10 @@ class ContinualCounter:
 
         Noise of nodes to come is not in it: a loaded stream draws it afresh.
         """
-        rows = zip(self._indices, map(_plain, self._true), map(_plain, self._noisy), strict=True)
+        true, noisy, kept = (
+            [number.tolist() if isinstance(number, Tensor) else number for number in numbers]
+            for numbers in (self._true, self._noisy, self._kept)
+        )
         return {
             "format": FORMAT,
             "epsilon": self.epsilon,
@@ -372,8 +375,8 @@ class ContinualCounter:
             "integer": self.integer,
             "count": self._count,
             "series": None if self._shape is None else list(self._shape),
-            "prefixes": [list(row) for row in rows],
-            "kept": [_plain(answer) for answer in self._kept],
+            "prefixes": [list(row) for row in zip(self._indices, true, noisy, strict=True)],
+            "kept": kept,
             "keep": self._kept.maxlen,
             "private": self._private,
         }
@@ -446,12 +449,8 @@ def _tensor(values: Any) -> Tensor:
     return tensor
 
 
-def _plain(number: Any) -> Any:
-    return number.tolist() if isinstance(number, Tensor) else number
-
-
 def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
-    """Inverse of `_plain`, checked."""
+    """Return a count of a saved state, or of all series, checked."""
     if not shape:
         if isinstance(plain, bool) or not isinstance(plain, int):
             raise InputError(f"the state is damaged: {plain!r} is no count.")

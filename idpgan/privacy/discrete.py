@@ -186,15 +186,10 @@ def heavy_tailed(scales: torch.Tensor, exponent: int, noise: Noise) -> torch.Ten
     """
     if not bool(((scales >= 1) & (scales <= MAX_SCALE)).all()) or exponent < 2:
         raise ValueError("scales must be 1 .. 2^50 grid steps, and the exponent at least 2.")
-    digits = _digits(4 * len(scales) + 4, noise)
+    some = 4 * len(scales) + 4  # digits at once, uniform on 0 .. 2^62 - 1
+    digits = (digit for _ in itertools.count() for digit in noise.integers(1 << _BITS, (some,)).tolist())
     drawn = [_heavy_tailed(scale, exponent, digits) for scale in scales.tolist()]
     return torch.tensor(drawn, dtype=torch.int64)
-
-
-def _digits(at_once: int, noise: Noise) -> Iterator[int]:
-    """Yield whole numbers uniform on 0 .. 2^62 - 1."""
-    while True:
-        yield from noise.integers(1 << _BITS, (at_once,)).tolist()
 
 
 def _heavy_tailed(scale: int, exponent: int, digits: Iterator[int]) -> int:
