@@ -64,26 +64,19 @@ def pgd(
     if not 0 <= radius <= 1 or not 0 <= size <= 1:
         raise InputError(f"radius = {radius} and step_size = {size} must lie in [0, 1], the pixel range being 1.")
     rng = None if seed is None else torch.Generator(images.device).manual_seed(seed)
-    parts = [
-        _pgd(network, _floats(part), part_labels.to(images.device), 2 * radius, steps, 2 * size, rng)
-        for part, part_labels in zip(images.split(_BATCH), labels.split(_BATCH), strict=True)
-    ]
+    parts = []
+    for batch, truth in zip(images.split(_BATCH), labels.to(images.device).split(_BATCH), strict=True):
+        attacked = clean = _floats(batch)
+        low, high = (clean - 2 * radius).clamp(min=-1), (clean + 2 * radius).clamp(max=1)
+        if rng is not None:
+            start = torch.rand(clean.shape, generator=rng, device=clean.device)
+            attacked = low + (high - low) * start
+        for _ in range(steps):
+            attacked = attacked.detach().requires_grad_(True)
+            (gradient,) = torch.autograd.grad(cross_entropy(network(attacked), truth, reduction="sum"), attacked)
+            attacked = torch.maximum(torch.minimum(attacked.detach() + 2 * size * gradient.sign(), high), low)
+        parts.append(attacked.detach())
     return torch.cat(parts)
-
-
-def _pgd(
-    network: Network, clean: Tensor, labels: Tensor, radius: float, steps: int, size: float, rng: torch.Generator | None
-) -> Tensor:
-    low, high = (clean - radius).clamp(min=-1), (clean + radius).clamp(max=1)
-    attacked = clean
-    if rng is not None:
-        start = torch.rand(clean.shape, generator=rng, device=clean.device)
-        attacked = low + (high - low) * start
-    for _ in range(steps):
-        attacked = attacked.detach().requires_grad_(True)
-        (gradient,) = torch.autograd.grad(cross_entropy(network(attacked), labels, reduction="sum"), attacked)
-        attacked = torch.maximum(torch.minimum(attacked.detach() + size * gradient.sign(), high), low)
-    return attacked.detach()
 
 
 @dataclass(frozen=True)
@@ -132,31 +125,27 @@ def deepfool(network: Network, images: Tensor, *, steps: int = 50, overshoot: fl
     whole(steps, "steps", 1, 100_000)
     if not 0 <= overshoot <= 1:
         raise InputError(f"overshoot = {overshoot} must lie in [0, 1].")
-    parts = [_deepfool(network, _floats(part), steps, overshoot) for part in images.split(_BATCH)]
-    return Fooled(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _deepfool(
-    network: Network, clean: Tensor, steps: int, overshoot: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    with torch.no_grad():
-        first = network(clean).argmax(1)
-    change = torch.zeros_like(clean)
-    taken = torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
-    active = torch.arange(len(clean), device=clean.device)
-    for _ in range(steps):
-        change[active] += _nearest_boundary(network, clean[active] + change[active], first[active])
-        taken[active] += 1
+    parts = []
+    for clean in map(_floats, images.split(_BATCH)):
         with torch.no_grad():
-            now = network(clean[active] + (1 + overshoot) * change[active]).argmax(1)
-        active = active[now == first[active]]
-        if len(active) == 0:
-            break
-    attacked = clean + (1 + overshoot) * change
-    success = torch.ones(len(clean), dtype=torch.bool, device=clean.device)
-    success[active] = False
-    lengths = (attacked - clean).flatten(1).norm(dim=1) / 2
-    return attacked, lengths, ((clean + 1) / 2).flatten(1).norm(dim=1), success, taken
+            first = network(clean).argmax(1)
+        change = torch.zeros_like(clean)
+        taken = torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
+        active = torch.arange(len(clean), device=clean.device)
+        for _ in range(steps):
+            change[active] += _nearest_boundary(network, clean[active] + change[active], first[active])
+            taken[active] += 1
+            with torch.no_grad():
+                now = network(clean[active] + (1 + overshoot) * change[active]).argmax(1)
+            active = active[now == first[active]]
+            if len(active) == 0:
+                break
+        attacked = clean + (1 + overshoot) * change
+        success = torch.ones(len(clean), dtype=torch.bool, device=clean.device)
+        success[active] = False
+        lengths = (attacked - clean).flatten(1).norm(dim=1) / 2
+        parts.append((attacked, lengths, ((clean + 1) / 2).flatten(1).norm(dim=1), success, taken))
+    return Fooled(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _nearest_boundary(network: Network, images: Tensor, classes: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ class Key:
         decoded = rows @ self.decoders.to(rows)
         blocks = torch.empty_like(decoded)
         blocks[self.order.to(decoded.device)] = decoded
-        return _images(blocks, disguised.shape, self.block).clamp(0, 1)
+        (num, channels, height, width), block = disguised.shape, self.block
+        cut = blocks.reshape(height // block, width // block, num, channels, block, block)
+        return cut.permute(2, 3, 0, 4, 1, 5).reshape(num, channels, height, width).clamp(0, 1)  # undoes `_rows`
 
 
 @typed
@@ -177,13 +179,6 @@ def _rows(images: Tensor, block: int) -> Tensor:
     num, channels, height, width = images.shape
     cut = images.reshape(num, channels, height // block, block, width // block, block)
     return cut.permute(2, 4, 0, 1, 3, 5).reshape(-1, num * channels * block, block)
-
-
-def _images(rows: Tensor, shape: tuple[int, ...], block: int) -> Tensor:
-    """Return the images (N, C, H, W) of rows of blocks; the inverse of `_rows`."""
-    num, channels, height, width = shape
-    cut = rows.reshape(height // block, width // block, num, channels, block, block)
-    return cut.permute(2, 3, 0, 4, 1, 5).reshape(num, channels, height, width)
 
 
 def _with_one(rows: Tensor) -> Tensor:

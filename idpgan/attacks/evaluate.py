@@ -316,11 +316,8 @@ def _auc(
     if people is not None:
         deviations = auc_spread(positive, negative, *people) * student(alpha, min(side.num for side in people))
     spread = deviations / (auc * (1 - auc))
-    return auc, (_sigmoid(logit - spread), _sigmoid(logit + spread))
-
-
-def _sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
+    low, high = (1 / (1 + math.exp(-end)) if end > -700 else 0.0 for end in (logit - spread, logit + spread))
+    return auc, (low, high)
 
 
 def _best_threshold(positive: np.ndarray, negative: np.ndarray) -> float:

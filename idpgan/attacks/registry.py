@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -26,82 +27,72 @@ from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
 
 
-def _nearest(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    samples = knowledge.needed("samples").images
-    return nearest_sample(images.images, samples, progress=progress, ranks=knowledge.ranks)
+def _compared(
+    function: Callable[..., Tensor], clouds: Sequence[str], knowledge: Knowledge, images: Images, progress: Progress
+) -> Tensor:
+    """Score images by comparing them with other images that the attacker has."""
+    others = (knowledge.needed(name).images for name in clouds)
+    return function(images.images, *others, progress=progress, ranks=knowledge.ranks)
 
 
-def _count(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    samples = knowledge.needed("samples").images
-    return neighborhood_count(images.images, samples, progress=progress, ranks=knowledge.ranks)
-
-
-def _density(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    samples, reference = knowledge.needed("samples"), knowledge.needed("reference")
-    clouds = samples.images, reference.images
-    return density_ratio(images.images, *clouds, progress=progress, ranks=knowledge.ranks)
+def _learned(
+    function: Callable[..., Tensor], needs: Sequence[str], knowledge: Knowledge, images: Images, progress: Progress
+) -> Tensor:
+    """Score labeled images by an attack that draws or learns something by a seed."""
+    known = (knowledge.needed(name) for name in needs)
+    return function(images.images, images.labels, *known, seed=knowledge.seed, progress=progress)
 
 
 def _critic(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     return critic_score(images.images, images.labels, knowledge.needed("critic"), progress=progress)
 
 
-def _reconstruction(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    generator = knowledge.needed("generator")
-    return latent_reconstruction(images.images, images.labels, generator, seed=knowledge.seed, progress=progress)
-
-
-def _calibrated(score: Score) -> Score:
-    """Return the score of the same attack minus that against the reference generator and its images."""
-
-    def calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-        samples, generator = knowledge.reference_samples, knowledge.reference_generator
-        reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
-        return calibrate(score(knowledge, images, progress), score(reference, images, silent))
-
-    return calibrated
-
-
 def _loss(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     return loss_threshold(images.images, images.labels, knowledge.needed("classifier"))
 
 
-def _loss_calibrated(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    logits, reference = knowledge.needed("classifier"), knowledge.needed("reference")
-    return loss_calibrated(images.images, images.labels, logits, reference, seed=knowledge.seed, progress=progress)
+def _calibrated(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+    """Score by the same attack minus that against the reference generator and its images."""
+    samples, generator = knowledge.reference_samples, knowledge.reference_generator
+    reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
+    return calibrate(score(knowledge, images, progress), score(reference, images, silent))
 
 
-def _confidence(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    samples = knowledge.needed("samples")
-    return classifier_confidence(images.images, images.labels, samples, seed=knowledge.seed, progress=progress)
-
-
+_nearest = partial(_compared, nearest_sample, ("samples",))
+_count = partial(_compared, neighborhood_count, ("samples",))
+_reconstruction = partial(_learned, latent_reconstruction, ("generator",))
 _LEAKS = "GAN-Leaks: Chen, Yu, Zhang, Fritz (2020), arXiv:1909.03935"
 _MONTE_CARLO = "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)"
 _ROWS = (
     Attack("nearest-sample", "black box", ("samples",), _LEAKS, _nearest),
-    Attack("nearest-sample-calibrated", "black box", ("samples", "reference_samples"), _LEAKS, _calibrated(_nearest)),
+    Attack(
+        "nearest-sample-calibrated",
+        "black box",
+        ("samples", "reference_samples"),
+        _LEAKS,
+        partial(_calibrated, _nearest),
+    ),
     Attack("neighborhood-count", "black box", ("samples",), _MONTE_CARLO, _count),
     Attack(
         "neighborhood-count-calibrated",
         "black box",
         ("samples", "reference_samples"),
         f"{_MONTE_CARLO}; calibrated as in GAN-Leaks",
-        _calibrated(_count),
+        partial(_calibrated, _count),
     ),
     Attack(
         "density-ratio",
         "black box",
         ("samples", "reference"),
         "DOMIAS: van Breugel, Sun, Qian, van der Schaar (2023), arXiv:2302.12580",
-        _density,
+        partial(_compared, density_ratio, ("samples", "reference")),
     ),
     Attack(
         "classifier-confidence",
         "black box",
         ("samples", "sample_labels"),
         "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
-        _confidence,
+        partial(_learned, classifier_confidence, ("samples",)),
     ),
     Attack("latent-reconstruction", "partial black box", ("generator",), _LEAKS, _reconstruction, costly=True),
     Attack(
@@ -109,7 +100,7 @@ _ROWS = (
         "partial black box",
         ("generator", "reference_generator"),
         _LEAKS,
-        _calibrated(_reconstruction),
+        partial(_calibrated, _reconstruction),
         costly=True,
     ),
     Attack(
@@ -133,7 +124,7 @@ _ROWS = (
         ("classifier", "reference"),
         "LiRA's offline test: Carlini et al. (2022), arXiv:2112.03570; one reference model: Watson et al. (2022), "
         "arXiv:2111.08440",
-        _loss_calibrated,
+        partial(_learned, loss_calibrated, ("classifier", "reference")),
         target="classifier",
     ),
 )

@@ -52,7 +52,11 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
         InputError: If shapes do not fit, images are not finite floating point, or an option is out of range.
     """
     _check(released, gallery, match, gallery_rank)
-    left, right = _directions(released)  # (N, m, r), (N, n, r)
+    left, values, right = safe_svd(released)
+    tolerance = _ROUNDING * max(released.shape[-2:]) * torch.finfo(released.dtype).eps
+    kept = values > tolerance * values[:, :1]  # those beyond an image's numerical rank become zero
+    most = max(1, int(kept.sum(1).max()))
+    left, right = (part[:, :, :most] * kept[:, None, :most] for part in (left, right.mT))  # (N, m, r), (N, n, r)
     vectors, values, rows = safe_svd(gallery.to(released))
     rank = min(gallery_rank, values.shape[1])
     values, rows = values[:, :rank], rows[:, :rank]
@@ -67,7 +71,14 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
         elif match == "rows":
             found = _projected(right, rows[part].mT * values[part, None])
         else:
-            found = _paired(left, right, columns[part], rows[part])
+            # sum_i (u_i^T G v_i)^2 for all pairs, with G = columns rows.
+            num, height, pairs = left.shape
+            of_columns = columns[part].transpose(0, 1).reshape(height, -1)
+            of_rows = rows[part].permute(2, 0, 1).reshape(rows.shape[2], -1)
+            products = (left.mT.reshape(num * pairs, height) @ of_columns) * (
+                right.mT.reshape(num * pairs, -1) @ of_rows
+            )  # (N r, g k)
+            found = products.view(num, pairs, len(columns[part]), -1).sum(3).square().sum(1)
         scores[:, part] = found / energy[part]
     return scores.clamp_(0, 1)
 
@@ -91,30 +102,11 @@ def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -
     return (gallery_identities[place] == identities) & (best > scores.amin(dim=1))
 
 
-def _directions(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return left (N, m, r) and right (N, n, r) singular vectors; those beyond an image's numerical rank are zero."""
-    left, values, right = safe_svd(images)
-    tolerance = _ROUNDING * max(images.shape[-2:]) * torch.finfo(images.dtype).eps
-    kept = values > tolerance * values[:, :1]
-    most = max(1, int(kept.sum(1).max()))
-    kept = kept[:, None, :most]
-    return left[:, :, :most] * kept, right.mT[:, :, :most] * kept
-
-
 def _projected(basis: Tensor, vectors: Tensor) -> Tensor:
     """Return ``||basis_a^T vectors_b||_F^2`` for all pairs, (N, g)."""
     num, side, rank = basis.shape
     products = basis.mT.reshape(num * rank, side) @ vectors.transpose(0, 1).reshape(side, -1)
     return products.view(num, rank, len(vectors), -1).square().sum((1, 3))
-
-
-def _paired(left: Tensor, right: Tensor, columns: Tensor, rows: Tensor) -> Tensor:
-    """Return ``sum_i (u_i^T G v_i)^2`` for all pairs with ``G = columns rows``, (N, g)."""
-    num, height, rank = left.shape
-    products = left.mT.reshape(num * rank, height) @ columns.transpose(0, 1).reshape(height, -1)  # (N r, g k)
-    others = right.mT.reshape(num * rank, -1) @ rows.permute(2, 0, 1).reshape(rows.shape[2], -1)  # (N r, g k)
-    values = (products * others).view(num, rank, len(columns), -1).sum(3)
-    return values.square().sum(1)
 
 
 def _check(released: Tensor, gallery: Tensor, match: str, gallery_rank: int) -> None:

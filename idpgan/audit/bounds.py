@@ -79,7 +79,9 @@ def epsilon_bound(
     alpha = (1 - confidence) / 2
     tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)
     _, fpr_high = clopper_pearson(false_positives, held_out, alpha)
-    return np.maximum(_log_ratio(tpr_low - delta, fpr_high), _log_ratio(1 - fpr_high - delta, 1 - tpr_low))
+    chances = ((tpr_low - delta, fpr_high), (1 - fpr_high - delta, 1 - tpr_low))
+    with np.errstate(divide="ignore"):
+        return np.maximum(*(np.log(np.maximum(above, 0.0)) - np.log(below) for above, below in chances))
 
 
 def separation_bound(
@@ -90,11 +92,6 @@ def separation_bound(
     tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)
     _, fpr_high = clopper_pearson(false_positives, held_out, alpha)
     return separation(tpr_low, fpr_high)
-
-
-def _log_ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(np.maximum(above, 0.0)) - np.log(below)
 
 
 @typed

@@ -280,45 +280,36 @@ def _adjacency(request: Request) -> tuple[Unit, Relation]:
     return request.unit or Unit.IMAGE, request.relation or Relation.REPLACE_ONE
 
 
-def _multiplier(request: Request, mechanism: Callable[[float], Mechanism], count: int = 1) -> float:
-    return calibrate(lambda m: [mechanism(m).event.repeated(count)], request.epsilon, request.delta or 0.0)
+def _scalar(name: str, kind: Any, request: Request) -> AuditCase:
+    """Return the case of noise on one number whose sensitivity is 1, or a thousand steps of a discrete mechanism."""
+    discrete = kind in (DiscreteLaplace, RoundedGaussian)
+
+    def mechanism_of(multiplier: float) -> Mechanism:
+        if discrete:
+            steps = _STEPS if kind is DiscreteLaplace else float(_STEPS)
+            made: Mechanism = kind(steps, math.ceil(multiplier * _STEPS), *_adjacency(request))
+        else:
+            made = kind(1.0, multiplier, *_adjacency(request))
+        return made
+
+    budget = request.epsilon, request.delta or 0.0
+    mechanism = mechanism_of(calibrate(lambda multiplier: [mechanism_of(multiplier).event], *budget))
+    zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
+    pair = Pair("0 against the sensitivity", zero, zero + (_STEPS if discrete else 1))
+    given = guarantees(request, mechanism.event)
+    ratio = likelihood_ratio(mechanism)
+    return AuditCase(name, pair, *given, mechanism, (ratio,), events=(mechanism.event,))
 
 
-def _scalar(name: str, kind: Any, *, discrete: bool = False) -> Entry:
-    """Return the entry of noise on one number whose sensitivity is 1, or a thousand steps of a discrete mechanism."""
-
-    def build(request: Request) -> AuditCase:
-        def mechanism_of(multiplier: float) -> Mechanism:
-            if discrete:
-                steps = _STEPS if kind is DiscreteLaplace else float(_STEPS)
-                made: Mechanism = kind(steps, math.ceil(multiplier * _STEPS), *_adjacency(request))
-            else:
-                made = kind(1.0, multiplier, *_adjacency(request))
-            return made
-
-        mechanism = mechanism_of(_multiplier(request, mechanism_of))
-        zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
-        pair = Pair("0 against the sensitivity", zero, zero + (_STEPS if discrete else 1))
-        claimed, proven = guarantees(request, mechanism.event)
-        ratio = likelihood_ratio(mechanism)
-        return AuditCase(name, pair, claimed, proven, mechanism, (ratio,), events=(mechanism.event,))
-
-    return Entry(build, delta=1e-5 if "gaussian" in name else 0.0)
-
-
-def _selection(name: str, kind: type[Exponential] | type[NoisyMax]) -> Entry:
-    """Return the entry of a choice among scores of sensitivity 1: one rises by 1, all others fall by 1."""
-
-    def build(request: Request) -> AuditCase:
-        mechanism = kind(1.0, request.epsilon, *_adjacency(request))
-        scores = torch.ones(_CHOICES, dtype=torch.float64)
-        scores[0] = 0.0
-        maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
-        pair = Pair("one score worst against the same score best", scores, 1 - scores)
-        given = guarantees(request, mechanism.event)
-        return AuditCase(name, pair, *given, mechanism, (maker,), events=(mechanism.event,))
-
-    return Entry(build)
+def _selection(name: str, kind: type[Exponential] | type[NoisyMax], request: Request) -> AuditCase:
+    """Return the case of a choice among scores of sensitivity 1: one rises by 1, all others fall by 1."""
+    mechanism = kind(1.0, request.epsilon, *_adjacency(request))
+    scores = torch.ones(_CHOICES, dtype=torch.float64)
+    scores[0] = 0.0
+    maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
+    pair = Pair("one score worst against the same score best", scores, 1 - scores)
+    given = guarantees(request, mechanism.event)
+    return AuditCase(name, pair, *given, mechanism, (maker,), events=(mechanism.event,))
 
 
 def _randomized_response(request: Request) -> AuditCase:
@@ -348,7 +339,8 @@ def _lap(request: Request) -> AuditCase:
             return DiscreteLaplace(steps, math.ceil(multiplier * steps), unit, relation)
         return Laplace(float(distance), multiplier, unit, relation)
 
-    mechanism = mechanism_of(_multiplier(request, mechanism_of, count))
+    budget = request.epsilon, request.delta or 0.0
+    mechanism = mechanism_of(calibrate(lambda multiplier: [mechanism_of(multiplier).event.repeated(count)], *budget))
     scale = (mechanism.event.noise_multiplier or 0.0) * (steps * grid.step if discrete else distance)
 
     def release(values: Tensor, noise: Noise) -> Tensor:
@@ -364,12 +356,12 @@ def _lap(request: Request) -> AuditCase:
 
 
 CASES: dict[str, Entry] = {
-    "laplace": _scalar("laplace", Laplace),
-    "gaussian-noise": _scalar("gaussian-noise", Gaussian),
-    "discrete-laplace": _scalar("discrete-laplace", DiscreteLaplace, discrete=True),
-    "rounded-gaussian": _scalar("rounded-gaussian", RoundedGaussian, discrete=True),
-    "exponential": _selection("exponential", Exponential),
-    "noisy-max": _selection("noisy-max", NoisyMax),
+    "laplace": Entry(functools.partial(_scalar, "laplace", Laplace)),
+    "gaussian-noise": Entry(functools.partial(_scalar, "gaussian-noise", Gaussian), delta=1e-5),
+    "discrete-laplace": Entry(functools.partial(_scalar, "discrete-laplace", DiscreteLaplace)),
+    "rounded-gaussian": Entry(functools.partial(_scalar, "rounded-gaussian", RoundedGaussian), delta=1e-5),
+    "exponential": Entry(functools.partial(_selection, "exponential", Exponential)),
+    "noisy-max": Entry(functools.partial(_selection, "noisy-max", NoisyMax)),
     "randomized-response": Entry(_randomized_response, (Unit.LABEL,), (Relation.REPLACE_ONE,)),
     "lap": Entry(
         _lap,

@@ -205,21 +205,17 @@ def _rows(values: Tensor, rows: int) -> Tensor:
     return values.expand(rows, *values.shape).clone(memory_format=torch.contiguous_format)
 
 
+@dataclasses.dataclass
 class _Game:
     """Runs the mechanism on both sides, chunk by chunk, on as many threads as there are players."""
 
-    def __init__(
-        self,
-        players: Sequence[Play],
-        sides: tuple[Tensor, Tensor],
-        chunk: int,
-        total: int,
-        progress: Progress,
-        ranks: Ranks,
-    ) -> None:
-        self.sides, self.ranks = sides, ranks
-        self._players, self._chunk = players, chunk
-        self._done, self._total, self._progress = 0, total, progress
+    players: Sequence[Play]
+    sides: tuple[Tensor, Tensor]
+    chunk: int
+    total: int
+    progress: Progress
+    ranks: Ranks
+    done: int = 0
 
     def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
         """Release each side ``runs`` times, or this rank's share of them.
@@ -227,17 +223,17 @@ class _Game:
         Return what ``use`` made of each chunk of outputs, side by side.
         """
         runs = self.ranks.rows(runs)
-        sizes = [min(self._chunk, runs - start) for start in range(0, runs, self._chunk)]
-        step = len(self._players)
+        sizes = [min(self.chunk, runs - start) for start in range(0, runs, self.chunk)]
+        step = len(self.players)
 
         def work(number: int) -> list[tuple[_T, _T]]:
             found = []
             for size in sizes[number::step]:  # fixed shares: with fixed noise the result does not depend on timing
                 rows = torch.cat([_rows(side, size) for side in self.sides])
-                data, neighbor = self._players[number](rows).split(size)
+                data, neighbor = self.players[number](rows).split(size)
                 found.append((use(data), use(neighbor)))
-                self._done += size * self.ranks.size
-                self._progress("runs", min(self._done, self._total), self._total)
+                self.done += size * self.ranks.size
+                self.progress("runs", min(self.done, self.total), self.total)
             return found
 
         if step == 1:

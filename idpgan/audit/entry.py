@@ -6,9 +6,8 @@ A *request* is what somebody wants audited: an epsilon, and what may be chosen b
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,26 +76,20 @@ class RunFacts:
         Raises:
             InputError: If nothing is released yet, or the file is damaged.
         """
-        with self._opened() as tensors:
-            return tuple(tensors.get_slice(name).get_shape())
+        return tuple(self.prepared_tensor(name).shape)
 
     def prepared_tensor(self, name: str) -> Tensor:
         """Return a tensor that `prepare` released; raise as `prepared_shape`."""
-        with self._opened() as tensors:
-            found: Tensor = tensors.get_tensor(name)
-            return found
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
         from safetensors import SafetensorError, safe_open
 
         if not self.prepared.is_file():
             raise InputError(f"{self.prepared} is missing: the run has released nothing yet. Let it start training.")
         try:
             with safe_open(self.prepared, framework="pt") as tensors:
-                yield tensors
+                found: Tensor = tensors.get_tensor(name)
         except SafetensorError as error:
             raise InputError(f"{self.prepared} is damaged ({error}). Restore it from a copy.") from error
+        return found
 
 
 @dataclass(frozen=True)

@@ -118,17 +118,6 @@ class CanarySteps:
         )
 
     @property
-    def rows(self) -> int:
-        """Canaries of one training: per-record gradients are of about q canaries^2 numbers."""
-        return int(min(max(math.sqrt(1.6e6 / self.sample_rate), 1000), 8000)) // 2 * 2
-
-    @property
-    def runs(self) -> int:
-        """Usual runs per side, in about `_CALLS` steps."""
-        trainings = max(2, _CALLS // self.simulated)
-        return min(_MOST_RUNS, trainings // 2 * self.rows)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know."""
         part = ""
@@ -192,6 +181,9 @@ def canary_case(
     """
     asked, proven = guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)
+    # Canaries of one training: per-record gradients are of about q canaries^2 numbers. Runs take about _CALLS steps.
+    rows = int(min(max(math.sqrt(1.6e6 / steps.sample_rate), 1000), 8000)) // 2 * 2
+    runs = min(_MOST_RUNS, max(2, _CALLS // steps.simulated) // 2 * rows)
 
     def release(values: Tensor, noise: Noise) -> Tensor:
         return play(values[:, 0] > 0, noise)
@@ -199,5 +191,5 @@ def canary_case(
     return AuditCase(
         method, Pair(CANARY, 0 * one, one),
         claimed or asked, proven, release, _STATISTICS,
-        notes=steps.notes, events=tuple(events), runs=steps.runs, rows=steps.rows,
+        notes=steps.notes, events=tuple(events), runs=runs, rows=rows,
     )  # fmt: skip

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from idpgan.continual.fenwick import fast_diagonal
-    from idpgan.continual.running_sums import RunningSums, SumsStream
-    from idpgan.continual.stream import ContinualCounter, isotonic
+    from idpgan.continual.fenwick import fast_diagonal as fast_diagonal
+    from idpgan.continual.running_sums import RunningSums as RunningSums
+    from idpgan.continual.running_sums import SumsStream as SumsStream
+    from idpgan.continual.stream import ContinualCounter as ContinualCounter
+    from idpgan.continual.stream import isotonic as isotonic
 
-__all__ = ["ContinualCounter", "RunningSums", "SumsStream", "fast_diagonal", "isotonic"]
-
-_MODULES = {
-    "ContinualCounter": "stream",
-    "RunningSums": "running_sums",
-    "SumsStream": "running_sums",
-    "fast_diagonal": "fenwick",
-    "isotonic": "stream",
-}
-
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ContinualCounter": "stream",
+        "RunningSums": "running_sums",
+        "SumsStream": "running_sums",
+        "fast_diagonal": "fenwick",
+        "isotonic": "stream",
+    },
+)

@@ -151,7 +151,15 @@ class SumsStream:
         if not self._paid:
             self.ledger.charge(mechanism.event)
             self._paid = True
-        parts = torch.cat([self._parts, self._exact(batches)[None]])
+        cap = mechanism.cells.most_per_unit
+
+        def checked() -> Batches:  # all parts share the bound of a person
+            for vectors, cells, weights in batches:
+                if weights is not None and bool((weights.double() > (1 + 1e-12) / cap).any()):
+                    raise ValueError(f"weights above 1 / {cap} are no fixed share of a person with {cap} images.")
+                yield vectors, cells, weights
+
+        parts = torch.cat([self._parts, mechanism.cells.exact(checked())[None]])
         row = mechanism.strategy[self.count, : len(parts)]
         answer = (row[:, None, None] * parts).sum(0)
         if float((row.double()[:, None, None] * parts.double().abs()).sum(0).max()) >= _MOST:
@@ -159,18 +167,6 @@ class SumsStream:
         self._noisy = torch.cat([self._noisy, mechanism.mechanism(answer, self._noise)[None]])
         self._parts = parts
         return self.answer(self.count)
-
-    def _exact(self, batches: Batches) -> Tensor:
-        """Return the part's sums; for unit person weights above 1 / cap are refused: all parts share the bound."""
-        cap = self.mechanism.cells.most_per_unit
-
-        def checked() -> Batches:
-            for vectors, cells, weights in batches:
-                if weights is not None and bool((weights.double() > (1 + 1e-12) / cap).any()):
-                    raise ValueError(f"weights above 1 / {cap} are no fixed share of a person with {cap} images.")
-                yield vectors, cells, weights
-
-        return self.mechanism.cells.exact(checked())
 
     def answer(self, part: int) -> Tensor:
         """Return the noisy sums of the first ``part`` parts again: the same numbers at every call."""
@@ -206,7 +202,12 @@ class SumsStream:
             raise InputError(
                 "the state is of another stream: its parts, cells, law or noise differ. Use its own settings."
             )
-        parts, noisy = (stream._saved(state.get(name)) for name in ("parts", "noisy"))
+        saved: tuple[Any, Any] = state.get("parts"), state.get("noisy")
+        for tensor in saved:
+            shape = stream._parts.shape[1:]
+            if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != shape:
+                raise InputError(_DAMAGED)
+        parts, noisy = saved
         if len(parts) != len(noisy) or len(noisy) > mechanism.parts:
             raise InputError(_DAMAGED)
         if len(noisy) and not state.get("paid"):
@@ -217,11 +218,6 @@ class SumsStream:
         stream._private = stream._private and bool(state.get("private"))
         stream._paid = bool(state.get("paid"))
         return stream
-
-    def _saved(self, tensor: Any) -> Tensor:
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != self._parts.shape[1:]:
-            raise InputError(_DAMAGED)
-        return tensor
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must be equal in every continuation."""

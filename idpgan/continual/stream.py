@@ -22,7 +22,7 @@ import collections
 import math
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -32,7 +32,6 @@ from idpgan.continual import fenwick
 from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamPlan, StreamTable, check_name
 from idpgan.errors import InputError
-from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.mechanisms import Grid
@@ -50,6 +49,9 @@ _AHEAD = 1 << 14  # noise drawn ahead by `push`, at most
 
 class ContinualCounter:
     """Running counts with pure epsilon over the whole stream; see the module for mechanism and proof.
+
+    Attributes:
+        event: Price of the whole stream.
 
     Formal guarantee: epsilon, unit event, zero-out-one: one event of size at most 1 in one value. Moving an event to
     another time costs 2 epsilon; a person with k events costs k epsilon. Several series (leading dimensions of
@@ -91,6 +93,7 @@ class ContinualCounter:
         self._grid = Grid(1.0) if integer else Grid(_REAL_STEP)
         self._largest = 2.0**53 * self._grid.step  # beyond, float64 skips grid steps
         self._law = NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
+        self.event: Final = self._law.event
         self.epsilon, self.horizon, self.integer = float(epsilon), horizon, bool(integer)
         self._ledger = Ledger(*fenwick.ADJACENCY) if ledger is None else ledger
         self._noise = Noise.system() if noise is None else noise
@@ -108,11 +111,6 @@ class ContinualCounter:
         self._owner = os.getpid()
 
     # Releasing -------------------------------------------------------------------------------------------------------
-
-    @property
-    def event(self) -> Event:
-        """Price of the whole stream."""
-        return self._law.event
 
     @property
     def count(self) -> int:
@@ -370,7 +368,10 @@ class ContinualCounter:
 
         Noise of nodes to come is not in it: a loaded stream draws it afresh.
         """
-        rows = zip(self._indices, map(_plain, self._true), map(_plain, self._noisy), strict=True)
+        true, noisy, kept = (
+            [number.tolist() if isinstance(number, Tensor) else number for number in numbers]
+            for numbers in (self._true, self._noisy, self._kept)
+        )
         return {
             "format": FORMAT,
             "epsilon": self.epsilon,
@@ -378,8 +379,8 @@ class ContinualCounter:
             "integer": self.integer,
             "count": self._count,
             "series": None if self._shape is None else list(self._shape),
-            "prefixes": [list(row) for row in rows],
-            "kept": [_plain(answer) for answer in self._kept],
+            "prefixes": [list(row) for row in zip(self._indices, true, noisy, strict=True)],
+            "kept": kept,
             "keep": self._kept.maxlen,
             "private": self._private,
         }
@@ -452,12 +453,8 @@ def _tensor(values: Any) -> Tensor:
     return tensor
 
 
-def _plain(number: Any) -> Any:
-    return number.tolist() if isinstance(number, Tensor) else number
-
-
 def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
-    """Inverse of `_plain`, checked."""
+    """Return a count of a saved state, or of all series, checked."""
     if not shape:
         if isinstance(plain, bool) or not isinstance(plain, int):
             raise InputError(f"the state is damaged: {plain!r} is no count.")

@@ -39,8 +39,7 @@ def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     The look holds the numbers of `idpgan.data.face_looks.looks`; height and width are in px, C is 1 or 3.
     """
     picture = Picture(look, height, width, channels)
-    picture.paint_behind()
-    picture.paint_head()
+    picture.paint_body()
     picture.paint_mouth()
     picture.paint_nose()
     picture.paint_eyes()
@@ -94,8 +93,8 @@ class Picture:
             color = colored(torch.tensor([color], device=mask.device), self.channels)
         self.image.lerp_(color, mask[:, None])
 
-    def paint_behind(self) -> None:
-        """Paint the hair behind the head, shoulders, neck and ears."""
+    def paint_body(self) -> None:
+        """Paint the hair behind the head, shoulders, neck, ears, skin, redder cheeks, a beard up to the temples."""
         look = self.look
         wide = look["head_width"] * (1 + look["hair_volume"])
         high = look["head_height"] * (1 + 0.6 * look["hair_volume"])
@@ -112,10 +111,6 @@ class Picture:
             self.x.abs() - look["head_width"] * 0.98, self.y - look["eye_y"] - 0.06, look["ear"] * 0.6, look["ear"]
         )
         self._paint(ears, look["skin"] * 0.85)
-
-    def paint_head(self) -> None:
-        """Paint the skin, redder cheeks, and a beard up to the temples."""
-        look = self.look
         self._paint(self.head, look["skin"])
         away = ((self.side - 0.22) / 0.13).square() + ((self.face_y - 0.14) / 0.11).square()
         self._paint((1 - away).clamp_(min=0) * look["blush"], (0.80, 0.32, 0.28))

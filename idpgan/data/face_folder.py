@@ -91,7 +91,12 @@ def scan(root: Path, layout: str | None = None) -> People:
         raise ConfigError(f"data.layout = '{layout}' is no known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
-    root = _passed_through(root)
+    found = _visible(root)  # a folder that only holds one folder of folders is passed through
+    while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
+        inside = _visible(found[0])
+        if not (any(path.is_dir() for path in inside) or (inside and all(_YALE.fullmatch(p.name) for p in inside))):
+            break
+        root, found = found[0], inside
     people = LAYOUTS[layout or recognize(root)](root)
     return {name: sorted(people[name], key=_natural_path) for name in sorted(people, key=_natural)}
 
@@ -143,17 +148,6 @@ def known_layout(root: Path) -> str | None:
     except DataError:
         return None
     return None if layout == "people" else layout
-
-
-def _passed_through(root: Path) -> Path:
-    """Descend to the first folder that holds more than one folder of folders."""
-    found = _visible(root)
-    while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
-        inside = _visible(found[0])
-        if not (any(path.is_dir() for path in inside) or (inside and all(_YALE.fullmatch(p.name) for p in inside))):
-            break
-        root, found = found[0], inside
-    return root
 
 
 # One function per layout ---------------------------------------------------------------------------------------

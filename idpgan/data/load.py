@@ -178,8 +178,15 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         public = _alike(public, images, config, "public_root")
     test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
+    if public is None:
+        public = _part(images, index.public)
+        if public.null is not None:  # the others take the places of null records in turn
+            there = torch.nonzero(~public.null)[:, 0]
+            if not len(there):
+                raise DataError("None of the public images can be used. Mend their files, or name others.")
+            public = dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
     split = Split(
-        public=_filled(_part(images, index.public)) if public is None else public,
+        public=public,
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
         test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
@@ -206,16 +213,6 @@ def _part(images: Images, index: Tensor) -> Images:
     """Return one part, without the mask if it holds no null record."""
     part = images.select(index)
     return part if part.null is None or bool(part.null.any()) else dataclasses.replace(part, null=None)
-
-
-def _filled(public: Images) -> Images:
-    """Replace null records among public images by the others in turn."""
-    if public.null is None:
-        return public
-    there = torch.nonzero(~public.null)[:, 0]
-    if not len(there):
-        raise DataError("None of the public images can be used. Mend their files, or name others.")
-    return dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
 
 
 def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices:

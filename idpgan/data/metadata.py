@@ -155,17 +155,15 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
     for path in paths:
         if path not in rows:
             raise DataError(f"{table.path} has no row for {path.relative_to(root)}. Mark that face too.")
-        numbers = [_finite(column[rows[path]]) for column in columns]
+        numbers = []
+        for column in columns:
+            try:
+                number = float(column[rows[path]])
+            except ValueError:
+                number = math.nan
+            numbers.append(number if math.isfinite(number) else math.nan)
         found.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
     return found
-
-
-def _finite(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 def class_values(values: Sequence[str]) -> list[str]:

@@ -53,9 +53,20 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
             or if the download fails. An image whose label is out of range stands as a null record.
     """
     files = _locate(config.data_root) or _download(config.data_root)
-    (train, refused), (test, more) = (_read_part(files, part) for part in (TRAIN, TEST))
-    warn_of_null(refused + more, len(train) + len(test))
-    return Read(train, test, refused + more)
+    parts, refused = [], list[Refused]()
+    for names in (TRAIN, TEST):
+        image_file, label_file = (files[name] for name in names)
+        images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
+        if len(images) != len(labels):
+            raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
+        wrong = labels >= len(CLASSES)  # bytes
+        for place in wrong.nonzero()[:, 0].tolist():
+            reason = f"{label_file}: label {int(labels[place])} at position {place} is out of range."
+            refused.append(Refused(label_file, reason))
+        part = Images(images.unsqueeze(1), labels, CLASSES)
+        parts.append(part.zeroed_out(wrong) if bool(wrong.any()) else part)
+    warn_of_null(refused, sum(map(len, parts)))
+    return Read(parts[0], parts[1], tuple(refused))
 
 
 def _locate(root: Path) -> dict[str, Path] | None:
@@ -70,20 +81,6 @@ def _locate(root: Path) -> dict[str, Path] | None:
         if len(missing) < len(found):
             raise DataError(f"{place} holds MNIST files, but not {', '.join(missing)} (or .gz). Put them there too.")
     return None
-
-
-def _read_part(files: dict[str, Path], part: tuple[str, str]) -> tuple[Images, tuple[Refused, ...]]:
-    image_file, label_file = (files[name] for name in part)
-    images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
-    if len(images) != len(labels):
-        raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
-    wrong = labels >= len(CLASSES)  # bytes
-    refused = tuple(
-        Refused(label_file, f"{label_file}: label {int(labels[place])} at position {place} is out of range.")
-        for place in wrong.nonzero()[:, 0].tolist()
-    )
-    part_images = Images(images.unsqueeze(1), labels, CLASSES)
-    return part_images.zeroed_out(wrong) if refused else part_images, refused
 
 
 def _shape(path: Path, ndim: int) -> tuple[int, ...]:

@@ -118,7 +118,18 @@ def _values(
         column = LABEL if folders == "label" else PERSON
         if column in found:
             raise DataError(f"{labels} has a column '{column}', and --folders {folders} makes one too. Give one.")
-        found[column] = _first_folders(source, parts, folders)
+        beside = next((part for part in parts if len(part) == 1), None)
+        if beside is not None:
+            raise DataError(
+                f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
+            )
+        used = {part[0] for part in parts}
+        empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
+        if empty is not None:
+            raise DataError(
+                f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder."
+            )
+        found[column] = [part[0] for part in parts]
     if PERSON in found:
         found[PERSON] = found.pop(PERSON)  # last
         if "" in found[PERSON]:
@@ -144,19 +155,6 @@ def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, l
         for index, name in enumerate(table.columns)
         if name != FILE_NAME
     }
-
-
-def _first_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
-    beside = next((part for part in parts if len(part) == 1), None)
-    if beside is not None:
-        raise DataError(
-            f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
-        )
-    used = {part[0] for part in parts}
-    empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
-    if empty is not None:
-        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder.")
-    return [part[0] for part in parts]
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------

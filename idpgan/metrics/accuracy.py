@@ -76,8 +76,9 @@ def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the table of a private classifier."""
     if not found.get("classifier"):
         return None
-    result, run = found["classifier"], found.get("classifier_run")
-    guarantee = f" ({guarantee_text(run)})" if run else ""
+    result, run, guarantee = found["classifier"], found.get("classifier_run"), ""
+    if run:  # what protects it, at its own delta
+        guarantee = f" (epsilon {epsilon_text(run['epsilon'])}, delta {run['delta']:.3g}, unit {run['unit']})"
     right, sure = f"{result['accuracy']:.2%}", f"{result['confidence']:.0%}"
     low, high = (f"{end:.2%}" for end in result["interval"])
     return MetricTable(
@@ -89,11 +90,6 @@ def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
         ),
         (f"private classifier: accuracy {right} [{low}, {high}], {sure} confidence",),
     )
-
-
-def guarantee_text(run: Mapping[str, Any]) -> str:
-    """Write what protects a classifier, or a release, at its own delta."""
-    return f"epsilon {epsilon_text(run['epsilon'])}, delta {run['delta']:.3g}, unit {run['unit']}"
 
 
 def epsilon_text(epsilon: float | str) -> str:

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def default_folder() -> Path:
     return (Path(chosen) if chosen else home / "idpgan").expanduser()
 
 
+@dataclass(frozen=True)
 class Cache:
     """Keeps what is costly to compute again. It holds results on private images: it belongs to the curator.
 
@@ -35,8 +37,7 @@ class Cache:
     missing. Several processes may share a folder, which is made on first use with mode 0700. None keeps nothing.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    folder: Path | None
 
     def get(self, kind: str, key: Mapping[str, Any], compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Return the tensors of a key on the CPU; compute and keep them if they are not there.

@@ -159,10 +159,6 @@ def measure_dpimagebench(
     check_sides(images.image_shape)
     networks = settings.networks
 
-    def recipe_of(name: str, seed: int) -> Mapping[str, Any]:
-        config = settings.fit_config(seed).model_dump(mode="json")
-        return {"network": name, **dataclasses.asdict(networks[name]), "config": config}
-
     def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
         if images.labels is None:
@@ -179,7 +175,13 @@ def measure_dpimagebench(
                 on_epoch=lambda epoch: progress(what, epoch.number, settings.epochs),
             )
 
-    scores = judge_fits(("dpimagebench", PROTOCOL), networks, seeds, recipe_of, fit, images, (test, truth), cache)
+    configs = {seed: settings.fit_config(seed).model_dump(mode="json") for seed in seeds}
+    recipes: dict[tuple[str, int], Mapping[str, Any]] = {
+        (name, seed): {"network": name, **dataclasses.asdict(network), "config": configs[seed]}
+        for name, network in networks.items()
+        for seed in seeds
+    }
+    scores = judge_fits(("dpimagebench", PROTOCOL), recipes, fit, images, (test, truth), cache)
     return BenchmarkResult(*scores, PROTOCOL, full=settings == FULL)
 
 

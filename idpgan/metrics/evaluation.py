@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from idpgan.metrics.utility import check_floor, utility_metric, utility_table
 from idpgan.progress import Progress, silent
 
 _ROWS = (
-    Metric("utility", utility_metric("utility"), utility_table),
-    Metric("ceiling", utility_metric("ceiling"), utility_table, source="private"),
-    Metric("floor", utility_metric("floor"), utility_table, source="public", check=check_floor),
+    Metric("utility", partial(utility_metric, "utility"), utility_table),
+    Metric("ceiling", partial(utility_metric, "ceiling"), utility_table, source="private"),
+    Metric("floor", partial(utility_metric, "floor"), utility_table, source="public", check=check_floor),
     Metric("inception", inception_metric, inception_table, check=check_inception),
     Metric("fidelity", fidelity_metric, fidelity_table),
     Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private"),

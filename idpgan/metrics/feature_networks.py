@@ -30,7 +30,7 @@ from idpgan.errors import DataError, InputError
 from idpgan.files import read_plain
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork
-from idpgan.models.classifier import CLASSIFIERS
+from idpgan.models.classifier import classifier_body
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.progress import Progress, silent
 
@@ -59,7 +59,7 @@ class Autoencoder(nn.Module):
     def __init__(self, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, self.height, self.width = image_shape
-        body, num_features = CLASSIFIERS["cnn"](image_shape)
+        body, num_features = classifier_body("cnn", image_shape)
         self.encoder = nn.Sequential(*list(body.children())[:-1])
         rows, columns = math.ceil(self.height / 2**_HALVINGS), math.ceil(self.width / 2**_HALVINGS)
         layers: list[nn.Module] = [nn.Linear(num_features, _WIDTH * rows * columns)]

@@ -118,7 +118,16 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
             f"SSIM needs (N, H, W) or (N, C, H, W) with sides of at least {_SSIM_WINDOW} pixels, "
             f"got {tuple(images.shape)}."
         )
-    rows, columns = (_window_matrix(side, images.device) for side in images.shape[-2:])
+    # The product with such a matrix, (side - 10, side), takes a Gaussian-weighted mean around each inner pixel.
+    reach = torch.arange(_SSIM_WINDOW, dtype=torch.float64, device=images.device)
+    weights = reach.sub(_SSIM_WINDOW // 2).div_(1.5).square_().mul_(-0.5).softmax(dim=0)
+    matrices = []
+    for side in images.shape[-2:]:
+        inner = side - _SSIM_WINDOW + 1
+        matrix = torch.zeros(inner, side, dtype=torch.float64, device=images.device)
+        index = torch.arange(inner, device=images.device)[:, None] + reach.long()
+        matrices.append(matrix.scatter_(1, index, weights.expand(inner, -1)))
+    rows, columns = matrices
     step = max(1, _CHUNK_NUMBERS // 8 // images[0].numel())
     parts = []
     for start in range(0, len(images), step):
@@ -153,16 +162,6 @@ def histogram_distance(
     if kind == "earth-mover":
         return difference.cumsum(dim=1).abs().sum(dim=1) / (GREY_LEVELS - 1)
     raise InputError(f"There is no histogram distance '{kind}': use 'total-variation' or 'earth-mover'.")
-
-
-def _window_matrix(side: int, device: torch.device) -> Tensor:
-    """Return the matrix (side - 10, side) whose product takes a Gaussian-weighted mean around each inner pixel."""
-    weights = torch.arange(_SSIM_WINDOW, dtype=torch.float64, device=device).sub_(_SSIM_WINDOW // 2).div_(1.5)
-    weights = weights.square_().mul_(-0.5).softmax(dim=0)
-    inner = side - _SSIM_WINDOW + 1
-    matrix = torch.zeros(inner, side, dtype=torch.float64, device=device)
-    index = torch.arange(inner, device=device)[:, None] + torch.arange(_SSIM_WINDOW, device=device)
-    return matrix.scatter_(1, index, weights.expand(inner, -1))
 
 
 def _unit(images: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ private images' identities: for the curator only, covered by no epsilon.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
+from idpgan.metrics.metric import MetricResult
 from idpgan.models.classifier import build_recognizer
 from idpgan.models.initialize import torch_seed
 from idpgan.training.fit import FitConfig, fit_classifier, predict
@@ -31,7 +32,7 @@ _NO_VARIANCE = 1e-10  # of the first component's; float32 leaves about 1e-13 whe
 
 
 @dataclasses.dataclass(frozen=True)
-class Recognition:
+class Recognition(MetricResult):
     """How well test images were recognized. Curator only.
 
     Attributes:
@@ -53,10 +54,6 @@ class Recognition:
     num_train: int
     num_test: int
     components: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return dataclasses.asdict(self)
 
 
 @typed
@@ -150,7 +147,7 @@ def recognize(
     from sklearn.svm import SVC
 
     truth, people = test_identities.cpu().numpy(), train_identities.cpu().numpy()
-    rows = _rows(train)
+    rows, asked = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
     if np.ptp(rows, axis=0).max() == 0:
         predicted = np.full(len(truth), people.min())  # images all alike tell nobody apart, and have no components
     else:
@@ -158,7 +155,7 @@ def recognize(
         # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
         kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
         svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people)
-        predicted = svm.predict(pca.transform(_rows(test))[:, kept])
+        predicted = svm.predict(pca.transform(asked)[:, kept])
     return _scored(predicted, truth, people, components)
 
 
@@ -249,10 +246,6 @@ def _places(inverse: Tensor, counts: Tensor) -> Tensor:
     place = torch.empty_like(inverse)
     place[order] = torch.arange(len(inverse)) - starts.repeat_interleave(counts)
     return place
-
-
-def _rows(images: Tensor) -> np.ndarray:
-    return images.detach().cpu().flatten(1).float().numpy()
 
 
 def _people(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -127,21 +127,22 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
     pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
     if "labels" not in arrays or not classes:
         return Images(pixels)
-    names = _names(arrays["classes"], path) if "classes" in arrays else classes
+    names = classes
+    if "classes" in arrays:
+        texts = arrays["classes"]
+        if texts.ndim != 1 or texts.dtype.kind not in "US":
+            raise DataError(
+                f"{path}: classes are {texts.dtype} {texts.shape}, expected texts in one row, one per class."
+            )
+        try:
+            names = tuple(texts.astype(str).tolist())
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: a class name is no ASCII text ({error}). Save the names as texts, not bytes."
+            ) from error
     if len(set(names)) < len(names):
         raise DataError(f"{path}: classes are {', '.join(names)}: one name stands twice.")
     return Images(pixels, _labels(arrays["labels"], len(pixels), len(names), path), names)
-
-
-def _names(array: np.ndarray[Any, Any], path: Path) -> tuple[str, ...]:
-    if array.ndim != 1 or array.dtype.kind not in "US":
-        raise DataError(f"{path}: classes are {array.dtype} {array.shape}, expected texts in one row, one per class.")
-    try:
-        return tuple(array.astype(str).tolist())
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: a class name is no ASCII text ({error}). Save the names as texts, not bytes."
-        ) from error
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -117,15 +117,17 @@ def measure_utility(
         if name not in RECIPES:
             raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")
 
-    def recipe_of(name: str, seed: int) -> Mapping[str, Any]:
-        return {"classifier": name, "config": recipe(name, len(images), seed).model_dump(mode="json")}
-
     def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
         title = f"{what}: {name}, seed {seed}"
         return fit_named(name, images, seed=seed, device=device, progress=progress, what=title)
 
     truth = check_sets(images, test, seeds).to(device)
-    scores = judge_fits(("utility", PROTOCOL), classifiers, seeds, recipe_of, fit, images, (test, truth), cache)
+    recipes: dict[tuple[str, int], Mapping[str, Any]] = {
+        (name, seed): {"classifier": name, "config": recipe(name, len(images), seed).model_dump(mode="json")}
+        for name in classifiers
+        for seed in seeds
+    }
+    scores = judge_fits(("utility", PROTOCOL), recipes, fit, images, (test, truth), cache)
     return UtilityResult(*scores, PROTOCOL)
 
 
@@ -152,9 +154,7 @@ def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
 
 def judge_fits(
     protocol: tuple[str, str],
-    names: Iterable[str],
-    seeds: Sequence[int],
-    recipe_of: Callable[[str, int], Mapping[str, Any]],
+    recipes: Mapping[tuple[str, int], Mapping[str, Any]],
     fit: Callable[[str, int], tuple[nn.Module, Fitted]],
     images: Images,
     real: tuple[Images, Tensor],
@@ -164,8 +164,8 @@ def judge_fits(
 
     Args:
         protocol: Kind in the cache, and name with version.
-        recipe_of: Maps a name and a seed to all that the fit depends on, as JSON values.
-        fit: Maps these to a fitted classifier.
+        recipes: By the name of a classifier and a seed all that the fit depends on, as JSON values.
+        fit: Maps a name and a seed to a fitted classifier.
         real: The test images, and their labels where the classifiers compute.
 
     Returns:
@@ -183,35 +183,31 @@ def judge_fits(
             "num_parameters": torch.tensor(sum(parameter.numel() for parameter in model.parameters())),
         }
 
-    cache, scores = cache or Cache(None), []
-    for name in names:
-        keys = [(seed, {"protocol": version, **recipe_of(name, seed), **digests}) for seed in seeds]
+    cache, scores, seeds = cache or Cache(None), [], tuple(dict.fromkeys(seed for _, seed in recipes))
+    for name in dict.fromkeys(name for name, _ in recipes):
+        keys = [(seed, {"protocol": version, **recipes[name, seed], **digests}) for seed in seeds]
         runs = [cache.get(kind, key, functools.partial(compute, name, seed)) for seed, key in keys]
         measured = (tuple(float(run[what]) for run in runs) for what in ("accuracy", "held_back_accuracy"))
         scores.append(ClassifierScore(name, int(runs[0]["num_parameters"]), *measured))
     majority = int(truth.bincount().max()) / len(truth)
-    return tuple(scores), tuple(seeds), len(images), len(test), majority, digests["images"], digests["test"]
+    return tuple(scores), seeds, len(images), len(test), majority, digests["images"], digests["test"]
 
 
-def utility_metric(what: str) -> Callable[[Judging, Images], UtilityResult | None]:
-    """Return the metric of that name: utility of the images under test, of the private, or of the public ones."""
-
-    def measure(judging: Judging, images: Images) -> UtilityResult | None:
-        if images.labels is None:
-            judging.notes.append(f"{what} is not measured: there are no labels to train with")
-            return None
-        return measure_utility(
-            place(images, judging.device),
-            judging.judges,
-            classifiers=judging.classifiers,
-            seeds=range(judging.num_seeds or _SEEDS),
-            cache=judging.cache,
-            device=judging.device,
-            progress=judging.progress,
-            what=what,
-        )
-
-    return measure
+def utility_metric(what: str, judging: Judging, images: Images) -> UtilityResult | None:
+    """Measure the utility of images: ``what`` says which, those under test, the private or the public ones."""
+    if images.labels is None:
+        judging.notes.append(f"{what} is not measured: there are no labels to train with")
+        return None
+    return measure_utility(
+        place(images, judging.device),
+        judging.judges,
+        classifiers=judging.classifiers,
+        seeds=range(judging.num_seeds or _SEEDS),
+        cache=judging.cache,
+        device=judging.device,
+        progress=judging.progress,
+        what=what,
+    )
 
 
 def check_floor(judging: Judging) -> None:

@@ -19,6 +19,7 @@ evaluation/classifier/).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from idpgan.config import nearest_hint
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
 
+CLASSIFIERS = ("cnn", "resnet", "logistic")  # of `build_classifier`
 _BODY_PX = 16  # the stem brings the longer side down to at most this
 _NUM_HIDDEN = 64
 _RECOGNIZER_PX, _RECOGNIZER_HIDDEN = 48, 128  # after the first convolution; of the layer before the last
@@ -76,13 +78,51 @@ def build_classifier(name: str, image_shape: tuple[int, int, int], num_classes: 
     if name not in CLASSIFIERS:
         raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, CLASSIFIERS)}")
     with seeded_init(seed):
-        classifier = Classifier(*CLASSIFIERS[name](image_shape), num_classes)
+        classifier = Classifier(*classifier_body(name, image_shape), num_classes)
     nn.init.zeros_(classifier.head.weight)
     nn.init.zeros_(classifier.head.bias)
     return classifier
 
 
-class ResidualBlock(nn.Module):
+def classifier_body(name: str, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+    """Return one of `CLASSIFIERS` up to its features, and their number.
+
+    The stem leaves at most 16 x 16. "cnn": three convolutions that halve the grid twice, then one hidden layer;
+    "resnet": stem and three residual blocks of 16, 32, 64 channels, averaged over positions; "logistic": no body, the
+    features are the pixels.
+    """
+    channels, stride = image_shape[0], stride_to(image_shape, _BODY_PX)
+    kernel = max(3, 2 * stride - 1)  # of the stem
+    if name == "cnn":
+        body = nn.Sequential(
+            *convolution(channels, 32, kernel, stride),
+            *convolution(32, 64, 3, 2),
+            *convolution(64, 64, 3, 2),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, _NUM_HIDDEN),
+            nn.ReLU(inplace=True),
+        )
+        return body, _NUM_HIDDEN
+    if name == "resnet":
+        blocks = [ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2)]
+        stem = convolution(channels, 16, kernel, stride)
+        return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 64
+    return nn.Flatten(), math.prod(image_shape)
+
+
+class _Residual(nn.Module):
+    """What is learned, beside a shortcut, and a ReLU."""
+
+    residual: nn.Module
+    shortcut: nn.Module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, channels_in, H, W) to (B, channels_out, H / stride, W / stride)."""
+        return torch.relu(self.residual(images) + self.shortcut(images))
+
+
+class ResidualBlock(_Residual):
     """Two 3 x 3 convolutions beside a shortcut, which is a 1 x 1 convolution where shapes differ."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
@@ -93,10 +133,6 @@ class ResidualBlock(nn.Module):
         same = channels_in == channels_out and stride == 1
         shortcut = [] if same else convolution(channels_in, channels_out, 1, stride)[:-1]
         self.shortcut = nn.Sequential(*shortcut)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels_in, H, W) to (B, channels_out, H / stride, W / stride)."""
-        return torch.relu(self.residual(images) + self.shortcut(images))
 
 
 def convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> list[nn.Module]:
@@ -114,45 +150,6 @@ def stride_to(image_shape: tuple[int, int, int], most_px: int) -> int:
     while max(image_shape[1:]) > most_px * stride:
         stride *= 2
     return stride
-
-
-def _stem(image_shape: tuple[int, int, int], channels_out: int) -> list[nn.Module]:
-    """First convolution, which leaves at most 16 x 16."""
-    stride = stride_to(image_shape, _BODY_PX)
-    return convolution(image_shape[0], channels_out, max(3, 2 * stride - 1), stride)
-
-
-def _cnn(image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-    """Three convolutions that halve the grid twice, then one hidden layer."""
-    body = nn.Sequential(
-        *_stem(image_shape, 32),
-        *convolution(32, 64, 3, 2),
-        *convolution(64, 64, 3, 2),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(64 * 4 * 4, _NUM_HIDDEN),
-        nn.ReLU(inplace=True),
-    )
-    return body, _NUM_HIDDEN
-
-
-def _resnet(image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-    """Stem and three residual blocks of 16, 32, 64 channels, averaged over positions."""
-    blocks = [ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2)]
-    return nn.Sequential(*_stem(image_shape, 16), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 64
-
-
-def _logistic(image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-    """No body: the features are the pixels."""
-    channels, height, width = image_shape
-    return nn.Flatten(), channels * height * width
-
-
-CLASSIFIERS: dict[str, Callable[[tuple[int, int, int]], tuple[nn.Module, int]]] = {
-    "cnn": _cnn,
-    "resnet": _resnet,
-    "logistic": _logistic,
-}
 
 
 def build_recognizer(image_shape: tuple[int, int, int], num_people: int, *, seed: int = 0) -> Classifier:
@@ -204,9 +201,8 @@ class ResNet:
 
     def body(self, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         """Return the network up to its features, and their number."""
-        blocks = _per_stage(self.depth, 6, 2)
         stem = convolution(image_shape[0], self.width, 3, stride_to(image_shape, self.grid_px))
-        return _staged(stem, ResidualBlock, self.width, self.width, blocks)
+        return _staged(stem, ResidualBlock, self.width, self.width, (self.depth, 6, 2))
 
 
 @dataclass(frozen=True)
@@ -227,10 +223,10 @@ class WideResNet:
 
     def body(self, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         """Return the network up to its features, and their number."""
-        blocks, width = _per_stage(self.depth, 6, 4), 16 * self.widening
+        width = 16 * self.widening
         stem = convolution(image_shape[0], 16, 3, stride_to(image_shape, self.grid_px))[:1]
         block = functools.partial(WideBlock, dropout=self.dropout)
-        return _staged(stem, block, 16, width, blocks, _normalized(4 * width))
+        return _staged(stem, block, 16, width, (self.depth, 6, 4), _normalized(4 * width))
 
 
 @dataclass(frozen=True)
@@ -252,10 +248,9 @@ class ResNeXt:
 
     def body(self, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
         """Return the network up to its features, and their number."""
-        blocks = _per_stage(self.depth, 9, 2)
         stem = convolution(image_shape[0], self.width, 3, stride_to(image_shape, self.grid_px))
         block = functools.partial(ResNeXtBlock, groups=self.cardinality)
-        return _staged(stem, block, self.width, 4 * self.width, blocks)
+        return _staged(stem, block, self.width, 4 * self.width, (self.depth, 9, 2))
 
 
 ResidualNetwork = ResNet | WideResNet | ResNeXt
@@ -318,7 +313,7 @@ class WideBlock(nn.Module):
         return beside + self.residual(normalized)
 
 
-class ResNeXtBlock(nn.Module):
+class ResNeXtBlock(_Residual):
     """A 1 x 1, a grouped 3 x 3 and a 1 x 1 convolution beside a shortcut (Xie et al. 2017, Figure 3c)."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int, groups: int) -> None:
@@ -333,30 +328,23 @@ class ResNeXtBlock(nn.Module):
         projection = convolution(channels_in, channels_out, 1, stride)[:-1]
         self.shortcut = nn.Sequential(*([] if channels_in == channels_out else projection))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels_in, H, W) to (B, channels_out, H / stride, W / stride)."""
-        return torch.relu(self.residual(images) + self.shortcut(images))
-
-
-def _per_stage(depth: int, layers: int, rest: int) -> int:
-    """Return the number of blocks of each of the three stages."""
-    if depth < layers + rest or (depth - rest) % layers:
-        raise InputError(
-            f"A depth of {depth} layers does not fit: it must be {layers} n + {rest}, with n of 1 or more."
-        )
-    return (depth - rest) // layers
-
 
 def _staged(
     stem: list[nn.Module],
     block: Callable[[int, int, int], nn.Module],
     channels: int,
     width: int,
-    blocks: int,
+    depths: tuple[int, int, int],
     last: Sequence[nn.Module] = (),
 ) -> tuple[nn.Module, int]:
-    """Put three stages of blocks behind a stem; the second and the third halve the grid and double the channels."""
-    layers = list(stem)
+    """Put three stages of blocks behind a stem; the second and the third halve the grid and double the channels.
+
+    ``depths`` are the layers of the network, those of one block in each stage, and those outside of blocks.
+    """
+    depth, each, rest = depths
+    if depth < each + rest or (depth - rest) % each:
+        raise InputError(f"A depth of {depth} layers does not fit: it must be {each} n + {rest}, with n of 1 or more.")
+    layers, blocks = list(stem), (depth - rest) // each
     for number in range(3 * blocks):
         channels_out = width << number // blocks
         layers.append(block(channels, channels_out, 2 if number in (blocks, 2 * blocks) else 1))

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from idpgan.errors import ConfigError, InputError
 
@@ -42,7 +42,8 @@ class Ema:
         """Step towards the weights and buffers of ``module``, which has the layout of the first one."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.ramp_up else self.decay
-        average, newest = _tensors(self.module), _tensors(module)
+        # Listed anew each time: ``module.to(device)`` replaces buffers.
+        average, newest = ([*each.parameters(), *each.buffers()] for each in (self.module, module))
         floating = [i for i, tensor in enumerate(average) if tensor.is_floating_point()]
         torch._foreach_lerp_([average[i] for i in floating], [newest[i] for i in floating], 1.0 - decay)
         for i in set(range(len(average))) - set(floating):
@@ -62,8 +63,3 @@ class Ema:
                 "Resume with the [model] section that the run was started with."
             ) from error
         self.updates = int(state["updates"])
-
-
-def _tensors(module: nn.Module) -> list[Tensor]:
-    """List parameters and buffers; read anew each time, since ``module.to(device)`` replaces buffers."""
-    return [*module.parameters(), *module.buffers()]

@@ -32,15 +32,13 @@ _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its 
 
 
 class Block(NamedTuple):
-    """One block of a batch: the vectors ``left`` (B, m), or the products ``left right^T`` of two of them."""
+    """One block of a batch: the vectors ``left`` (B, m), or the products ``left right^T`` of two of them.
+
+    Of the second moment of one vector, where both are the same, the upper triangle says everything.
+    """
 
     left: Tensor
     right: Tensor | None = None
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether the block is the second moment of one vector: its upper triangle then says everything."""
-        return self.right is self.left
 
 
 class FeatureMap(nn.Module):
@@ -126,7 +124,7 @@ class FeatureMap(nn.Module):
         left, right = block
         if right is None:
             return left
-        if block.symmetric:
+        if right is left:
             rows, columns, weights = self._triangle(left.shape[1], left)
             return left[:, rows] * left[:, columns] * weights
         return (left[:, :, None] * right[:, None]).flatten(1)
@@ -139,7 +137,7 @@ class FeatureMap(nn.Module):
             return left.mean(1)
         right = block.right.view(groups, -1, block.right.shape[1])
         products = left.transpose(1, 2) @ right / left.shape[1]  # (groups, m, n)
-        if block.symmetric:
+        if block.right is block.left:
             rows, columns, weights = self._triangle(left.shape[2], left)
             return products[:, rows, columns] * weights
         return products.flatten(1)
@@ -236,7 +234,8 @@ class PublicFeatures(FeatureMap):
             last, hidden = EmbeddingNet(image_shape, 1).activations(torch.zeros(1, *image_shape))
         embedding = hidden.shape[1] + 1  # and a constant
         pixels = min(components, _COPIES * num_public, math.prod(image_shape)) + 1
-        return _moments(embedding, pixels) + last.shape[1] + fourier + num_classes * embedding + 1
+        moments = sum(size * (size + 1) // 2 for size in (embedding, pixels))
+        return moments + last.shape[1] + fourier + num_classes * embedding + 1
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """Return the five kinds of blocks, or four without classes."""
@@ -304,7 +303,8 @@ class RandomFeatures(FeatureMap):
         """Return `dimensions` of such a map, without building it."""
         channels, height, width = image_shape
         spectrum = channels * min(dimensions, height * width)
-        return _moments(spectrum + 1, dimensions + 1) + cls.count_texture(image_shape) + 2 * fourier + 1
+        moments = sum(size * (size + 1) // 2 for size in (spectrum + 1, dimensions + 1))
+        return moments + cls.count_texture(image_shape) + 2 * fourier + 1
 
     @classmethod
     def count_texture(cls, image_shape: Sequence[int]) -> int:
@@ -369,7 +369,3 @@ class ScatteringFeatures(RandomFeatures):
 
 #: Maps that are fixed without any data, by name.
 DATALESS: dict[str, type[RandomFeatures]] = {"random": RandomFeatures, "scattering": ScatteringFeatures}
-
-
-def _moments(*sizes: int) -> int:
-    return sum(size * (size + 1) // 2 for size in sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -177,8 +176,14 @@ class Generator(nn.Module):
             for rows in torch.arange(start, start + len(latent)).split(max(batch_size // self.candidates, 1)):
                 z = latent[rows - start].view(-1, self.latent_dim) * temperature
                 part = None if labels is None else labels[rows].repeat_interleave(self.candidates).to(device)
-                with _eval_mode(self), torch.no_grad():
-                    images = self(z.to(device), part)
+                modes = [(module, module.training) for module in self.modules()]
+                self.eval()
+                try:
+                    with torch.no_grad():
+                        images = self(z.to(device), part)
+                finally:  # every submodule has its own mode again
+                    for module, training in modes:
+                        module.training = training
                 yield images.view(len(rows), self.candidates, *self.image_shape).cpu()
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
@@ -211,15 +216,3 @@ class Generator(nn.Module):
                 f"{self.num_classes} classes ({known})."
             )
         return given
-
-
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    """Switch to eval mode and restore every submodule's own mode afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training

@@ -157,7 +157,7 @@ class LinearScattering(PrivateClassifier):
 
 
 class Cnn(PrivateClassifier):
-    """A convolutional body and a linear head, whose size one number says.
+    """A convolutional body and a linear head, which a subclass makes, and whose size one number says.
 
     Args:
         image_shape: (C, H, W).
@@ -171,14 +171,8 @@ class Cnn(PrivateClassifier):
 
         width: int = Field(ge=1, le=1024)
 
-    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
-        super().__init__(image_shape, classes, width=width)
-        with seeded_init(seed):
-            self.body, self.head = self._layers(width, len(classes))
-
-    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
-        """Return body and head."""
-        raise NotImplementedError
+    body: nn.Sequential
+    head: nn.Linear
 
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
@@ -194,22 +188,23 @@ class GroupNormCnn(Cnn):
 
     network = "cnn"
 
-    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes, width=width)
         stride = stride_to(self.image_shape, _BODY_PX)
-        body = nn.Sequential(
-            nn.Conv2d(self.image_shape[0], width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
-            group_norm(width),
-            nn.Tanh(),
-            nn.Conv2d(width, 2 * width, 3, 2, padding=1),
-            group_norm(2 * width),
-            nn.Tanh(),
-            nn.AdaptiveAvgPool2d(4),
-            nn.Flatten(),
-        )
-        head = nn.Linear(2 * width * 16, num_classes)
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
-        return body, head
+        with seeded_init(seed):
+            self.body = nn.Sequential(
+                nn.Conv2d(self.image_shape[0], width, max(3, 2 * stride + 1), stride, padding=max(1, stride)),
+                group_norm(width),
+                nn.Tanh(),
+                nn.Conv2d(width, 2 * width, 3, 2, padding=1),
+                group_norm(2 * width),
+                nn.Tanh(),
+                nn.AdaptiveAvgPool2d(4),
+                nn.Flatten(),
+            )
+            self.head = nn.Linear(2 * width * 16, len(classes))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
 
 
 class ReluCnn(Cnn):
@@ -221,20 +216,22 @@ class ReluCnn(Cnn):
 
     network = "relu-cnn"
 
-    def _layers(self, width: int, num_classes: int) -> tuple[nn.Sequential, nn.Linear]:
+    def __init__(self, image_shape: Sequence[int], classes: Sequence[str], *, width: int = 16, seed: int = 0) -> None:
+        super().__init__(image_shape, classes, width=width)
         channels, *sides = self.image_shape
         rows, columns = (min(7, side // 4) for side in sides)
-        body = nn.Sequential(
-            nn.Conv2d(channels, width, 4, 2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(width, 2 * width, 4, 2, padding=1),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d((rows, columns)),
-            nn.Flatten(),
-            nn.Linear(2 * width * rows * columns, 100),
-            nn.ReLU(),
-        )
-        return body, nn.Linear(100, num_classes)
+        with seeded_init(seed):
+            self.body = nn.Sequential(
+                nn.Conv2d(channels, width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(width, 2 * width, 4, 2, padding=1),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d((rows, columns)),
+                nn.Flatten(),
+                nn.Linear(2 * width * rows * columns, 100),
+                nn.ReLU(),
+            )
+            self.head = nn.Linear(100, len(classes))
 
 
 def nullify(images: Tensor, coins: Tensor, rate: float) -> Tensor:

@@ -79,7 +79,11 @@ class Scattering(nn.Module):
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                filters = _by_frequency(_coarser(wavelets, level), 2 ** (scale - level)) / 4 ** (scale - level)
+                sides, factor = [side // 2**level for side in self.padded], 2**level  # of signals of this level
+                shared = _kept(self.padded[0], factor)[:, None] & _kept(self.padded[1], factor)
+                folded = (wavelets * shared).unflatten(-1, (factor, sides[1])).unflatten(-3, (factor, sides[0]))
+                coarser = folded.sum((-4, -2))  # in the Fourier domain
+                filters = _by_frequency(coarser, 2 ** (scale - level)) / 4 ** (scale - level)
                 self.register_buffer(f"_psi_{scale}_{level}", filters.transpose(1, 2).float(), persistent=False)
 
     def _averages(self, average: Tensor, axis: int, level: int) -> Tensor:
@@ -193,15 +197,6 @@ def _envelope(size: tuple[int, ...], sigma: float, angle: float, frequency: floa
             decay = -(along * y * y + mixed * y * x + across * x * x) / (2 * sigma**2)
             total += torch.exp(torch.complex(decay, frequency * (y * cos + x * sin)))
     return total * slant / (2 * math.pi * sigma**2)
-
-
-def _coarser(filters: Tensor, level: int) -> Tensor:
-    """Return filters (L, h, w) in the Fourier domain for signals that are sampled every 2^level pixels."""
-    factor = 2**level
-    height, width = filters.shape[-2:]
-    filters = filters * (_kept(height, factor)[:, None] & _kept(width, factor))
-    folded = filters.unflatten(-1, (factor, width // factor)).unflatten(-3, (factor, height // factor))
-    return folded.sum((-4, -2))
 
 
 def _kept(side: int, factor: int) -> Tensor:

@@ -131,8 +131,16 @@ def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: li
         if not culprit:
             break
         trial.set_submodule(culprit, nn.Identity())
-    if not found:
-        found += _keeping(trial, shape, classes)
+    if not found:  # modules whose buffers, after a training pass, tell which of two batches went through
+        passed = []
+        for replaced in (None, 0):
+            passed.append(copy.deepcopy(trial).train())
+            with seeded_init(0), torch.no_grad():
+                passed[-1](*_probe(trial, shape, classes, replaced))
+        for (name, part), other in zip(passed[0].named_modules(), passed[1].modules(), strict=True):
+            pairs = zip(part.buffers(recurse=False), other.buffers(recurse=False), strict=True)
+            if any(not torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in pairs):
+                found.append(Offender(name, type(part).__name__, _KEEPS))
     if not found and not known and _depends_on_batch_size(trial, shape, classes):
         found.append(Offender("", type(module).__name__, _BATCH_SIZE))
     return found
@@ -194,18 +202,6 @@ def _probe(trial: nn.Module, shape: tuple[int, ...], classes: int, replaced: int
         images[replaced] = 3 * torch.randn(shape, generator=rng).to(dtype)
         labels[replaced] = (labels[replaced] + 1) % max(classes, 1)
     return (images, labels) if classes else (images,)
-
-
-def _keeping(trial: nn.Module, shape: tuple[int, ...], classes: int) -> Iterator[Offender]:
-    """Yield modules whose buffers, after a training pass, tell which of two batches went through."""
-    first, second = copy.deepcopy(trial).train(), copy.deepcopy(trial).train()
-    for copied, replaced in ((first, None), (second, 0)):
-        with seeded_init(0), torch.no_grad():
-            copied(*_probe(trial, shape, classes, replaced))
-    for (name, part), other in zip(first.named_modules(), second.modules(), strict=True):
-        pairs = zip(part.buffers(recurse=False), other.buffers(recurse=False), strict=True)
-        if any(not torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in pairs):
-            yield Offender(name, type(part).__name__, _KEEPS)
 
 
 def _depends_on_batch_size(trial: nn.Module, shape: tuple[int, ...], classes: int) -> bool:

@@ -80,7 +80,7 @@ def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
 
     float32: the Gram matrix of float32 numbers is computed and solved in float64, whose eps is smaller than the square
     of float32's: singular values within eps / 2 (better than `lapack`; relative to each one 1e-7 down to 1e-4 of the
-    largest), reconstruction 2 eps. Matrices of condition above 1e4 get U from `_orthonormal_columns`.
+    largest), reconstruction 2 eps. Matrices of condition above 1e4 get U from `_from_products`.
 
     float64: the Gram matrix loses half of the digits, so its eigenvectors only start `jacobi`, which then takes two or
     three sweeps instead of ten and gives its own accuracy.
@@ -312,30 +312,23 @@ def _orthonormalize(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
 def _from_products(A: Tensor, B: Tensor, V: Tensor, null: float) -> Factors:
     """Return the factors in float64 from ``B = A V``, whose columns are nearly orthogonal; sorts them.
 
-    In U an orthonormal complement replaces columns of norm up to ``null`` times the largest. `lapack` decomposes the
-    matrices for which this fails.
+    In U an orthonormal complement replaces columns of norm up to ``null`` times the largest: random columns, all made
+    orthonormal by Cholesky QR. That is triangular, so a column changes only by multiples of those before it, of larger
+    singular values: what the product ``U S V^T`` loses is the cosine of two columns times the *smaller* singular value.
+    `lapack` decomposes the matrices for which this fails.
     """
     S, order = torch.linalg.vector_norm(B, dim=1).sort(-1, descending=True)
     order = order.unsqueeze(1)
     B, V = B.gather(2, order.expand_as(B)), V.gather(2, order.expand_as(V)).double()
-    U, holds = _orthonormal_columns(B, S, S.le(null * S[:, :1]))
+    generator = torch.Generator().manual_seed(8)
+    random = torch.randn(B.shape[1:], generator=generator, dtype=torch.float64).to(B.device)
+    random = random / torch.linalg.vector_norm(random, dim=0)
+    U = B / S.clamp_min(torch.finfo(S.dtype).tiny).unsqueeze(1)
+    U = torch.where(S.le(null * S[:, :1]).unsqueeze(1), random, U)
+    holds = torch.ones(len(B), dtype=torch.bool, device=B.device)
+    for _ in range(3):  # a square random complement can have condition 1e6: the third pass is for that
+        U, holds = _orthonormalize(U, holds)
     if not bool(holds.all()):
         index = (~holds).nonzero().squeeze(1)
         U[index], S[index], V[index] = (factor.double() for factor in lapack(A[index]))
     return U, S, V
-
-
-def _orthonormal_columns(B: Tensor, S: Tensor, null: Tensor) -> tuple[Tensor, Tensor]:
-    """Normalize B's columns, put random ones for the null ones, and make all orthonormal by Cholesky QR, twice.
-
-    Triangular, so a column changes only by multiples of those before it, of larger singular values: what the product
-    ``U S V^T`` loses is the cosine of two columns times the *smaller* singular value.
-    """
-    generator = torch.Generator().manual_seed(8)
-    random = torch.randn(B.shape[1:], generator=generator, dtype=torch.float64).to(B.device)
-    random = random / torch.linalg.vector_norm(random, dim=0)
-    U = torch.where(null.unsqueeze(1), random, B / S.clamp_min(torch.finfo(S.dtype).tiny).unsqueeze(1))
-    holds = torch.ones(len(B), dtype=torch.bool, device=B.device)
-    for _ in range(3):  # a square random complement can have condition 1e6: the third pass is for that
-        U, holds = _orthonormalize(U, holds)
-    return U, holds

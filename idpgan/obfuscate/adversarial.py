@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
-from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Translator, Trunk
+from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Translator, Trunk, update
 from idpgan.progress import Progress
 
 _REACH = 3.0  # standard deviations of an output number that black and white stand for
@@ -60,25 +60,19 @@ class AdversarialEncoder(TrainedObfuscator):
         code = self.whiten(self.network(images * 2 - 1)).view_as(images)
         return (code / _REACH).clamp(-1, 1)
 
-    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        return (self(images) + 1) / 2
-
     def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, shape = self.config, self.image_shape
         spy = build_classifier("cnn", shape, self.num_identities, seed=config.seed).to(images.device)
         keeper = build_classifier("cnn", shape, self.num_utilities, seed=config.seed + 1).to(images.device)
-
-        def attack(index: Tensor) -> Tensor:
-            with torch.no_grad():
+        turns = self._turns(len(images), nn.ModuleList([spy, keeper]), nn.Identity(), progress)
+        for attacked, optimizer, index in turns:
+            with torch.set_grad_enabled(not attacked):
                 code = self(images[index])
-            return cross_entropy(spy(code), identities[index]) + cross_entropy(keeper(code), utilities[index])
-
-        def defend(index: Tensor) -> Tensor:
-            code = self(images[index])
-            lost = -spy(code).log_softmax(1).mean()  # cross-entropy of the uniform answer
-            return lost + config.alpha * cross_entropy(keeper(code), utilities[index])
-
-        self._play(len(images), nn.ModuleList([spy, keeper]), nn.Identity(), attack, defend, progress)
+            kept = cross_entropy(keeper(code), utilities[index])
+            if attacked:
+                update(optimizer, cross_entropy(spy(code), identities[index]) + kept)
+            else:  # the cross-entropy of the uniform answer
+                update(optimizer, -spy(code).log_softmax(1).mean() + config.alpha * kept)
 
 
 class GameObfuscatorConfig(Training):
@@ -125,24 +119,19 @@ class GameObfuscator(TrainedObfuscator):
     def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config = self.config
         attacker = build_classifier("cnn", self.image_shape, self.num_identities, seed=config.seed).to(images.device)
-
-        def attack(index: Tensor) -> Tensor:
-            with torch.no_grad():
+        for attacked, optimizer, index in self._turns(len(images), attacker, nn.Identity(), progress):
+            with torch.set_grad_enabled(not attacked):
                 hidden = self(images[index])
-            both = torch.cat([images[index], hidden]) * 2 - 1
-            return cross_entropy(attacker(both), identities[index].repeat(2))
-
-        def defend(index: Tensor) -> Tensor:
-            hidden = self(images[index])
+            if attacked:
+                both = torch.cat([images[index], hidden]) * 2 - 1
+                update(optimizer, cross_entropy(attacker(both), identities[index].repeat(2)))
+                continue
             logits, people = attacker(hidden * 2 - 1), identities[index, None]
             others = logits.scatter(1, people, -torch.inf).logsumexp(1, keepdim=True)
-            found = softplus(
-                logits.gather(1, people) - others
-            ).mean()  # -log(1 - A), as 1 - A = sigmoid(others - right)
+            # -log(1 - A), as 1 - A = sigmoid(others - right)
+            found = softplus(logits.gather(1, people) - others).mean()
             changed = (hidden - images[index]).abs().mean()
-            return config.weight * found + (1 - config.weight) * changed
-
-        self._play(len(images), attacker, nn.Identity(), attack, defend, progress)
+            update(optimizer, config.weight * found + (1 - config.weight) * changed)
 
 
 class CensoredConfig(Training):
@@ -202,27 +191,21 @@ class Censored(TrainedObfuscator):
         self.painter = Painter(config.code, self.image_shape, config.width)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images in [-1, 1] to censored ones in [-1, 1]."""
-        censored: Tensor = self.painter(self.code(self.trunk(images)))
+        """Map images in [0, 1] to censored ones in [-1, 1]."""
+        censored: Tensor = self.painter(self.code(self.trunk(images * 2 - 1)))
         return censored
-
-    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        return (self(images * 2 - 1) + 1) / 2
 
     def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, device = self.config, images.device
         adversary = build_classifier("cnn", self.image_shape, self.num_identities, seed=config.seed).to(device)
         predictor = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed + 1).to(device)
-
-        def attack(index: Tensor) -> Tensor:
-            with torch.no_grad():
-                censored = self(images[index] * 2 - 1)
-            return cross_entropy(adversary(censored), identities[index])
-
-        def defend(index: Tensor) -> Tensor:
-            real = images[index] * 2 - 1
-            censored = self(real)
-            cost = (censored - real).square().mean()
+        for attacked, optimizer, index in self._turns(len(images), adversary, predictor, progress):
+            with torch.set_grad_enabled(not attacked):
+                censored = self(images[index])
+            if attacked:
+                update(optimizer, cross_entropy(adversary(censored), identities[index]))
+                continue
+            cost = (censored - (images[index] * 2 - 1)).square().mean()
             log_shares = adversary(censored).log_softmax(1)
             if config.towards is None:
                 told = -log_shares.mean()
@@ -230,6 +213,4 @@ class Censored(TrainedObfuscator):
                 others = (identities[index] != config.towards).to(log_shares)  # the rest is innocent as it is
                 told = -(log_shares[:, config.towards] * others).mean()
             missed = cross_entropy(predictor(censored), utilities[index])
-            return config.alpha * cost + config.beta * told + config.gamma * missed
-
-        self._play(len(images), adversary, predictor, attack, defend, progress)
+            update(optimizer, config.alpha * cost + config.beta * told + config.gamma * missed)

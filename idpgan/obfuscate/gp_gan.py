@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, l1_loss, softplus
 from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
-from idpgan.models.classifier import Classifier, build_classifier
+from idpgan.models.classifier import build_classifier
 from idpgan.obfuscate.networks import TrainedObfuscator, Training, batches, convolution, doubling, update
 from idpgan.progress import Progress
 from idpgan.training.fit import FitConfig, fit_classifier
@@ -67,12 +67,12 @@ class GpGan(TrainedObfuscator):
         faces: Tensor = self.generator(heat_map(landmarks, self.image_shape[1:], self.config.sigma))
         return faces
 
-    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        return (self(images) + 1) / 2
-
     def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, pixels = self.config, images * 2 - 1
-        classifier = self._classifier(pixels, utilities)
+        classifier = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed).to(pixels.device)
+        fit = FitConfig(epochs=config.classifier_epochs, batch_size=32, learning_rate=3e-3, seed=config.seed)
+        fit_classifier(classifier, pixels, utilities, config=fit, augment=lambda batch, rng: _shaken(batch))
+        classifier.eval().requires_grad_(False)  # C: trained, and then fixed
         features = nn.Sequential(*list(classifier.body.children())[:_SEEN])
         judge = patch_discriminator(self.image_shape[0], config.width).to(images.device)
         own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
@@ -94,14 +94,6 @@ class GpGan(TrainedObfuscator):
             )
             update(own, loss)
             falls.step()
-
-    def _classifier(self, pixels: Tensor, utilities: Tensor) -> Classifier:
-        """Return C: trained, and then fixed."""
-        config = self.config
-        model = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed).to(pixels.device)
-        fit = FitConfig(epochs=config.classifier_epochs, batch_size=32, learning_rate=3e-3, seed=config.seed)
-        fit_classifier(model, pixels, utilities, config=fit, augment=lambda batch, rng: _shaken(batch))
-        return model.eval().requires_grad_(False)
 
 
 def _shaken(images: Tensor) -> Tensor:

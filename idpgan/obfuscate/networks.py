@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pydantic
@@ -60,6 +60,9 @@ class TrainedObfuscator(Obfuscator):
     def _build(self) -> None:
         """Make the networks."""
 
+    def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
+        return (self(images) + 1) / 2  # a call draws in [-1, 1]
+
     def _steps(self, progress: Progress, *networks: nn.Module) -> Iterator[int]:
         """Yield the training steps, and count them; ``networks`` are trained beside the own ones."""
         every = (self, *networks)
@@ -70,23 +73,17 @@ class TrainedObfuscator(Obfuscator):
             self.steps = step
             progress(f"fit {self.name}", step, self.config.steps)
 
-    def _play(
-        self,
-        num: int,
-        adversaries: nn.Module,
-        helpers: nn.Module,
-        attack: Callable[[Tensor], Tensor],
-        defend: Callable[[Tensor], Tensor],
-        progress: Progress,
-    ) -> None:
-        """Train against adversaries that learn in turn, ``adversary_steps`` updates for each of the own.
+    def _turns(
+        self, num: int, adversaries: nn.Module, helpers: nn.Module, progress: Progress
+    ) -> Iterator[tuple[bool, Optimizer, Tensor]]:
+        """Yield the turns of a training against adversaries, ``adversary_steps`` of them for each of the own.
+
+        A turn is whether it is the adversaries', the optimizer that is to take a step, and the positions of a batch.
 
         Args:
             num: Training images.
-            adversaries: Minimize ``attack``.
-            helpers: Minimize ``defend`` with the own networks.
-            attack: Maps positions of a batch (B,) to a loss.
-            defend: Likewise.
+            adversaries: Networks that learn in turn.
+            helpers: Networks that learn with the own ones.
         """
         config, device = self.config, next(self.parameters()).device
         own = Adam([*self.parameters(), *helpers.parameters()], lr=config.learning_rate, fused=True)
@@ -94,8 +91,8 @@ class TrainedObfuscator(Obfuscator):
         draw = batches(num, config.batch_size, device)
         for _ in self._steps(progress, adversaries, helpers):
             for _ in range(config.adversary_steps):
-                update(others, attack(next(draw)))
-            update(own, defend(next(draw)))
+                yield True, others, next(draw)
+            yield False, own, next(draw)
 
 
 def update(optimizer: Optimizer, loss: Tensor) -> None:

@@ -88,15 +88,11 @@ def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
     mu = 0.0
     for event in events:
         if event.kind == "gaussian" or event.sample_rate == 1:  # a record that is in every step is not sampled
-            mu = math.hypot(mu, math.sqrt(event.count) * _mu(event))  # its square may underflow, it must not be 0
+            of_one = 1 / (event.noise_multiplier or 0.0)
+            mu = math.hypot(mu, math.sqrt(event.count) * of_one)  # its square may underflow, it must not be 0
         else:
             counts[event.single] = counts.get(event.single, 0) + event.count
     return mu, tuple(event.repeated(count) for event, count in counts.items())
-
-
-def _mu(event: Event) -> float:
-    """Return sensitivity / standard deviation of one Gaussian read, before sampling."""
-    return 1 / (event.noise_multiplier or 0.0)
 
 
 # Bounds that need no grid --------------------------------------------------------------------------------------
@@ -107,20 +103,16 @@ def _simple_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
     pure = sum(event.count * event.pure for event in others) if mu == 0 else math.inf
     if delta == 0 or pure == 0:
         return pure
-    if _total_variation(mu, others) * _ROUND_UP <= delta:
-        return 0.0
-    return min(pure, _renyi_epsilon(mu, others, delta) if others else _gaussian_epsilon(mu, delta))
-
-
-def _total_variation(mu: float, others: Sequence[Event]) -> float:
-    """Bound how far apart the outputs are at epsilon = 0: total variations add up."""
-    total = math.erf(mu / math.sqrt(8))
+    variation = math.erf(mu / math.sqrt(8))  # total variations add up: how far apart the outputs are at epsilon = 0
     for event in others:
         if event.sample_rate is None:
-            total += event.count * math.tanh(event.pure / 2)
+            variation += event.count * math.tanh(event.pure / 2)
         else:
-            total += event.count * event.sample_rate * math.erf(_mu(event) / math.sqrt(8))
-    return total
+            of_one = 1 / (event.noise_multiplier or 0.0)
+            variation += event.count * event.sample_rate * math.erf(of_one / math.sqrt(8))
+    if variation * _ROUND_UP <= delta:
+        return 0.0
+    return min(pure, _renyi_epsilon(mu, others, delta) if others else _gaussian_epsilon(mu, delta))
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
@@ -168,7 +160,7 @@ def _renyi_epsilon(mu: float, others: Sequence[Event], delta: float) -> float:
             if event.sample_rate is None:
                 divergence = np.minimum(event.pure, order * (event.pure * event.pure / 2))
             else:
-                nodes, log_moments = _sampled_log_moments(_mu(event), event.sample_rate)
+                nodes, log_moments = _sampled_log_moments(1 / (event.noise_multiplier or 0.0), event.sample_rate)
                 divergence = np.interp(order, nodes, log_moments) / excess  # a log moment is convex: chords lie above
             total = total + float(event.count) * divergence
         epsilons = total - (math.log(delta) + np.log(order)) / excess + np.log1p(-1 / order)
@@ -190,23 +182,20 @@ def _sampled_log_moments(mu: float, rate: float) -> tuple[np.ndarray, np.ndarray
     k = np.arange(2.0, _LARGEST_ORDER + 1)
     log_factors = (k * k - k) * (mu * mu / 2)
     log_odds = math.log(rate) - math.log1p(-rate)
-    log_weights = log_factors + np.log(-np.expm1(-log_factors)) + k * log_odds - _log_factorials()[2:]
+    log_factorials = gammaln(np.arange(1.0, _LARGEST_ORDER + 2))
+    log_weights = log_factors + np.log(-np.expm1(-log_factors)) + k * log_odds - log_factorials[2:]
     for place, order in enumerate(orders[1:], start=1):
-        log_terms = log_weights[: order - 1] - _log_factorials()[order - 2 :: -1]
+        log_terms = log_weights[: order - 1] - log_factorials[order - 2 :: -1]
         most = float(np.max(log_terms))
         total = most + math.log(float(np.sum(np.exp(log_terms - most))))
-        log_moments[place] = np.logaddexp(0.0, total + _log_factorials()[order] + order * math.log1p(-rate))
+        log_moments[place] = np.logaddexp(0.0, total + log_factorials[order] + order * math.log1p(-rate))
     return orders, log_moments
-
-
-@functools.lru_cache(maxsize=1)
-def _log_factorials() -> np.ndarray:
-    return gammaln(np.arange(1.0, _LARGEST_ORDER + 2))
 
 
 # The privacy loss distribution ---------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=256)
 def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float:
     if not others or delta == 0 or sum(event.count for event in others) > convolution.MOST_READS:
         return math.inf
@@ -215,20 +204,13 @@ def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
     events = others
     if mu > 0:
         events = (*others, Event("gaussian", others[0].unit, others[0].relation, 1 / mu))
-    return _composed(events, delta)
-
-
-@functools.lru_cache(maxsize=256)
-def _composed(events: tuple[Event, ...], delta: float) -> float:
     if any(max(map(abs, losses.span(event))) > losses.LARGEST_LOSS for event in events):
         return math.inf
-    interval = losses.interval(events)
-    while interval <= losses.coarsest(events):
+    for interval in losses.intervals(events):
         parts = [(losses.event_losses(event.single, interval), event.count) for event in events]
         composed = convolution.compose(parts, delta)
         if composed is not None:
             return composed[0]
-        interval *= 2
     return math.inf
 
 

@@ -178,34 +178,30 @@ class Books:
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Rebuild from `to_json`; another format or checksum, or an unknown entry, raises `InputError`."""
-        return unsealed(data, FORMAT, cls._from_content)
-
-    @classmethod
-    def _from_content(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from what was sealed; a missing or unknown entry, or one of another type, raises any error."""
-        target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
-        if target is not None:
-            target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
-        contained = tuple(Part.from_json(item) for item in data.get("contained", ()))
-        books = cls(LedgerTerms(unit, relation, target, str(data["owner"]), contained))
-        for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
-            if not isinstance(data[key], list):
-                raise TypeError(f"{key} is no list")
-            for item in data[key]:
-                event = Event.from_json(item)
-                books.check(event)
-                append(entries, event)
-        books.fingerprint = {str(name): str(value) for name, value in data["fingerprint"].items()}
-        books.state = None if data["state"] is None else str(data["state"])
-        books.committed = None if data["release"] is None else Committed.from_json(data["release"])
-        if unknown := set(data) - set(books.to_json()) - {"contained"}:
-            raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
+        with unsealed(data, FORMAT):
+            target, unit, relation = data["target"], parse_unit(data["unit"]), parse_relation(data["relation"])
+            if target is not None:
+                target = Budget(number_from_json(target["epsilon"]), number_from_json(target["delta"]))
+            contained = tuple(Part.from_json(item) for item in data.get("contained", ()))
+            books = cls(LedgerTerms(unit, relation, target, str(data["owner"]), contained))
+            for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
+                if not isinstance(data[key], list):
+                    raise TypeError(f"{key} is no list")
+                for item in data[key]:
+                    event = Event.from_json(item)
+                    books.check(event)
+                    append(entries, event)
+            books.fingerprint = {str(name): str(value) for name, value in data["fingerprint"].items()}
+            books.state = None if data["state"] is None else str(data["state"])
+            books.committed = None if data["release"] is None else Committed.from_json(data["release"])
+            if unknown := set(data) - set(books.to_json()) - {"contained"}:
+                raise ValueError(f"unknown entries: {', '.join(sorted(unknown))}")
         return books
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> Self:
         """Rebuild from the content of a file; raises `InputError` if it is damaged, foreign or changed."""
-        return parsed(content, path, FORMAT, cls._from_content)
+        return parsed(content, path, cls.from_json)
 
 
 def append(entries: list[Event], event: Event) -> None:
@@ -246,11 +242,13 @@ def checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def unsealed(data: Any, form: str, build: Callable[[dict[str, Any]], T]) -> T:
-    """Return what ``build`` makes of a ledger's JSON without its checksum.
+@contextlib.contextmanager
+def unsealed(data: Any, form: str) -> Iterator[None]:
+    """Check format and checksum of a ledger's JSON, and refuse in one way what the block, which reads it, trips over.
 
     Raises:
-        InputError: If it is of another format than ``form``, was changed, or is refused by ``build`` with any error.
+        InputError: If it is of another format than ``form``, was changed, or a missing or unknown entry, or one of
+            another type, raises any error in the block.
     """
     found = data.get("format") if isinstance(data, dict) else None
     if found != form:
@@ -261,15 +259,15 @@ def unsealed(data: Any, form: str, build: Callable[[dict[str, Any]], T]) -> T:
     if data.get("checksum") != checksum(content):
         raise InputError("it was changed: its checksum does not fit.")
     try:
-        return build(content)
+        yield
     except InputError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise InputError(f"it is not written by idpgan ({str(error)[:200]}).") from error
 
 
-def parsed(content: bytes, path: Path, form: str, build: Callable[[dict[str, Any]], T], remedy: str = REMEDY) -> T:
-    """Return what ``build`` makes of the content of a ledger's file; see `unsealed`.
+def parsed(content: bytes, path: Path, build: Callable[[Any], T], remedy: str = REMEDY) -> T:
+    """Return what ``build`` makes of the JSON of a ledger's file; see `unsealed`.
 
     Raises:
         InputError: With the path and the remedy, also if the content is damaged.
@@ -279,7 +277,7 @@ def parsed(content: bytes, path: Path, form: str, build: Callable[[dict[str, Any
     except ValueError as error:
         raise refusal(path, f"it is damaged ({error})", remedy) from error
     try:
-        return unsealed(data, form, build)
+        return build(data)
     except InputError as error:
         raise refusal(path, str(error), remedy) from error
 

@@ -154,10 +154,7 @@ class _Window:
     low: int
     high: int
     levels: int
-
-    @property
-    def points(self) -> int:
-        return 1 << self.levels
+    points: int  # 2^levels
 
     @classmethod
     def of(cls, parts: list[_Part], outside: float) -> _Window | None:
@@ -166,8 +163,8 @@ class _Window:
         top = sum(count * (part.first + len(part.masses) - 1) for part, count in parts)
         low, high = max(bottom, -_chernoff(parts, -1, outside)[0]), min(top, _chernoff(parts, 1, outside)[0])
         size = max(high - low + 1, *(len(part.masses) for part, _ in parts))
-        window = cls(bottom, low, high, max((size - 1).bit_length(), 1))
-        return window if window.points <= MOST_POINTS else None
+        levels = max((size - 1).bit_length(), 1)
+        return cls(bottom, low, high, levels, 1 << levels) if 1 << levels <= MOST_POINTS else None
 
     def back(self, spectrum: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the masses of a spectrum, and a bound on the sum of their errors from that of each coefficient."""

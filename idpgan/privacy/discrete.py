@@ -100,18 +100,13 @@ def _drawn_cells(cells: _Cells, count: int, noise: Noise, bits: int = _BITS) -> 
     some = values[unclear]
     found[unclear] = np.searchsorted(bounds, some - 1)  # bounds below values - 1
     for row in unclear[found[unclear] != np.searchsorted(bounds, some + 1, side="right")]:
-        found[row] = _decide(cells, int(values[row]), bits, noise)
+        value, known, undecided = int(values[row]), bits, True
+        while undecided:
+            value, known = value << 62 | int(_integers(1 << 62, 1, noise)[0]), known + 62
+            longer = _bounds(cells, known)
+            found[row] = bisect.bisect_left(longer, value - 1)
+            undecided = not found[row] == bisect.bisect_right(longer, value + 1) < len(longer)
     return found
-
-
-def _decide(cells: _Cells, value: int, bits: int, noise: Noise) -> int:
-    """Return K of a uniform number whose first bits ``value`` lie next to a bound; draws more bits."""
-    while True:
-        value, bits = value << 62 | int(_integers(1 << 62, 1, noise)[0]), bits + 62
-        bounds = _bounds(cells, bits)
-        whole = bisect.bisect_left(bounds, value - 1)
-        if whole < len(bounds) and whole == bisect.bisect_right(bounds, value + 1):
-            return whole
 
 
 # Discrete Laplace -----------------------------------------------------------------------------------------------------
@@ -191,49 +186,34 @@ def heavy_tailed(scales: torch.Tensor, exponent: int, noise: Noise) -> torch.Ten
     """
     if not bool(((scales >= 1) & (scales <= MAX_SCALE)).all()) or exponent < 2:
         raise ValueError("scales must be 1 .. 2^50 grid steps, and the exponent at least 2.")
-    digits = _digits(4 * len(scales) + 4, noise)
+    some = 4 * len(scales) + 4  # digits at once, uniform on 0 .. 2^62 - 1
+    digits = (digit for _ in itertools.count() for digit in noise.integers(1 << _BITS, (some,)).tolist())
     drawn = [_heavy_tailed(scale, exponent, digits) for scale in scales.tolist()]
     return torch.tensor(drawn, dtype=torch.int64)
 
 
-def _digits(at_once: int, noise: Noise) -> Iterator[int]:
-    """Yield whole numbers uniform on 0 .. 2^62 - 1."""
-    while True:
-        yield from noise.integers(1 << _BITS, (at_once,)).tolist()
-
-
 def _heavy_tailed(scale: int, exponent: int, digits: Iterator[int]) -> int:
+    """Draw one number; ``low`` and ``high`` are the least and the largest that it may round to by what is known."""
     while True:
         coins, bits = next(digits), _BITS
         u, v = next(digits), next(digits)
         while True:  # the uniform numbers lie in [u, u + 1) / one and [v, v + 1) / one
             one = 1 << bits
-            least, most = _kept(u, v, one, exponent, tail=bool(coins & 1))
-            if not most:
+            power = one**exponent
+            if coins & 1:  # the tail: kept where V (1 + U^g) < U^(g - 2), and rounded from scale / U
+                kept_below, lost_above = u ** (exponent - 2) * one**3, (u + 1) ** (exponent - 2) * one**3
+                low = (2 * scale * one + u + 1) // (2 * (u + 1))
+                high = (2 * scale * one + u) // (2 * u) if u else low + 1
+                low, high = min(low, _FARTHEST), _FARTHEST if low >= _FARTHEST else high
+            else:  # kept where V (1 + U^g) < 1, and rounded from scale U
+                kept_below = lost_above = power * one
+                low = (2 * scale * u + one) // (2 * one)
+                high = -(-(2 * scale * (u + 1) + one) // (2 * one)) - 1
+            if v * (power + u**exponent) >= lost_above:
                 break
-            low, high = _rounded(scale, u, one, tail=bool(coins & 1))
-            if least and low == high:
+            if (v + 1) * (power + (u + 1) ** exponent) <= kept_below and low == high:
                 return low if coins & 2 else -low
             u, v, bits = u << _BITS | next(digits), v << _BITS | next(digits), bits + _BITS
-
-
-def _kept(u: int, v: int, one: int, exponent: int, *, tail: bool) -> tuple[bool, bool]:
-    """Return whether a proposal is kept surely, and whether it may be: V (1 + U^g) < 1, or < U^(g - 2) in the tail."""
-    power = one**exponent
-    if tail:
-        low, high = u ** (exponent - 2) * one**3, (u + 1) ** (exponent - 2) * one**3
-    else:
-        low = high = power * one
-    return (v + 1) * (power + (u + 1) ** exponent) <= low, v * (power + u**exponent) < high
-
-
-def _rounded(scale: int, u: int, one: int, *, tail: bool) -> tuple[int, int]:
-    """Return the least and the largest that scale U, or scale / U in the tail, may round to."""
-    if not tail:
-        return (2 * scale * u + one) // (2 * one), -(-(2 * scale * (u + 1) + one) // (2 * one)) - 1
-    least = (2 * scale * one + u + 1) // (2 * (u + 1))
-    most = (2 * scale * one + u) // (2 * u) if u else least + 1
-    return min(least, _FARTHEST), _FARTHEST if least >= _FARTHEST else most
 
 
 # Coins ----------------------------------------------------------------------------------------------------------------

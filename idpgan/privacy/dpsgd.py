@@ -14,7 +14,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -118,6 +118,7 @@ class DPSGDPlan:
     noise_multiplier: float
     unit: Unit = Unit.IMAGE
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
+    relation: ClassVar[Relation] = Relation.ZERO_OUT  # the only one under which Poisson sampling is accounted
 
     def __post_init__(self) -> None:
         value = self.clip_norm
@@ -127,14 +128,10 @@ class DPSGDPlan:
         _ = self.event  # checks the rest
 
     @property
-    def relation(self) -> Relation:
-        """Zero-out-one, the only relation under which Poisson sampling is accounted."""
-        return Relation.ZERO_OUT
-
-    @property
     def event(self) -> Event:
         """Price of one step."""
-        return _step_event(self.noise_multiplier, self.sample_rate, self.unit)
+        multiplier, rate = self.noise_multiplier, self.sample_rate
+        return Event("poisson-gaussian", self.unit, self.relation, multiplier, sample_rate=rate)
 
     def sample(self, num: int, noise: Noise) -> Tensor:
         """Draw the records of a step, each by an independent secret coin of chance q, and return this rank's share.
@@ -353,8 +350,6 @@ def least_noise(
 
     See `calibrate`. Raises `InputError` if ``spent`` leaves nothing.
     """
-    return calibrate(lambda sigma: [*spent, _step_event(sigma, sample_rate, unit).repeated(steps)], epsilon, delta)
-
-
-def _step_event(noise_multiplier: float, sample_rate: float, unit: Unit) -> Event:
-    return Event("poisson-gaussian", unit, Relation.ZERO_OUT, noise_multiplier, sample_rate=sample_rate)
+    return calibrate(
+        lambda sigma: [*spent, DPSGDPlan(sample_rate, 1.0, 1, sigma, unit).event.repeated(steps)], epsilon, delta
+    )

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, write_text_atomic
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.books import checksum, locked, parsed
+from idpgan.privacy.books import checksum, locked, parsed, unsealed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
@@ -119,7 +119,7 @@ class FolderLedger:
         """
         if not path.exists() and not path.is_symlink():
             return cls(path, folder or "")
-        found = parsed(read_plain(path, _MOST_BYTES), path, FORMAT, functools.partial(cls._from_content, path), _REMEDY)
+        found = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
         if folder not in (None, found.folder):
             raise InputError(
                 f"the ledger {path} belongs to a folder named {found.folder!a}, not {folder!a}. Name this folder's own "
@@ -128,10 +128,13 @@ class FolderLedger:
         return found
 
     @classmethod
-    def _from_content(cls, path: Path, data: dict[str, Any]) -> Self:
-        if not isinstance(data["folder"], str):
-            raise TypeError("it belongs to no folder")
-        return cls(path, data["folder"], tuple(map(Publication.from_json, data["publications"])))
+    def from_json(cls, path: Path, data: Any) -> Self:
+        """Rebuild what `write` wrote; another format or checksum, or an unknown entry, raises `InputError`."""
+        with unsealed(data, FORMAT):
+            if not isinstance(data["folder"], str):
+                raise TypeError("it belongs to no folder")
+            publications = tuple(map(Publication.from_json, data["publications"]))
+        return cls(path, data["folder"], publications)
 
     @classmethod
     @contextmanager
@@ -246,34 +249,32 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None)
     Raises:
         InputError: If they are of several relations, and none is named: their events do not compose.
     """
+    counts, finer = [other for other in Unit if unit in _covered(other)], set(_covered(unit)) - {unit}
 
-    def of(ledgers: Iterable[FolderLedger], wanted: Callable[[Unit], bool]) -> list[Publication]:
+    def of(ledgers: Iterable[FolderLedger], units: Collection[Unit]) -> list[Publication]:
         every = (item for ledger in ledgers for item in ledger.publications)
-        return [item for item in every if relation in (None, item.relation) and wanted(item.unit)]
-
-    def counts(other: Unit) -> bool:
-        return unit in _covered(other)
+        return [item for item in every if relation in (None, item.relation) and item.unit in units]
 
     every = {ledger.path: ledger for chain in chains for ledger in chain}.values()
     delta = max((item.delta for item in of(every, counts)), default=0.0)
     if len({item.relation for item in of(every, counts)}) > 1:
         raise InputError("publications of different relations do not compose: `idpgan ledger` has a total of each.")
 
-    @functools.cache  # a folder a person: hundreds of chains with the same events
-    def price(events: tuple[Event, ...]) -> float:
-        return compose_epsilon([dataclasses.replace(event, unit=unit) for event in events], delta)
-
+    prices: dict[tuple[Event, ...], float] = {}  # a folder a person: hundreds of chains with the same events
     dearest = (0.0, 0, 0)
     for chain in chains:
         counted = of(chain, counts)
         sound = all(item.sound for ledger in chain for item in ledger.publications)
-        epsilon = price(tuple(event for item in counted for event in item.events)) if sound else math.inf
+        charges = tuple(event for item in counted for event in item.events)
+        if sound and charges not in prices:
+            prices[charges] = compose_epsilon([dataclasses.replace(event, unit=unit) for event in charges], delta)
+        epsilon = prices[charges] if sound else math.inf
         dearest = max(dearest, (epsilon, len(counted), len(of(chain[1:], counts))))
     epsilon, num, elsewhere = dearest
     basis = f"{num} publications together" if num > 1 else "one publication"
     relation = relation or of(every, counts)[0].relation
     guarantee = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, unit, relation, basis)
-    return Total(guarantee, num, elsewhere, len(of(every, lambda other: other in _covered(unit) and other != unit)))
+    return Total(guarantee, num, elsewhere, len(of(every, finer)))
 
 
 def _covered(unit: Unit) -> tuple[Unit, ...]:

@@ -103,19 +103,15 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         return layer(self, *args, **(kwargs or {}))
 
-    def name(self, weight: Tensor | None) -> str:
-        """Return the weight's name, empty for what is none of the weights."""
-        return self._names.get(id(weight), "")
-
     def cut(self, weight: Any) -> Any:
         """Return the weight without its place in the graph; what is none of the weights stays as it is."""
-        return weight.detach() if self.name(weight) else weight
+        return weight.detach() if id(weight) in self._names else weight
 
     def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
         """Return the output, whose gradient and whose inputs will be in the calls, each with its weight."""
         for weight, call in calls:
-            if self.name(weight):
-                self._calls.setdefault(self.name(weight), []).append(call)
+            if id(weight) in self._names:
+                self._calls.setdefault(self._names[id(weight)], []).append(call)
         watched: Tensor = _Watch.apply(self.anchor, inputs, output, self.phase, [call for _, call in calls])
         return watched
 

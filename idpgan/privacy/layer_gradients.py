@@ -18,6 +18,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -149,24 +150,25 @@ class Call:
         return self.inputs._version != self._version
 
 
+@dataclass(eq=False)
 class AffineCall(Call):
     """``y = x * scale`` or ``y = x + shift``.
 
-    Args:
+    Attributes:
         trailing: Dimensions of x after those of the weight.
         scales: Whether the weight is the scale.
     """
 
-    def __init__(self, trailing: int = 0, *, scales: bool = False) -> None:
-        self._trailing, self._scales = trailing, scales
+    trailing: int = 0
+    scales: bool = False
 
     @staticmethod
     def gradient_of(calls: Sequence[AffineCall], weight: Tensor) -> LayerGradient:
         """Sum over the calls, and over all dimensions but those of the weight."""
         vectors = []
         for call in calls:
-            product = call.gradient * call.inputs if call._scales else call.gradient
-            last = product.ndim - call._trailing
+            product = call.gradient * call.inputs if call.scales else call.gradient
+            last = product.ndim - call.trailing
             others = [dim for dim in range(1, product.ndim) if not last - weight.ndim <= dim < last]
             vectors.append((product.sum(others) if others else product).to(weight.dtype))
         return Materialized(torch.stack(vectors).sum(0) if len(vectors) > 1 else vectors[0])
@@ -181,7 +183,8 @@ class Outer(LayerGradient):
             raise RuntimeError("a weight is in convolutions of unequal groups.")
         self._dtype = weight.dtype
         self._calls, self._groups = calls, calls[0].groups
-        self._counts = sum(call.counts() for call in calls)
+        # R: how many outputs a record has, each with the features of one dimension.
+        self._counts = sum(math.prod(call.gradient.shape[1:]) // call.gradient.shape[call.features] for call in calls)
         self._out = weight.shape[0] // self._groups
         self._inner = weight.numel() // weight.shape[0]
         self.ghost = self._chooses_ghost()
@@ -203,7 +206,8 @@ class Outer(LayerGradient):
 
     def arranged(self, total: Tensor) -> Tensor:
         """See `LayerGradient`."""
-        return self._calls[0].arranged(total.view(self._groups, self._out, self._inner), self.shape)
+        # An input is in the order (row, column, channel), a weight in (channel, row, column).
+        return total.reshape(self.shape[0], *self.shape[2:], self.shape[1]).movedim(-1, 1)
 
     def _parts(self, some: slice) -> Iterator[tuple[Tensor, Tensor]]:
         for call in self._calls:
@@ -250,26 +254,15 @@ class _Product(Call, ABC):
 
     gradient_of = Outer
     groups = 1
-
-    @abstractmethod
-    def counts(self) -> int:
-        """Return R."""
+    features = -1  # dimension of the output's features
 
     @abstractmethod
     def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
         """Return a (k G, p, R) and x (k G, R, d) of some records, in parts of fewer R each."""
 
-    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
-        """Return a sum of ``a x^T``, (G, p, d), in the shape of the weight."""
-        return total.reshape(shape)
-
 
 class LinearCall(_Product):
     """``torch.nn.functional.linear``."""
-
-    def counts(self) -> int:
-        """See `_Product`."""
-        return math.prod(self.inputs.shape[1:-1])
 
     def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
         """See `_Product`."""
@@ -278,21 +271,20 @@ class LinearCall(_Product):
         return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
 
 
+@dataclass(eq=False)
 class ConvolutionCall(_Product):
     """``torch.nn.functional.conv2d``.
 
-    Args:
+    Attributes:
         kernel: Height and width.
         places: Stride, padding (zeros on either side) and dilation (1 = none), each down and across.
         groups: G.
     """
 
-    def __init__(self, kernel: Sequence[int], places: Sequence[tuple[int, int]], groups: int) -> None:
-        self._kernel, self._places, self.groups = kernel, places, groups
-
-    def counts(self) -> int:
-        """See `_Product`."""
-        return math.prod(self.gradient.shape[1:]) // self.gradient.shape[-3]
+    kernel: Sequence[int]
+    places: Sequence[tuple[int, int]]
+    groups: int
+    features = -3
 
     def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
         """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
@@ -300,21 +292,17 @@ class ConvolutionCall(_Product):
         batch, channels = len(inputs), inputs.shape[-3]
         images = inputs.reshape(batch, -1, *inputs.shape[-3:])
         number, height, width = images.shape[1], *images.shape[-2:]
-        (down, across), (up, left), (y, x) = self._places
+        (down, across), (up, left), (y, x) = self.places
         padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
         padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
         record, image, row, column, one = padded.stride()
         part = channels // self.groups
         patches = padded.as_strided(
-            (batch, number, self.groups, *gradient.shape[-2:], *self._kernel, part),
+            (batch, number, self.groups, *gradient.shape[-2:], *self.kernel, part),
             (record, image, part, down * row, across * column, y * row, x * column, one),
         ).reshape(batch, number, self.groups, math.prod(gradient.shape[-2:]), -1)
         outputs = gradient.reshape(batch, number, self.groups, -1, patches.shape[3])
         return [(outputs[:, i].flatten(0, 1), patches[:, i].flatten(0, 1)) for i in range(number)]
-
-    def arranged(self, total: Tensor, shape: torch.Size) -> Tensor:
-        """See `_Product`."""
-        return total.reshape(shape[0], *self._kernel, shape[1]).permute(0, 3, 1, 2)
 
 
 class _Lookup(LayerGradient):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,15 @@ class Losses:
         left, right = math.inf, self.delta(high * self.interval)
         if right > delta:
             return math.inf
-        guess = self._first_below(delta)
+        # About where the curve falls to delta: all of the grid at once, less exact.
+        places = self.interval * np.arange(len(self.masses))
+        falling = np.exp(-places)
+        above = np.cumsum(self.masses[::-1])[::-1]
+        lower = np.cumsum((self.masses * falling)[::-1])[::-1]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            wrong = np.exp(self.log_wrong - self.tilt * (self.interval * self.first + places))
+            curve = above - lower / falling + wrong
+            guess = self.first + int(np.count_nonzero(curve > delta - self.beyond - min(self.error, delta / 2)))
         for place in (guess, guess - 1):
             if low < place < high:
                 value = self.delta(place * self.interval)
@@ -116,17 +124,6 @@ class Losses:
         right += self.error_at(low * self.interval) - self.error_at(high * self.interval)
         share = (left - delta) / max(left - right, left - delta)
         return self.interval * low + math.log1p(math.expm1(self.interval) * share)
-
-    def _first_below(self, delta: float) -> int:
-        """Return about where the curve falls to ``delta``, in intervals: vectorized over the grid, less exact."""
-        place = self.interval * np.arange(len(self.masses))
-        falling = np.exp(-place)
-        above = np.cumsum(self.masses[::-1])[::-1]
-        lower = np.cumsum((self.masses * falling)[::-1])[::-1]
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            wrong = np.exp(self.log_wrong - self.tilt * (self.interval * self.first + place))
-            curve = above - lower / falling + wrong
-            return self.first + int(np.count_nonzero(curve > delta - self.beyond - min(self.error, delta / 2)))
 
 
 Pair = tuple[Losses, Losses]  # both directions: record against none, and none against record
@@ -161,36 +158,31 @@ def span(event: Event) -> tuple[float, float]:
     return float(losses[0]), float(losses[1])
 
 
-def interval(events: Sequence[Event]) -> float:
-    """Return the grid: at most a twentieth of the reads' standard deviation, and 1e-4; coarser only to bound memory.
+def intervals(events: Sequence[Event]) -> Iterator[float]:
+    """Yield grids: the wanted one, then coarser ones while rounding up costs less than this bound gains.
 
-    Where the standard deviation is above 1 so is epsilon, of which 1e-4 is a small share.
+    The first is at most a twentieth of the reads' standard deviation, and 1e-4; coarser only to bound memory. Where the
+    standard deviation is above 1 so is epsilon, of which 1e-4 is a small share.
     """
     variance = sum(event.count * deviation(event) ** 2 for event in events)
-    typical = _typical(events)
+    typical = math.sqrt(variance / sum(event.count for event in events))  # root mean square
     wanted = min(_WIDEST_INTERVAL * max(typical, 1.0), typical / _PER_DEVIATION)
     widest = max(high - low for low, high in map(span, events))
     needed = 2 * _REACH * math.sqrt(variance) + widest
     finest = max(_FINEST_INTERVAL, 2 * needed / MOST_POINTS, 4 * widest / MOST_POINTS)
-    return max(2.0 ** math.floor(math.log2(max(wanted, _FINEST_INTERVAL))), 2.0 ** math.ceil(math.log2(finest)))
-
-
-def coarsest(events: Sequence[Event]) -> float:
-    """Return the grid beyond which rounding up costs more than this bound gains."""
-    return max(8 * _typical(events), 2 * _FINEST_INTERVAL)
-
-
-def _typical(events: Sequence[Event]) -> float:
-    """Return the root mean square of the reads' standard deviations."""
-    variance = sum(event.count * deviation(event) ** 2 for event in events)
-    return math.sqrt(variance / sum(event.count for event in events))
+    found = max(2.0 ** math.floor(math.log2(max(wanted, _FINEST_INTERVAL))), 2.0 ** math.ceil(math.log2(finest)))
+    while found <= max(8 * typical, 2 * _FINEST_INTERVAL):
+        yield found
+        found *= 2
 
 
 @functools.lru_cache(maxsize=8)
 def event_losses(event: Event, interval: float) -> Pair:
     """Return the dominating pair of one read, both directions; the event's count is ignored.
 
-    The event is private, with losses of at most `LARGEST_LOSS`. The interval is a power of two.
+    The event is private, with losses of at most `LARGEST_LOSS`. The interval is a power of two. The mass of each bucket
+    moves to its ends, which keeps its P-mass and its Q-mass. Where rounding makes the mass of one end negative, that
+    end has none, and the other has more than all: the curves of both directions only rise.
     """
     low, high = span(event)
     first, last = math.floor(low / interval), math.ceil(high / interval)
@@ -199,8 +191,18 @@ def event_losses(event: Event, interval: float) -> Pair:
         buckets = _gaussian_buckets(edges, 1 / (event.noise_multiplier or 0.0), event.sample_rate or 1.0)
     else:
         buckets = _pure_buckets(edges, event)
-    forward, backward = _connect(interval, first, buckets)
-    return (forward, forward) if event.sample_rate in (None, 1.0) else (forward, backward)
+    right = buckets.excess / -math.expm1(-interval)
+    dots = np.append(np.maximum(buckets.upper - right, 0.0), 0.0)
+    dots[1:] += np.maximum(right, 0.0)
+    mirrored = (dots * np.exp(-interval * np.arange(first, first + len(dots))))[::-1].copy()
+    below, above, lower_below, lower_above = buckets.outside
+    dots[0] += below  # rounded up to the least loss
+    mirrored[0] += lower_above
+    forward = Losses(interval, first, dots, above, buckets.error, buckets.share)
+    if event.sample_rate in (None, 1.0):
+        return forward, forward
+    last = -(first + len(buckets.upper))
+    return forward, Losses(interval, last, mirrored, lower_below, buckets.error, buckets.share)
 
 
 @dataclass(frozen=True)
@@ -217,26 +219,6 @@ class _Buckets:
     error: float
     share: float
     outside: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-
-
-def _connect(interval: float, first: int, buckets: _Buckets) -> Pair:
-    """Move the mass of each bucket to its ends, keeping its P-mass and its Q-mass.
-
-    ``first`` is the left end of the first bucket in intervals. Where rounding makes the mass of one end negative, that
-    end has none, and the other has more than all: the curves of both directions only rise.
-    """
-    right = buckets.excess / -math.expm1(-interval)
-    dots = np.append(np.maximum(buckets.upper - right, 0.0), 0.0)
-    dots[1:] += np.maximum(right, 0.0)
-    backward = (dots * np.exp(-interval * np.arange(first, first + len(dots))))[::-1].copy()
-    below, above, lower_below, lower_above = buckets.outside
-    dots[0] += below  # rounded up to the least loss
-    backward[0] += lower_above
-    last = -(first + len(buckets.upper))
-    return (
-        Losses(interval, first, dots, above, buckets.error, buckets.share),
-        Losses(interval, last, backward, lower_below, buckets.error, buckets.share),
-    )
 
 
 def _gaussian_buckets(edges: np.ndarray, mu: float, rate: float) -> _Buckets:

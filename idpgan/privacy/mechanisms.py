@@ -138,10 +138,13 @@ class _OnGrid(Mechanism):
     scale: int
     unit: Unit
     relation: Relation
+    law: ClassVar[str]  # kind of the event
 
-    @abstractmethod
-    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
-        """Draw the noise, int64 (count,)."""
+    @property
+    def event(self) -> Event:
+        """Price of one call."""
+        steps = int(self.sensitivity) if self.law == "discrete-laplace" else None
+        return Event(self.law, self.unit, self.relation, self.scale / self.sensitivity, sensitivity=steps)
 
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release whole grid steps, int64, any shape; what could wrap around 64 bits is refused."""
@@ -149,7 +152,8 @@ class _OnGrid(Mechanism):
             raise ValueError(
                 f"the answer must be whole grid steps, int64, below 2^61 (Grid.round), got {answer.dtype}."
             )
-        drawn = self._draw(answer.numel(), noise)
+        draw = discrete_laplace if self.law == "discrete-laplace" else rounded_gaussian
+        drawn = draw(self.scale, answer.numel(), noise)
         if bool((drawn.abs() >= 1 << 61).any()):
             raise ValueError("the discrete noise left the 64-bit range.")
         return answer + drawn.reshape(answer.shape).to(answer.device)
@@ -168,15 +172,7 @@ class DiscreteLaplace(_OnGrid):
     """
 
     sensitivity: int
-
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        multiplier = self.scale / self.sensitivity
-        return Event("discrete-laplace", self.unit, self.relation, multiplier, sensitivity=self.sensitivity)
-
-    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
-        return discrete_laplace(self.scale, count, noise)
+    law = "discrete-laplace"
 
 
 class RoundedGaussian(_OnGrid):
@@ -192,13 +188,7 @@ class RoundedGaussian(_OnGrid):
         scale: Standard deviation of Z in whole grid steps, 1 .. 2^50.
     """
 
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        return Event("gaussian", self.unit, self.relation, self.scale / self.sensitivity)
-
-    def _draw(self, count: int, noise: Noise) -> torch.Tensor:
-        return rounded_gaussian(self.scale, count, noise)
+    law = "gaussian"
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,13 @@ class Noise(ABC):
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 numbers in the open interval (0, 1): 52 bits and a half, never 0 and never 1."""
 
-    @abstractmethod
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """Return int64 numbers uniform on 0 .. below - 1, without modulo bias; 1 <= below <= 2^62."""
+        """Return int64 numbers uniform on 0 .. below - 1, without modulo bias; 1 <= below <= 2^62.
+
+        Raises:
+            InputError: Unless the numbers come from the CPU.
+        """
+        raise InputError("discrete noise is drawn on the CPU from Noise.system(): Philox integers carry modulo bias.")
 
     @abstractmethod
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
@@ -247,10 +251,6 @@ class PhiloxNoise(Noise):
         """52 bits and a half each."""
         bits = torch.randint(1 << 52, tuple(shape), generator=self._generator, device=self.device)
         return (bits.double() + 0.5) * 2.0**-52
-
-    def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """Refuse."""
-        raise InputError("discrete noise is drawn on the CPU from Noise.system(): Philox integers carry modulo bias.")
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         """As torch draws them on the GPU."""

@@ -101,12 +101,11 @@ class Rappor:
             return 2 * self.hashes * math.log1p((1 - self.f) / lie) * _SAFE
         if type(reports) is not int or not 1 <= reports <= 1 << 62:
             raise InputError(f"reports = {reports!r} must be a whole number of at least 1, or None for any number.")
-
-        def log_ratio(more: float) -> float:  # of reports that are all alike; more: their chance under the likelier bit
+        total = 0.0
+        for more in (self.q, 1 - self.p):  # chance, under the likelier bit, of each of the reports, which are all alike
             log_odds = reports * math.log1p(-(self.q - self.p) / more)  # of the other bit; right where p is near q too
-            return math.log1p((1 - self.f) * -math.expm1(log_odds) / (lie + keep * math.exp(log_odds)))
-
-        return self.hashes * (log_ratio(self.q) + log_ratio(1 - self.p)) * _SAFE
+            total += math.log1p((1 - self.f) * -math.expm1(log_odds) / (lie + keep * math.exp(log_odds)))
+        return self.hashes * total * _SAFE
 
     def event(self, reports: int | None = 1) -> Event | None:
         """Return the price of so many reports of one value as an event; None where f = 1 makes it nothing."""

@@ -72,7 +72,10 @@ class PermuteAndFlip(_Selection):
         """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
         _check_steps(answer)
         scores = answer.cpu().reshape(-1, answer.shape[-1])
-        order = _permutations(len(scores), scores.shape[1], noise)
+        order, every = torch.arange(scores.shape[1]).repeat(len(scores), 1), torch.arange(len(scores))
+        for place in range(scores.shape[1] - 1):  # a uniform permutation of each row (Fisher and Yates)
+            other = place + noise.integers(scores.shape[1] - place, (len(scores),))
+            order[every, place], order[every, other] = order[every, other], order[every, place].clone()
         below = scores.max(1, keepdim=True).values - scores
         chosen = torch.full((len(scores),), -1)
         for turn in range(scores.shape[1]):
@@ -81,15 +84,6 @@ class PermuteAndFlip(_Selection):
             taken = survives(below[left, asked], self.scale, noise)
             chosen[left[taken]] = asked[taken]
         return chosen.reshape(answer.shape[:-1]).to(answer.device)
-
-
-def _permutations(rows: int, size: int, noise: Noise) -> Tensor:
-    """Return uniform orders of 0 .. size - 1, int64 (rows, size): Fisher and Yates."""
-    order, every = torch.arange(size).repeat(rows, 1), torch.arange(rows)
-    for place in range(size - 1):
-        other = place + noise.integers(size - place, (rows,))
-        order[every, place], order[every, other] = order[every, other], order[every, place].clone()
-    return order
 
 
 @dataclass(frozen=True)

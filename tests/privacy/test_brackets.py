@@ -153,7 +153,7 @@ def test_the_construction_error_is_within_its_bound(mu, rate):
     mpmath = pytest.importorskip("mpmath")
     kind = "gaussian" if rate == 1 else "poisson-gaussian"
     event = Event(kind, *PAIR, 1 / mu, sample_rate=None if rate == 1 else rate)
-    forward, backward = losses.event_losses(event, losses.interval([event]))
+    forward, backward = losses.event_losses(event, next(losses.intervals([event])))
     tightest = 0.0
     with mpmath.workdps(60):
         for x in np.linspace(-9.2 - mu, 9.2, 150):
