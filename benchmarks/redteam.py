@@ -1,6 +1,6 @@
 """The red team's figures, by the tests' own tables: how far neighbors move, and what is let pass.
 
-python benchmarks/redteam.py [neighbors releases configs ledgers kills] [--configs 110] [--ledgers 40] [--kills 5]
+python benchmarks/redteam.py [neighbors releases configs ledgers kills] [--configs 110] [--ledgers 40] [--kills 4]
 
 * neighbors: folders that differ in one record, to what is released of them (tests/neighbors): for each method and unit
   the largest difference as a share of the sensitivity, which may not pass 1.
@@ -213,7 +213,7 @@ PARTS = {part.__name__: part for part in (neighbors, releases, configs, ledgers,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all without")
-    for name, number in (("configs", 110), ("ledgers", 40), ("kills", 5)):
+    for name, number in (("configs", 110), ("ledgers", 40), ("kills", 4)):
         parser.add_argument(f"--{name}", type=int, default=number)
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
