@@ -33,7 +33,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split, load
 from idpgan.jobs import load_config
 from idpgan.models.private_classifier import SplitCnn, nullify
-from idpgan.privacy import Ledger, Noise, RandomizedResponse
+from idpgan.privacy import Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise
 
 TRAININGS = ("plain", "noisy", "private", "response")
@@ -118,8 +118,7 @@ class Curve:
         """Train by the method itself: public images with noisy training, private ones perturbed once."""
         label = self._config().privacy.label_epsilon
         config = self._config(f"privacy.epsilon={epsilon + label}")
-        ledger = Ledger(*config.ledger_terms())
-        method = Arden(config, self.split, ledger=ledger, device=torch.device("cpu"), noise=noise)
+        method = Arden.of(config, self.split, device=torch.device("cpu"), noise=noise)
         method.prepare()
         for step in range(1, config.training.steps + 1):
             method.step(step)
