@@ -23,7 +23,6 @@ from sweep import cell, load_config, options, utility
 from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.models.features import EmbeddingNet
-from idpgan.privacy import Ledger
 from idpgan.synthesis.aggregate.config import AggregateRun as Config
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.pretrain import fit_embedding
@@ -71,7 +70,7 @@ def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
     split = load(config.data)
     own = dataclasses.replace(split, private=split.public)
     started = time.perf_counter()
-    start = IdpAggregate(config, own, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    start = IdpAggregate.of(config, own, device=torch.device("cpu"))
     start.prepare()
     row = {f"before_matching_{name}": value for name, value in utility(start.generator, split, arguments).items()}
     method = jobs.train_on(config, own)

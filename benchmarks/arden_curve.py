@@ -27,13 +27,13 @@ import torch
 from cells import PACKAGE, code_digest, read_or_measure
 from torch import Tensor
 
-from idpgan.classify.arden import Arden, falling, fit_phone, noisy_loss
+from idpgan.classify.arden import Arden, ArdenPlan, falling, fit_phone, noisy_loss
 from idpgan.classify.arden import ArdenRun as Config
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, load
 from idpgan.jobs import load_config
 from idpgan.models.private_classifier import SplitCnn, nullify
-from idpgan.privacy import Ledger, Noise, RandomizedResponse
+from idpgan.privacy import Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise
 
 TRAININGS = ("plain", "noisy", "private", "response")
@@ -86,7 +86,7 @@ class Curve:
     def whole(self) -> SplitCnn:
         """Both parts, trained on public images without noise."""
         config = self._config()
-        network = config.classifier(self.split.image_shape, self.split.classes)
+        network = ArdenPlan(config, self.split.shape).classifier(self.split.image_shape, self.split.classes)
         rng = torch.Generator().manual_seed(self._seed + 1)
         fit_phone(network, self.split.public.existing(), config.method.phone_steps, rng)
         return network.eval()
@@ -118,8 +118,7 @@ class Curve:
         """Train by the method itself: public images with noisy training, private ones perturbed once."""
         label = self._config().privacy.label_epsilon
         config = self._config(f"privacy.epsilon={epsilon + label}")
-        ledger = Ledger(*config.ledger_terms())
-        method = Arden(config, self.split, ledger=ledger, device=torch.device("cpu"), noise=noise)
+        method = Arden.of(config, self.split, device=torch.device("cpu"), noise=noise)
         method.prepare()
         for step in range(1, config.training.steps + 1):
             method.step(step)
@@ -128,7 +127,7 @@ class Curve:
     def _public(self, epsilon: float | None, training: str) -> SplitCnn:
         """Train the cloud's part afresh on public images."""
         config = self._config()
-        network = config.classifier(self.split.image_shape, self.split.classes).eval()
+        network = ArdenPlan(config, self.split.shape).classifier(self.split.image_shape, self.split.classes).eval()
         network.phone.load_state_dict(self.whole.phone.state_dict())
         optimizer = torch.optim.Adam(network.cloud.parameters(), config.method.learning_rate)
         channel = FeatureNoise(self._features, 1e9 if epsilon is None else epsilon)

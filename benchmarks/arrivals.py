@@ -26,7 +26,7 @@ from idpgan.files import write_text_atomic
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.utility import measure_utility
 from idpgan.models.generator import Generator
-from idpgan.privacy import Ledger
+from idpgan.synthesis.aggregate.config import AggregatePlan
 from idpgan.synthesis.aggregate.config import AggregateRun as Config
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.follow import Follower
@@ -129,7 +129,7 @@ def per_part(config: Config, split: Split, seed: int, arguments: argparse.Namesp
             started, method = time.perf_counter(), _method(cheap, split, seed)
             method.start_from(so_far, method.sums.noise_std * part**0.5, method.features)
             judge(_trained(method), split, "per-part", part, seed, arguments,
-                  noise=method.noise_std / config.cell_sums(split.shape).noise_std,
+                  noise=method.noise_std / AggregatePlan(config, split.shape).sums.noise_std,
                   seconds=round(time.perf_counter() - started, 1))  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _seeded(config: Config, seed: int) -> Config:
 
 def _method(config: Config, split: Split, seed: int) -> IdpAggregate:
     seeded = _seeded(config, seed)
-    return IdpAggregate(seeded, split, ledger=Ledger(*seeded.ledger_terms()), device=torch.device("cpu"))
+    return IdpAggregate.of(seeded, split, device=torch.device("cpu"))
 
 
 def _trained(method: IdpAggregate) -> Generator:

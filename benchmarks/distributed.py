@@ -24,7 +24,6 @@ import torch.distributed as dist
 from idpgan import jobs
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.privacy import Ledger
 from idpgan.ranks import ALONE, Ranks
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.method import DpGan
@@ -65,7 +64,7 @@ def noise_images() -> Split:
 
 
 def method_of(config: Config, split: Split, ranks: Ranks) -> DpGan:
-    method = DpGan(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    method = DpGan.of(config, split, device=torch.device("cpu"))
     method.share_steps(ranks)
     return method
 

@@ -27,7 +27,6 @@ from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import load
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.utility import measure_utility
-from idpgan.privacy import Ledger
 from idpgan.synthesis.evolution.method import Evolution, EvolutionTraining
 from idpgan.training.config import build_config
 from idpgan.training.state import code_digest
@@ -81,7 +80,7 @@ def measure_speed(arguments: argparse.Namespace) -> None:
     )
     split = load(config.data)
     wall, cpu = time.perf_counter(), time.process_time()
-    method = Evolution(config, split, ledger=Ledger(*config.ledger_terms()), device=torch.device("cpu"))
+    method = Evolution.of(config, split, device=torch.device("cpu"))
     marks = []
     for step in range(1, arguments.iterations + 1):
         method.ledger.charge(method.step_event())
@@ -128,8 +127,7 @@ def judged(config: Any, seed: int, arguments: argparse.Namespace) -> dict[str, A
     """Return how a classifier does that is trained on the images of one run."""
     split = load(config.data)
     if arguments.floor:
-        ledger = Ledger(*config.ledger_terms())
-        method: Any = Evolution(config, split, ledger=ledger, device=torch.device("cpu"))
+        method: Any = Evolution.of(config, split, device=torch.device("cpu"))
     else:
         method = train_on(config, split)
     generator = method.generator

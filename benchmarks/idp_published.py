@@ -79,10 +79,8 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
 
 def account(config: published.PublishedRun) -> dict[str, Any]:
     """Return what the formula gives and what is proven for it, by when noise is drawn."""
-    data = known_shape(config.data)
-    shape, classes, num_private = data.image_shape, len(data.classes), data.num_private
-    pixels, delta = published.pixel_noise(config, shape), config.privacy.delta or 0.0
-    accesses = published.most_accesses(config, num_private)
+    plan, delta = published.PublishedPlan(config, known_shape(config.data)), config.privacy.delta or 0.0
+    pixels, accesses = plan.pixel_noise, plan.most_accesses
     per_step = [event.repeated(event.count * accesses) for event in pixels.events()]
     return {
         "claimed": config.privacy.epsilon1 + config.privacy.epsilon2,
@@ -95,10 +93,8 @@ def account(config: published.PublishedRun) -> dict[str, Any]:
         "proven_once_pure": round(pixels.pure_epsilon, 2),
         "accesses": accesses,
         "proven_per_step": number_to_json(round(compose_epsilon(per_step, delta), 2)),
-        "proven_once_with_labels": round(
-            compose_epsilon(published.planned(config, shape, classes, num_private), delta), 2
-        ),
-        "coefficient_scale": round(published.coefficient_scale(config, classes), 3),
+        "proven_once_with_labels": round(compose_epsilon(plan.events, delta), 2),
+        "coefficient_scale": round(plan.coefficient_scale, 3),
     }
 
 

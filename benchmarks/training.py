@@ -17,7 +17,6 @@ import torch
 from idpgan import jobs
 from idpgan.data.load import load
 from idpgan.device import resolve_device
-from idpgan.privacy import Ledger
 from idpgan.run import describe_environment
 from idpgan.training.config import load_method
 
@@ -34,8 +33,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
     config = jobs.load_config(arguments.config, [*root, *arguments.settings])
-    device, ledger = resolve_device(config.training.device), Ledger(*config.ledger_terms())
-    method = load_method(config.method.name)(config, load(config.data), ledger=ledger, device=device)
+    device = resolve_device(config.training.device)
+    method = load_method(config.method.name).of(config, load(config.data), device=device)
     method.prepare()
     step, seconds = 0, []
     for repeat in range(REPEATS + 1):

@@ -1,6 +1,7 @@
 """Imports go down the floors, never up, and never sideways between two rooms of one floor (docs/architecture.md)."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,41 @@ def test_imports_go_down(path):
 )
 def test_the_test_can_fail(room, source):
     assert violations(room, source)
+
+
+@pytest.fixture(scope="module")
+def size():
+    """The tool that draws the graph of imports; those inside functions count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PACKAGE.parent / "tools"))
+        return importlib.import_module("size")
+
+
+@pytest.fixture(scope="module")
+def graph(size):
+    return size.file_graph(size.read(PACKAGE))
+
+
+def circles(size, graph):
+    """Circles of files, and those among neighboring folders and files."""
+    return size.circles(graph) + [circle for folders in size.folder_graphs(graph) for circle in size.circles(folders)]
+
+
+def test_no_files_and_no_folders_import_each_other_in_a_circle(size, graph):
+    assert circles(size, graph) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "other", "circle"),
+    [
+        ("training/contained.py", "training/config.py", {"training/config.py", "training/contained.py"}),
+        ("privacy/event.py", "training/fit.py", {"privacy/", "training/"}),
+    ],
+)
+def test_a_circle_is_found(size, graph, file, other, circle):
+    """Negative control: one more import closes a circle."""
+    found = circles(size, {**graph, file: graph[file] | {other}})
+    assert any(circle <= set(names) for names in found)
 
 
 def test_no_file_is_too_long():

@@ -31,9 +31,8 @@ from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
-from idpgan.methods import METHODS
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn, nullify
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
@@ -143,10 +142,6 @@ class ArdenPlan(ClassifierPlan):
         paper = self.channel.claimed(self.config.method.nullification) + self.config.privacy.label_epsilon
         return Guarantee(paper, 0.0, *_ADJACENCY, _CLAIM)
 
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Say what the paper does not price."""
-        return METHODS["arden"].reason
-
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the noise, who has to perturb, and what public images have taught."""
         assumptions = [
@@ -187,14 +182,14 @@ class Arden(GivesClassifier):
     SAVED = ("newest", "optimizer", "rng", "noise")
     newest: SplitCnn
 
-    def __init__(
-        self, plan: ArdenPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+    plan: ArdenPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
         labeled = split.public.labels is not None
-        self._public = place(split.public.existing(), device) if labeled else split.public.select(torch.arange(0))
+        self._public = place(split.public.existing(), self.device) if labeled else split.public.select(torch.arange(0))
         self.optimizer = torch.optim.Adam(self.newest.cloud.parameters(), self.config.learning_rate)
-        self.channel, self.response = plan.channel, plan.response
+        self.channel, self.response = self.plan.channel, self.plan.response
         self._rng = self.seeded()
         self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
         self._labels = torch.empty(0, dtype=torch.int64)

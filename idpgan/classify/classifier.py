@@ -17,7 +17,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
-from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy import Event, Noise
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT, check_delta
@@ -158,12 +158,11 @@ class GivesClassifier(Method):
     newest: PrivateClassifier
     NULL_RECORDS: ClassVar[bool] = True
 
-    def __init__(
-        self, plan: ClassifierPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
-        self.newest = self._build().to(device)
+    plan: ClassifierPlan
+
+    def _set_up(self, split: Split) -> None:
+        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), self.device)
+        self.newest = self._build().to(self.device)
 
     def _build(self) -> Any:
         return self.plan.classifier(self._data.image_shape, self._data.classes).eval()
@@ -207,11 +206,11 @@ class TrainsClassifier(GivesClassifier):
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
 
-    def __init__(
-        self, plan: StepsPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        self.dpsgd = plan.dpsgd
+    plan: StepsPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        self.dpsgd = self.plan.dpsgd
 
     def new_noise(self, device: torch.device) -> Noise:
         """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""

@@ -24,7 +24,6 @@ from idpgan.data.load import Split
 from idpgan.models.ema import Ema
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.dpsgd import Way, Weights
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -91,10 +90,10 @@ class DpSgd(TrainsClassifier):
 
     SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
 
-    def __init__(
-        self, plan: DpSgdPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+    plan: DpSgdPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
         self._average = Ema(self.newest, self.config.ema_decay)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum

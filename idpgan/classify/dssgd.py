@@ -28,9 +28,8 @@ from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
-from idpgan.methods import METHODS
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
-from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Ledger, Noise, Relation, SparseVector, Unit
+from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
@@ -212,7 +211,7 @@ class DssgdPlan(ClassifierPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say what the paper counts, and where the noise came from."""
-        reason = METHODS["dssgd"].reason
+        reason = self.row.reason
         return reason if self.config.privacy.epsilon is None else f"{reason}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
@@ -256,11 +255,11 @@ class Dssgd(GivesClassifier):
     UNNOISED = ("loss", "uploaded")
     SAVED = ("newest", "local", "rng", "noise")
 
-    def __init__(
-        self, plan: DssgdPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        self.sharing = plan.sharing
+    plan: DssgdPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        self.sharing = self.plan.sharing
         self._rng = self.seeded()
         server = parameters_to_vector(self.newest.parameters()).detach()
         self._local = server.repeat(self.config.participants, 1)  # (P, d)
@@ -277,7 +276,7 @@ class Dssgd(GivesClassifier):
 
     def step_event(self) -> Event:
         """Every round uploads."""
-        return cast(DssgdPlan, self.plan).round_event
+        return self.plan.round_event
 
     def step(self, step: int) -> Stats:
         """Do a round: each participant downloads, trains, and uploads."""

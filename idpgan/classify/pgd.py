@@ -20,7 +20,7 @@ from idpgan.attacks.adversarial import pgd
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
-from idpgan.privacy import Event, Ledger
+from idpgan.privacy import Event
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
@@ -88,14 +88,16 @@ class PgdAdversarial(GivesClassifier):
     NULL_RECORDS = False
     SAVED = ("newest", "optimizer", "rng")
 
-    def __init__(self, plan: PgdPlan, split: Split, *, ledger: Ledger, device: torch.device) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device)
+    plan: PgdPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
         self.optimizer = torch.optim.Adam(self.newest.parameters(), self.config.learning_rate)
         self._rng = self.seeded()
 
     def step_event(self) -> Event:
         """Every step reads raw images."""
-        return cast(PgdPlan, self.plan).raw_read
+        return self.plan.raw_read
 
     def step(self, step: int) -> Stats:
         """Attack a batch, and take an Adam step on the attacked images."""

@@ -34,7 +34,6 @@ from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifie
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy import Ledger, Noise
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
 
@@ -121,20 +120,15 @@ class ScatteringLinear(TrainsClassifier):
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
-    def __init__(
-        self,
-        plan: ScatteringLinearPlan,
-        split: Split,
-        *,
-        ledger: Ledger,
-        device: torch.device,
-        noise: Noise | None = None,
-        shares: Tensor | None = None,
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        self._shares = None if shares is None else shares.to(device)
+    plan: ScatteringLinearPlan
+
+    def _set_up(self, split: Split, shares: Tensor | None = None) -> None:
+        super()._set_up(split)
+        self._shares = None if shares is None else shares.to(self.device)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
-        self.optimizer = torch.optim.SGD(self.newest.parameters(), plan.learning_rate, momentum=self.config.momentum)
+        self.optimizer = torch.optim.SGD(
+            self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum
+        )
         self._averaged = 0
         self._known: Tensor | None = None  # features of all private images, once they were read
 

@@ -34,6 +34,7 @@ from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
@@ -41,6 +42,7 @@ from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
+from idpgan.training.plan import plan_run
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -271,7 +273,9 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
-    method: Method = load_method(config.method.name).of(config, split, device=device)
+    plan = plan_run(config, split.shape)
+    ledger = Ledger(plan.unit, plan.relation)  # charged for nothing
+    method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
     try:
         method.load_state(state["method"])
     except (KeyError, RuntimeError, TypeError) as error:

@@ -176,19 +176,15 @@ def plan_release(
     publisher, (*channels, height, width) = load_publisher(method), shape
     share = (1 - 2.0**-39) / channels[0] if channels else 1  # what the accountant may round up
     recipe = publisher.plan((height, width), unit, epsilon * share, delta * share, options)
-    if channels:
-        recipe = _by_channels(recipe, channels[0])
-    return PublicationPlan(method, recipe, epsilon, delta, options)
-
-
-def _by_channels(recipe: Recipe, channels: int) -> Recipe:
-    """Return what releases images (N, C, m, n) channel by channel."""
+    if not channels:
+        return PublicationPlan(method, recipe, epsilon, delta, options)
 
     def release(images: Tensor, noise: Noise) -> Tensor:
         return recipe.release(images.flatten(0, 1), noise).unflatten(0, images.shape[:2])
 
-    events = tuple(event.repeated(channels * event.count) for event in recipe.events)
-    return Recipe(events, release, recipe.claim, lambda images: recipe.notes(images.flatten(0, 1)))
+    events = tuple(event.repeated(channels[0] * event.count) for event in recipe.events)
+    whole = Recipe(events, release, recipe.claim, lambda images: recipe.notes(images.flatten(0, 1)))
+    return PublicationPlan(method, whole, epsilon, delta, options)
 
 
 @typed

@@ -82,6 +82,7 @@ class Release:
         if claimed is None:
             raise InputError("this release states no claimed epsilon, so that nothing can verify it.")
         num, *shape = self.images.shape
+        options = self.plan.options if self.plan else checked_options(self.method, self.options)
         table = build(
             PublicationTable,
             {
@@ -92,7 +93,7 @@ class Release:
                 "unit": str(claimed.unit),
                 "num": num,
                 "shape": shape,
-                "options": checked_options(self.method, self.options).to_json(),
+                "options": options.to_json(),
             },
             "the release",
         )

@@ -13,7 +13,6 @@ import functools
 from collections.abc import Sequence
 from typing import Literal, cast
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import MOST_CANDIDATES
-from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis import starter
@@ -146,12 +145,12 @@ class GaussianMoments(ReadsOnce):
 
     generator: GaussianGenerator
 
-    def __init__(
-        self, plan: GaussianPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config = plan.config
-        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
+    plan: GaussianPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        config = self.plan.config
+        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
         settings = config.method
@@ -162,7 +161,7 @@ class GaussianMoments(ReadsOnce):
             clip=settings.clip,
             count_share=settings.count_share,
         )
-        self.sums, self.teaching, self.candidates = plan.sums, plan.teaching, plan.candidates
+        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
 
     def _release(self) -> dict[str, Tensor]:
         """Fix center and scale by public images, then read the private ones."""

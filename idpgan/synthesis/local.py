@@ -29,9 +29,8 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
-from idpgan.methods import METHODS
 from idpgan.models.perturbed import ImageShape
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
 from idpgan.synthesis.local_channel import (
@@ -146,7 +145,7 @@ class LocalPlan(RunPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say that labels are raw, or what is perturbed."""
-        return next((event.reason for event in events if event.reason), METHODS["idp-gan-local"].reason)
+        return next((event.reason for event in events if event.reason), self.row.reason)
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the noise, and what public images have set."""
@@ -181,14 +180,15 @@ class IdpLocal(ReleasesOnce, WganGp):
     NULL_RECORDS = True  # see the module
     config: LocalConfig
 
-    def __init__(
-        self, plan: LocalPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        shape, method, self._privacy = split.image_shape, self.config, plan.channel
-        self.channel = build_channel(self._privacy, method.projection, shape, split.public, method.clip_norm).to(device)
-        self._steps = torch.empty(0, self._privacy.num_coefficients, dtype=torch.int32, device=device)
-        self._labels = torch.empty(0, dtype=torch.int64, device=device)
+    plan: LocalPlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        shape, method, self._privacy = split.image_shape, self.config, self.plan.channel
+        channel = build_channel(self._privacy, method.projection, shape, split.public, method.clip_norm)
+        self.channel = channel.to(self.device)
+        self._steps = torch.empty(0, self._privacy.num_coefficients, dtype=torch.int32, device=self.device)
+        self._labels = torch.empty(0, dtype=torch.int64, device=self.device)
         self._frequencies: Tensor | None = None
         self._released = {"steps": self._steps, "labels": self._labels}
         response = self._privacy.response

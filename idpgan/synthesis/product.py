@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from idpgan.data.images import Images
@@ -12,7 +11,6 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.privacy import Ledger, Noise
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis.people import PeoplePlan, refuse_people_in_two_parts
 from idpgan.synthesis.teacher import balanced
@@ -83,11 +81,10 @@ class ReadsOnce(ReleasesOnce):
         noise: Source of noise and coins; None = the operating system's.
     """
 
-    def __init__(
-        self, plan: PeoplePlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        refuse_people_in_two_parts(plan.unit, split)
+    plan: PeoplePlan
+
+    def _set_up(self, split: Split) -> None:
+        refuse_people_in_two_parts(self.plan.unit, split)
         self._private: Images | None = split.private
         self._public = split.public
 

@@ -17,8 +17,6 @@ from idpgan.data.load import Split, place
 from idpgan.models.dcgan import Critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import Noise
 from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
@@ -82,18 +80,18 @@ class WganGp(GivesGenerator):
     NULL_RECORDS: ClassVar[bool] = False
     SAVED = ("networks",)
 
-    def __init__(
-        self, plan: RunPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config, own = plan.config, self.config
+    plan: RunPlan
+
+    def _set_up(self, split: Split) -> None:
+        config, own = self.plan.config, self.config
         self.batch_size = config.training.batch_size
         self.rows = self.batch_size
-        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), device)
-        self.critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed).to(device)
+        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), self.device)
+        critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
+        self.critic = critic.to(self.device)
         adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
-            config, split.shape, self.critic, device=device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
+            config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
 

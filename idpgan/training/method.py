@@ -63,10 +63,17 @@ class Method:
     SAVED: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+        self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None, **more: Any
     ) -> None:
         self.plan, self._run, self._data, self.config = plan, plan.config, split.shape, plan.config.method
         self.ledger, self.device, self.noise = ledger, device, noise or self.new_noise(device)
+        self._set_up(split, **more)
+
+    def _set_up(self, split: Split) -> None:
+        """Make networks, optimizers and random numbers, and keep the images that steps or `prepare` read.
+
+        A method that has more arguments than all have gets them here too.
+        """
 
     @classmethod
     def of(

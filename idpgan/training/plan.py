@@ -33,13 +33,21 @@ class RunPlan(Plan):
         config: The run's config.
         shape: What is public about the data.
         given: Charges that another part has already planned on the same ledger.
+        row: Of the method, in `METHODS`.
+        unit: That of [privacy], or of the row where [privacy] leaves no choice; likewise ``relation``.
+        exact: Whether `events` are the very charges; else they are an upper bound that public images refine.
+        contained: Charges of contained releases that may have read the private images: none where all is declared.
         SOURCES: Number of sources that the noise of the method's parts comes from.
     """
 
     SOURCES: ClassVar[int] = 1
 
     def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
-        self.config, self.shape, self.given = config, shape, tuple(given)
+        self.config, self.shape, self.given, self.row = config, shape, tuple(given), METHODS[config.method.name]
+        self.unit = getattr(config.privacy, "unit", None) or Unit(self.row.units[0])
+        self.relation = getattr(config.privacy, "relation", None) or Relation(self.row.relation)
+        self.exact = True
+        self.contained = () if config.data.public_disjoint else tuple(each.part for each in config.contained)
 
     @property
     def classes(self) -> int:
@@ -53,16 +61,6 @@ class RunPlan(Plan):
         """What stands on the run's ledger if it does all its steps."""
         delta, budget = self.delta, self.budget  # a delta that cannot be is the first thing to say
         return Price(self.unit, self.relation, delta, budget, self.events, self.exact, self.contained)
-
-    @property
-    def unit(self) -> Unit:
-        """That of [privacy], or of the method's row where it leaves no choice."""
-        return getattr(self.config.privacy, "unit", None) or Unit(METHODS[self.config.method.name].units[0])
-
-    @property
-    def relation(self) -> Relation:
-        """That of [privacy], or of the method's row where it leaves no choice."""
-        return getattr(self.config.privacy, "relation", None) or Relation(METHODS[self.config.method.name].relation)
 
     @property
     def delta(self) -> float:
@@ -87,11 +85,6 @@ class RunPlan(Plan):
     def events(self) -> tuple[Event, ...]:
         """The very charges of a run that does all its steps, known without reading an image."""
         raise NotImplementedError
-
-    @property
-    def exact(self) -> bool:
-        """Whether `events` are the very ones; else they are an upper bound that public images refine."""
-        return True
 
     @property
     def signal(self) -> Signal | None:
@@ -134,8 +127,8 @@ class RunPlan(Plan):
         return Guarantee(self.budget.epsilon, self.budget.delta, self.unit, self.relation, basis)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Return in one sentence what the proven number rests on."""
-        raise NotImplementedError
+        """Return in one sentence what the proven number rests on: by default that of the row."""
+        return self.row.reason
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Return what the guarantee takes as public, one phrase each."""
@@ -181,11 +174,6 @@ class RunPlan(Plan):
         )
 
     # Releases that it contains -------------------------------------------------------------------------------------
-
-    @property
-    def contained(self) -> tuple[Part, ...]:
-        """Charges of contained releases that may have read the private images: none where all is declared."""
-        return () if self.config.data.public_disjoint else tuple(each.part for each in self.config.contained)
 
     @functools.cached_property
     def total(self) -> Guarantee | None:
@@ -253,7 +241,7 @@ class NonPrivatePlan(RunPlan):
     @property
     def raw_read(self) -> Event:
         """What a step is charged as."""
-        return Event.non_private(METHODS[self.config.method.name].reason, Unit.IMAGE, Relation.REPLACE_ONE)
+        return Event.non_private(self.row.reason, Unit.IMAGE, Relation.REPLACE_ONE)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -264,7 +252,3 @@ class NonPrivatePlan(RunPlan):
         """Return a report that claims and proves nothing."""
         nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
         return super().says(events, nothing, sources)
-
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Say what is read."""
-        return METHODS[self.config.method.name].reason

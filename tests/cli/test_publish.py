@@ -280,7 +280,7 @@ def test_a_publication_that_is_killed_leaves_a_folder_that_goes_with_the_next_on
 
 
 def _die_while_computing(asked):
-    publications.release = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    publications.release_planned = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
     publish(asked)
 
 

@@ -37,7 +37,6 @@ from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFea
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator, augment
-from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.sums import NORMS
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
@@ -76,16 +75,16 @@ class IdpAggregate(ReadsOnce):
 
     SAVED = ("critic", "networks")
 
-    def __init__(
-        self, plan: AggregatePlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config, own, self.training = plan.config, self.config, plan.config.training
+    plan: AggregatePlan
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        config, own, self.training = self.plan.config, self.config, self.plan.config.training
         self.shape = split.image_shape
         self.networks = Generators(
             config,
             split.shape,
-            device=device,
+            device=self.device,
             adam=Adam(own.learning_rate, own.beta1, own.beta2),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
@@ -95,7 +94,7 @@ class IdpAggregate(ReadsOnce):
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
         self.cells = Cells(self.rows, own.clusters, own.groups)
-        self.sums, self.teaching, self.candidates = plan.sums, plan.teaching, plan.candidates
+        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
         self.noise_std = self.sums.noise_std
 
     def share_steps(self, ranks: Ranks) -> None:

@@ -47,7 +47,7 @@ from idpgan.models.families import critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.validate import validate_private_critic
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.privacy import Event, Ledger, Noise, check_delta
+from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
@@ -264,18 +264,17 @@ class DpGan(GivesGenerator):
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "physical_batch", "way", "frozen_statistics")
 
-    def __init__(
-        self, plan: DpGanPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config, own, self.training = plan.config, self.config, plan.config.training
-        self._images = place(split.private, device)
-        self.critic = self._build_critic().to(device)
+    plan: DpGanPlan
+
+    def _set_up(self, split: Split) -> None:
+        config, own, self.training = self.plan.config, self.config, self.plan.config.training
+        self._images = place(split.private, self.device)
+        self.critic = self._build_critic().to(self.device)
         self.networks = Networks(
             config,
             split.shape,
             self.critic,
-            device=device,
+            device=self.device,
             adam=Adam(own.generator_learning_rate, own.beta1, own.beta2),
             critic_adam=Adam(own.critic_learning_rate, own.beta1, own.beta2, decay=own.critic_decay),
             ema_decay=own.ema_decay,
@@ -289,7 +288,7 @@ class DpGan(GivesGenerator):
             paired=own.fakes == "paired",
             mismatch=own.mismatch,
         )
-        self.dpsgd = plan.dpsgd
+        self.dpsgd = self.plan.dpsgd
         self._physical_batch = own.max_physical_batch
         self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
         self._frozen_statistics = False

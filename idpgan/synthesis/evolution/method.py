@@ -36,7 +36,7 @@ from idpgan.models.simulators import (
     PopulationGenerator,
     looks_known,
 )
-from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
@@ -209,23 +209,15 @@ class Evolution(GivesGenerator):
 
     generator: PopulationGenerator
 
-    def __init__(
-        self,
-        plan: EvolutionPlan,
-        split: Split,
-        *,
-        ledger: Ledger,
-        device: torch.device,
-        noise: Noise | None = None,
-        votes: Votes | None = None,
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config, self._private, self._public = plan.config, split.private, split.public
-        refuse_people_in_two_parts(plan.unit, split)
-        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(device)
+    plan: EvolutionPlan
+
+    def _set_up(self, split: Split, votes: Votes | None = None) -> None:
+        config, self._private, self._public = self.plan.config, split.private, split.public
+        refuse_people_in_two_parts(self.plan.unit, split)
+        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.votes = votes or plan.votes
+        self.votes = votes or self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
         simulator = build_simulator(config.model, split.image_shape, len(split.public))
         if isinstance(simulator, PhotoSimulator):
@@ -233,7 +225,7 @@ class Evolution(GivesGenerator):
         if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one is in both
             simulator.generator.load_state_dict(origin_weights(config.data.public_generator, config.model.origin))
             self.generator.simulator.load_state_dict(simulator.state_dict())
-        self._simulator = simulator.eval().to(device)
+        self._simulator = simulator.eval().to(self.device)
         self._rng = torch.Generator().manual_seed(torch_seed(config.training.seed, _RNG_STREAM))
         known = looks_known(config.model)
         named = {name: name for name in self.generator.classes if name.removeprefix("not ") in known}

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.losses import taylor_sensitivity
 from idpgan.models.perturbed import Draw, PixelNoise, first_layer, paper_sensitivity
@@ -102,6 +103,10 @@ class PublishedRun(RunConfig):
 class PublishedPlan(RunPlan):
     """The plan of a run of idp-gan-published, whose noise follows from the paper's formulas; there is no budget."""
 
+    def __init__(self, config: PublishedRun, shape: DataShape, given: Sequence[Event] = ()) -> None:
+        super().__init__(config, shape, given)
+        self.exact = config.method.allocation == "uniform"  # else public images have a say in it
+
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
         """All charges: pixels first, then labels.
@@ -167,11 +172,6 @@ class PublishedPlan(RunPlan):
                 f"would hold an image twice. Set it to {num_private} at most."
             )
         return math.ceil(training.steps * training.batch_size / num_private)
-
-    @property
-    def exact(self) -> bool:
-        """Whether no public image has a say in the allocation of the noise."""
-        return bool(self.config.method.allocation == "uniform")
 
     @property
     def claimed(self) -> Guarantee:

@@ -47,7 +47,7 @@ from idpgan.models.perturbed import (
     mean_relevance,
     paper_sensitivity,
 )
-from idpgan.privacy import Event, Guarantee, Laplace, Ledger, Noise, RandomizedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Laplace, Noise, RandomizedResponse, Relation, Unit
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import ADJACENCY, PublishedPlan, PublishedRun, label_targets
@@ -90,38 +90,30 @@ class IdpPublished(GivesGenerator):
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "order", "cursor", "unbounded")
 
-    def __init__(
-        self,
-        plan: PublishedPlan,
-        split: Split,
-        *,
-        ledger: Ledger,
-        device: torch.device,
-        noise: Noise | None = None,
-        critic: PerturbedCritic | None = None,
-    ) -> None:
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-        config, shape, self.batch_size = plan.config, split.image_shape, plan.config.training.batch_size
+    plan: PublishedPlan
+
+    def _set_up(self, split: Split, critic: PerturbedCritic | None = None) -> None:
+        config, shape, self.batch_size = self.plan.config, split.image_shape, self.plan.config.training.batch_size
         self._num_classes, self._num_private = len(split.classes), split.num_private
-        self._raw: Images | None = place(split.private, device)  # dropped by `prepare` where noise is drawn once
+        self._raw: Images | None = place(split.private, self.device)  # dropped by `prepare` where noise is drawn once
         self._public = split.public if config.method.allocation == "relevance" else None
         self._images: Tensor | None = None  # x~ of `once`, (N, C, H, W) float32
         self._labels_are_public = config.privacy.label_epsilon is not None  # once released, by randomized response
         labels = split.private.labels
-        self._labels = None if labels is None else labels.clone().to(device)
+        self._labels = None if labels is None else labels.clone().to(self.device)
         self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
 
-        self.critic = (critic or self._build_critic(shape)).to(device)
+        self.critic = (critic or self._build_critic(shape)).to(self.device)
         own = config.method
         adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
-            config, split.shape, self.critic, device=device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
+            config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
         check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
-        self._unbounded, self._warned = torch.zeros((), device=device), False
+        self._unbounded, self._warned = torch.zeros((), device=self.device), False
         self._coefficient_noise = Laplace(
-            1.0, plan.coefficient_scale, *ADJACENCY
+            1.0, self.plan.coefficient_scale, *ADJACENCY
         )  # of one number whose sensitivity is 1
 
     # Private reads ---------------------------------------------------------------------------------------------
