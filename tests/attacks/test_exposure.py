@@ -117,11 +117,12 @@ def loss(model, images):
 
 @pytest.mark.trained
 def test_a_network_that_learns_by_heart_is_exposed_and_a_private_one_is_not(few):
-    _, learned = expose(few, by_heart, {"loss": loss}, canaries=10, references=200, repeats=2)
-    _, private = expose(few, privately, {"loss": loss}, canaries=10, references=200, repeats=2)
+    _, learned = expose(few, by_heart, {"loss": loss}, canaries=40, references=200, repeats=2)
+    _, private = expose(few, privately, {"loss": loss}, canaries=40, references=200, repeats=2)
     assert learned["loss"].by_rank.mean() > 5
     assert learned["loss"].by_rank.mean() > private["loss"].by_rank.mean() + 3
-    assert abs(private["loss"].by_rank.mean() - FLOOR) < 4 * FLOOR / math.sqrt(10)  # the law of chance
+    # Chance, and what epsilon = 1 allows above it for a record that is there twice: 2 epsilon / ln 2.
+    assert private["loss"].by_rank.mean() < FLOOR + 2 / math.log(2)
 
 
 def test_canaries_stand_among_the_private_images_only(few):

@@ -15,11 +15,11 @@ from tests.obfuscate.pictures import planted
 SHAPE = (1, 8, 8)
 OPTIONS = {
     "adversarial-encoder": {"steps": 170, "learning_rate": 5e-3, "adversary_steps": 1},
-    "obfuscator": {"steps": 50, "learning_rate": 3e-3, "weight": 0.1},
+    "obfuscator": {"steps": 40, "learning_rate": 3e-3, "weight": 0.1, "adversary_steps": 1},
     "pprl-vgan": {"steps": 110, "learning_rate": 1e-3, "code": 8},
     "censored": {"steps": 110, "learning_rate": 2e-3, "code": 16},
 }
-CONTRAST = {"obfuscator": 0.5}  # of what says who it is; 0.15 elsewhere
+CONTRAST = {"obfuscator": 0.3}  # of what says who it is; 0.15 elsewhere
 
 
 def toys(name, num=240, seed=0):
@@ -27,23 +27,25 @@ def toys(name, num=240, seed=0):
 
 
 @functools.cache
-def fitted(name):
+def fitted(name, training, **options):
+    """An obfuscator; ``training`` is the seed of its own."""
     method = make_obfuscator(
-        name, SHAPE, num_utilities=2, num_identities=4, width=6, batch_size=32, seed=1, **OPTIONS[name]
-    )
+        name, SHAPE,
+        num_utilities=2, num_identities=4, width=6, batch_size=32, seed=training, **OPTIONS[name] | options,
+    )  # fmt: skip
     method.fit(*toys(name))
     return method
 
 
-def changed(name, seed, num=240):
+def changed(name, seed, num=240, training=1):
     images, moods, people = toys(name, num, seed)
-    return fitted(name).transform(images, seed=seed), moods, people
+    return fitted(name, training).transform(images, seed=seed), moods, people
 
 
 @functools.cache
-def reader(label, *, clear=None, change=None, num=240):
+def reader(label, *, clear=None, change=None, num=240, training=1):
     """A network that learns mood (1) or person (2) from clear toys, or from changed ones."""
-    known = toys(clear, num, seed=2) if change is None else changed(change, 2)
+    known = toys(clear, num, seed=2) if change is None else changed(change, 2, training=training)
     model = build_classifier("cnn", SHAPE, 4, seed=5)
     fit_classifier(model, known[0] * 2 - 1, known[label], config=FitConfig(epochs=6, batch_size=32))
     return model
@@ -69,9 +71,15 @@ def test_the_adversarial_encoder_loses_the_person_and_keeps_the_mood():
 
 @pytest.mark.trained
 def test_the_codes_of_the_encoder_have_mean_0_and_variance_1():
-    codes = changed("adversarial-encoder", 4)[0] * 6 - 3
+    """In slow training: what a code has at its end are averages over the last steps."""
+    method = fitted("adversarial-encoder", 1, steps=60, learning_rate=5e-4)
+    images = toys("adversarial-encoder", seed=4)[0]
+    codes = method.transform(images, seed=4) * 6 - 3
     assert float(codes.mean(0).abs().mean()) < 0.4
     assert abs(float(codes.var(0).mean()) - 1) < 0.5
+    with torch.no_grad():
+        raw = method.network(images * 2 - 1)
+    assert abs(float(raw.var(0).mean()) - 1) > 0.5  # control: the network's numbers themselves
 
 
 @pytest.mark.trained
@@ -81,7 +89,7 @@ def test_pprl_vgan_draws_other_people_with_the_same_mood():
     assert told(reader(2, change="pprl-vgan"), asked, 2) < 0.5  # the adaptive attacker fails too
     assert told(reader(1, change="pprl-vgan"), asked, 1) > 0.9
     images = toys("pprl-vgan", 8)[0]
-    again = [fitted("pprl-vgan").transform(images, seed=seed) for seed in (0, 0, 1)]
+    again = [fitted("pprl-vgan", 1).transform(images, seed=seed) for seed in (0, 0, 1)]
     assert torch.equal(again[0], again[1])
     assert not torch.equal(again[0], again[2])
 
@@ -115,16 +123,23 @@ def test_decisions_learned_from_censored_images_discriminate_less():
 
 @pytest.mark.trained
 def test_the_obfuscator_fools_the_static_attacker_and_not_the_adaptive_one():
-    asked = changed("obfuscator", 3)
-    assert told(reader(2, clear="obfuscator"), toys("obfuscator", seed=3), 2) > 0.95
-    assert told(reader(2, clear="obfuscator"), asked, 2) < 0.5
-    assert told(reader(2, change="obfuscator"), asked, 2) > 0.9
-    assert float((asked[0] - toys("obfuscator", seed=3)[0]).abs().mean()) < 0.25
+    """On average over three: which people one of them takes for each other is a matter of luck."""
+    name, found = "obfuscator", []
+    clear, static = toys(name, seed=3), reader(2, clear=name)
+    for training in (1, 2, 3):
+        asked = changed(name, 3, training=training)
+        adaptive = reader(2, change=name, training=training)
+        found.append((told(static, asked, 2), told(adaptive, asked, 2), float((asked[0] - clear[0]).abs().mean())))
+    fooled, adapted, change = (sum(each) / 3 for each in zip(*found, strict=True))
+    assert told(static, clear, 2) > 0.95
+    assert fooled < 0.5
+    assert adapted > 0.9
+    assert change < 0.25
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name in OPTIONS])
 def test_weights_are_saved_and_loaded(name, tmp_path):
-    method = fitted(name)
+    method = fitted(name, 1)
     method.save(tmp_path)
     again = load_obfuscator(tmp_path)
     images = toys(name, 8, seed=6)[0]

@@ -130,13 +130,12 @@ def test_the_printed_step_explodes_and_the_capped_one_does_not():
 
 @pytest.mark.trained
 def test_low_rank_mechanism_is_feasible_and_better_than_no_factorisation():
-    images = pictures(4, 20, 14)
-    images[3] = 0
-    B, L = low_rank_mechanism(images, iterations=20)
+    images = pictures(21, 20, 14)
+    images[20] = 0
+    B, L = low_rank_mechanism(images, iterations=50)
     assert (column_norm(L) <= 1 + 1e-9).all()
-    for image in range(3):
-        assert (B @ L - images)[image].norm() < 0.03 * images[image].norm()
-        assert B[image].square().sum() < 0.8 * images[image].square().sum()  # B = A, L = I has |A|^2
-    assert not (B @ L)[3].any()
-    once = low_rank_mechanism(images[:1], iterations=20)
+    assert (B @ L - images).norm() < 0.03 * images.norm()
+    assert B.square().sum() < 0.8 * images.square().sum()  # B = A, L = I has |A|^2
+    assert not (B @ L)[20].any()
+    once = low_rank_mechanism(images[:1], iterations=50)
     assert torch.allclose(once[0], B[:1], rtol=1e-6)  # images do not influence each other
