@@ -194,8 +194,11 @@ class AuditResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        second = {**dataclasses.asdict(self.separation), "threshold": _finite(self.separation.threshold)}
-        return {**dataclasses.asdict(self), "threshold": _finite(self.threshold), "separation": second}
+        facts = dataclasses.asdict(self)
+        for bound in (facts, facts["separation"]):
+            if not np.isfinite(bound["threshold"]):  # infinity has no number in JSON
+                bound["threshold"] = str(bound["threshold"])
+        return facts
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
@@ -235,11 +238,6 @@ class AuditResult:
         return again
 
 
-def _finite(value: float) -> float | str:
-    """Infinity has no number in JSON."""
-    return value if np.isfinite(value) else str(value)
-
-
 @dataclass(frozen=True)
 class Choice:
     """What the first half settled.
@@ -277,14 +275,13 @@ def choose(
     ways = ((true, false), (runs - true, runs - false))  # upward and downward
     by_epsilon = [epsilon_bound(hits, alarms, runs, delta, confidence) for hits, alarms in ways]
     by_separation = [separation_bound(hits, alarms, runs, confidence) for hits, alarms in ways]
-    return _best(thresholds, *by_epsilon), _best(thresholds, *by_separation)
-
-
-def _best(thresholds: np.ndarray, upward: np.ndarray, downward: np.ndarray) -> Choice:
-    """Return the threshold and direction of the largest bound."""
-    best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
-    (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
-    return Choice(direction, float(thresholds[ties[len(ties) // 2]]), best)  # the middle: farthest from being missed
+    chosen = []
+    for upward, downward in (by_epsilon, by_separation):
+        best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
+        (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
+        middle = float(thresholds[ties[len(ties) // 2]])  # farthest from being missed
+        chosen.append(Choice(direction, middle, best))
+    return chosen[0], chosen[1]
 
 
 # Between (epsilon, delta) and trade-off curves ----------------------------------------------------------------------

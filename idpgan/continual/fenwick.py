@@ -145,12 +145,9 @@ def _complete(levels: int, exponent: float) -> list[float]:
     """Return e(2^m - 1) for m = 0 .. levels."""
     least = [0.0]
     for level in range(levels):
-        least.append(_join(least[level], 1 << level, exponent) + least[level])
+        joined = (least[level] ** exponent + (1 << level) ** exponent) ** (1 / exponent)  # with the middle node
+        least.append(joined + least[level])
     return least
-
-
-def _join(left: float, count: int, exponent: float) -> float:
-    return (left**exponent + count**exponent) ** (1 / exponent)
 
 
 def _middle(left: float, count: int, exponent: float) -> float:
@@ -182,7 +179,8 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
     least = _complete(n.bit_length(), exponent)
     levels = [level for level in range(n.bit_length()) if n >> level & 1]
     counts = [(n & ((1 << level) - 1)) + 1 + later for level in levels]
-    return weights, math.fsum(_join(least[level], count, exponent) for level, count in zip(levels, counts, strict=True))
+    parts = zip(levels, counts, strict=True)
+    return weights, math.fsum((least[level] ** exponent + count**exponent) ** (1 / exponent) for level, count in parts)
 
 
 def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int = 1, later: int = 0) -> Tensor:

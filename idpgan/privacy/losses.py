@@ -226,24 +226,21 @@ def _gaussian_buckets(edges: np.ndarray, mu: float, rate: float) -> _Buckets:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # below log(1 - q) there are no losses
         odds = edges if rate == 1 else np.log1p(np.maximum(np.expm1(edges) / rate, -1.0))
     places = odds / mu + mu / 2
-    lower, (lower_below, lower_above) = _normal_masses(places)
-    shifted, (below, above) = _normal_masses(places - mu)
-    mixed = [(1 - rate) * a + rate * b for a, b in ((lower_below, below), (lower_above, above))]
+    masses, outside = [], []
+    for ends in (places, places - mu):  # of N(0, 1), each mass from its own tail
+        below, above = ndtr(ends), ndtr(-ends)
+        masses.append(np.where(ends[1:] <= 0, np.diff(below), -np.diff(above)))
+        outside.append((float(below[0]), float(above[-1])))
+    lower, shifted = masses
+    mixed = [(1 - rate) * a + rate * b for a, b in zip(*outside, strict=True)]
     return _Buckets(
         (1 - rate) * lower + rate * shifted,
         lower,
         rate * shifted - (np.expm1(edges[:-1]) + rate) * lower,
         rate * (84 + 18 * mu * mu) * ROUND_OFF,
         (80 + 9 * (_REACH + mu) ** 2) * ROUND_OFF,
-        (mixed[0], mixed[1], lower_below, lower_above),
+        (mixed[0], mixed[1], *outside[0]),
     )
-
-
-def _normal_masses(edges: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
-    """Return the standard normal masses between edges (each from its own tail), and below and above them."""
-    below, above = ndtr(edges), ndtr(-edges)
-    masses = np.where(edges[1:] <= 0, np.diff(below), -np.diff(above))
-    return masses, (float(below[0]), float(above[-1]))
 
 
 def _pure_buckets(edges: np.ndarray, event: Event) -> _Buckets:
