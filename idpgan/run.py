@@ -25,90 +25,58 @@ from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_text_ato
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 
+class _Place:
+    """A file or folder of a run, by its name in it; read from a run it is the path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: RunFolder, owner: type) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of one run.
 
     ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only:
     files 0600 in folders 0700.
+
+    Attributes:
+        path: Of the folder.
+        config: The resolved config; its presence makes a folder a run.
+        environment: Versions and hardware.
+        stats: One JSON line per tick; losses on real images, not covered by epsilon.
+        log: The printed output.
+        tensorboard: Folder of event files.
+        samples: Folder of sample grids.
+        state_dir: Secret folder (mode 0700) for resuming.
+        state: Weights, optimizers, samplers and noise state.
+        prepared: The tensors that ``prepare()`` released to the training.
+        ledger: The charges, durable before the read that they pay for, or with the result of a one-time release.
+        release: Folder to give away.
+        evaluation: Scores against private images.
+        attack: Results of membership inference.
+        audit: Empirical lower bounds of epsilon.
+        report: All of the above as one page.
     """
 
     path: Path
-
-    @property
-    def config(self) -> Path:
-        """The resolved config; its presence makes a folder a run."""
-        return self.path / "config.toml"
-
-    @property
-    def environment(self) -> Path:
-        """Versions and hardware."""
-        return self.path / "environment.json"
-
-    @property
-    def stats(self) -> Path:
-        """One JSON line per tick; losses on real images, not covered by epsilon."""
-        return self.path / "stats.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """The printed output."""
-        return self.path / "log.txt"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def samples(self) -> Path:
-        """Folder of sample grids."""
-        return self.path / "samples"
-
-    @property
-    def state_dir(self) -> Path:
-        """Secret folder (mode 0700) for resuming."""
-        return self.path / "state"
-
-    @property
-    def state(self) -> Path:
-        """Weights, optimizers, samplers and noise state."""
-        return self.state_dir / "state.pt"
-
-    @property
-    def prepared(self) -> Path:
-        """The tensors that ``prepare()`` released to the training."""
-        return self.state_dir / "prepared.safetensors"
-
-    @property
-    def ledger(self) -> Path:
-        """The charges, durable before the read that they pay for, or with the result of a one-time release."""
-        return self.state_dir / "ledger.json"
-
-    @property
-    def release(self) -> Path:
-        """Folder to give away."""
-        return self.path / "release"
-
-    @property
-    def evaluation(self) -> Path:
-        """Scores against private images."""
-        return self.path / "evaluation.json"
-
-    @property
-    def attack(self) -> Path:
-        """Results of membership inference."""
-        return self.path / "attack.json"
-
-    @property
-    def audit(self) -> Path:
-        """Empirical lower bounds of epsilon."""
-        return self.path / "audit.json"
-
-    @property
-    def report(self) -> Path:
-        """All of the above as one page."""
-        return self.path / "report.html"
+    config = _Place("config.toml")
+    environment = _Place("environment.json")
+    stats = _Place("stats.jsonl")
+    log = _Place("log.txt")
+    tensorboard = _Place("tensorboard")
+    samples = _Place("samples")
+    state_dir = _Place("state")
+    state = _Place("state/state.pt")
+    prepared = _Place("state/prepared.safetensors")
+    ledger = _Place("state/ledger.json")
+    release = _Place("release")
+    evaluation = _Place("evaluation.json")
+    attack = _Place("attack.json")
+    audit = _Place("audit.json")
+    report = _Place("report.html")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

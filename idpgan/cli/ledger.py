@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, print_json
+from idpgan.cli.command import Answer, command
 from idpgan.jobs.options import FolderLedgerFile
 
 if TYPE_CHECKING:
     from idpgan.jobs.ledger import Spent
 
 
+@command
 def ledger(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of images.")],
     ledger: FolderLedgerFile = None,
     runs: Annotated[
         list[Path] | None, typer.Option(metavar="DIR", help="Look for runs in DIR too, at any depth; repeatable.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print what was spent on the images of a folder, as far as it can be found: publications, runs, streams, totals.
 
     Folders around it and inside it count; runs are looked for beside them, in the current directory, and in runs/ of
@@ -33,14 +33,10 @@ def ledger(
     from idpgan.jobs.ledger import UNKNOWN, spent
 
     found = spent(folder, ledger, tuple(runs or ()))
-    if as_json:
-        print_json(found.to_json())
-        return
-    _print(found)
-    print(UNKNOWN)
+    return Answer(found, lambda: _print(found, UNKNOWN))
 
 
-def _print(found: Spent) -> None:
+def _print(found: Spent, unknown: str) -> None:
     """Print a row for each expense, then the totals."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -61,5 +57,5 @@ def _print(found: Spent) -> None:
         print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
     for bound in found.added:
         print(f"Both relations added, since they do not compose: at most {bound}")
-    for remark in found.remarks:
+    for remark in (*found.remarks, unknown):
         print(remark)

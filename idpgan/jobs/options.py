@@ -1,11 +1,12 @@
 """What each command takes: one model per command, with its defaults, its help and its checks. Imports nothing heavy.
 
-The command line is made of these models (`idpgan.cli.options`), the jobs take them, and a script fills them in itself.
+The command line is made of these models (`idpgan.cli.command`), the jobs take them, and a script fills them in itself.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from idpgan.device import check_device
-from idpgan.errors import InputError
+from idpgan.errors import ConfigError, InputError
 
 Device = Annotated[
     str, Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
@@ -23,6 +24,48 @@ FolderAndSettings = Annotated[tuple[str, ...], Argument(metavar="DIR [option=val
 FolderLedgerFile = Annotated[
     Path | None, Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
 ]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train and where, or which run to continue."""
+
+    arguments: Annotated[tuple[str, ...], Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)] = ()
+    out: Annotated[Path | None, Option(help="Run folder; default: runs/DATA-METHOD-TIME.")] = None
+    resume: Annotated[Path | None, Option(metavar="RUN", help="Continue an interrupted run.")] = None
+    dry_run: Annotated[bool, Option("--dry-run", help="Print config and cost in epsilon, read no image.")] = False
+    data_root: Annotated[Path | None, Option(help="Where the data set lies (data.root).")] = None
+    device: Annotated[str | None, Option(help="Where to compute (training.device): auto, cpu, cuda or cuda:1.")] = None
+    accept_unsound: Annotated[bool, Option("--accept-unsound", help="Run a method that proves nothing.")] = False
+    keep_names: Annotated[
+        bool, Option("--keep-names", help="Release class names that may be people's (data.keep_names).")
+    ] = False
+
+    def __post_init__(self) -> None:
+        files = [text for text in self.arguments if "=" not in text]
+        if len(files) > 1:
+            raise ConfigError(
+                f"one config file at most, got {', '.join(files)}. A setting is written section.key=value."
+            )
+        if self.device is not None:
+            check_device(self.device, "--device")
+        if self.resume is not None and given(
+            self, "arguments", "accept_unsound", "keep_names", "device", "out", "dry_run"
+        ):
+            raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
+
+    @property
+    def config(self) -> Path | None:
+        """The config; None = the default."""
+        return next((Path(text) for text in self.arguments if "=" not in text), None)
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings, those that have an option of their own last."""
+        settings = [text for text in self.arguments if "=" in text]
+        settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
+        settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
+        return settings + at_root(self.data_root)
 
 
 @dataclass(frozen=True)
@@ -339,6 +382,11 @@ def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
     defaults = {field.name: field.default for field in fields(options)}
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+
+
+def at_root(data_root: Path | None) -> list[str]:
+    """Return the setting that says where a data set lies, ``data.root``; none where it lies where it lay."""
+    return [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"]  # a JSON string is a TOML string
 
 
 def sides(size: str) -> tuple[int, int]:
