@@ -23,7 +23,7 @@ from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
 from idpgan.files import read_plain, whole_folder, write_bytes_atomic
 from idpgan.memory import GIB, free_memory
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.checkpoint import WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Artifact, Kind
@@ -32,7 +32,7 @@ from idpgan.release.contained import KEY, contained_in
 from idpgan.release.folder import CARD, PRIVACY, card_facts
 from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
+from idpgan.release.received import Stated, read_release
 from idpgan.release.settings import Settings
 
 MANIFEST = "manifest.json"
@@ -229,10 +229,7 @@ def _released(release: Path, kinds: Mapping[str, Kind]) -> tuple[Stated, Setting
     """Return what a release states; None for a generator without one."""
     if not (release / PRIVACY).exists():
         return None
-    stated = read_privacy(release / PRIVACY)
-    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
-    artifact, document, kind = describe_release(content, kinds)
-    return stated, read_settings(document, kind, artifact, stated), artifact
+    return read_release(release, kinds, follow=True)
 
 
 def _manifest(

@@ -21,6 +21,7 @@ _RECORDS = {
     Unit.LABEL: "one label",
     Unit.EVENT: "one event",
 }
+SOUND = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
 _AGREE = 0.01  # relative: the noise is rounded up, so that proven lies a little below
 _MOST_ROWS = 12
 _GROUPS = (2, 5, 10)

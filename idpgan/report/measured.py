@@ -146,7 +146,7 @@ def _with_interval(value: float, interval: Sequence[float], *, percent: bool) ->
     return f"{value:.2%} [{low:.2%}, {high:.2%}]" if percent else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Part:
+def audit_part(found: Mapping[str, Any], released: bool, command: str) -> Part:
     """Return the result of an audit.json.
 
     Args:
