@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import os
 import platform
 import re
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_private_json, write_text_atomic
 
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
@@ -130,13 +129,15 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
             with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
                 refuse_used(run)  # again, as it may have been made in between
-                _clear_unborn(run)
+                if _is_unborn(run):  # nothing was read or charged before its config was whole
+                    for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
+                        entry.rmdir() if entry.is_dir() else entry.unlink()
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
                     folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
                     made.append(folder)
                     folder.chmod(PRIVATE_FOLDER)
-                write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n", mode=PRIVATE_FILE)
+                write_private_json(run.environment, described)
                 if ledger is not None:
                     write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
                 write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
@@ -214,13 +215,6 @@ def _is_unborn(run: RunFolder) -> bool:
         )
 
     return run.state_dir.is_dir() and all(is_ours(entry) for entry in run.path.rglob("*"))
-
-
-def _clear_unborn(run: RunFolder) -> None:
-    """Remove the files of a killed `RunFolder.create`; nothing was read or charged before its config was whole."""
-    if _is_unborn(run):
-        for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
-            entry.rmdir() if entry.is_dir() else entry.unlink()
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:

@@ -30,18 +30,12 @@ def attack(
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     """
     from idpgan.attacks.distances import follow
-    from idpgan.files import check_writable
-    from idpgan.jobs.attack import FORMAT, attack_run, write_attack
-    from idpgan.release.outputs import check_output
-    from idpgan.run import RunFolder
+    from idpgan.jobs.attack import attack_run, write_attack
 
     with processes() as ranks:
         if not ranks.first:
             follow(ranks)
             return None
-        path = RunFolder.open(run).attack
-        check_output(path, FORMAT, option="the result")
-        check_writable(path)
         report = attack_run(run, options, progress, ranks)
     with kept(report.to_json()):
         written = write_attack(report)

@@ -10,13 +10,12 @@ Everything here is computed with private images: attack.json and attack.png are 
 from __future__ import annotations
 
 import dataclasses
-import json
 import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -27,8 +26,8 @@ from idpgan.attacks.registry import select_attacks
 from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.options import AttackOptions
+from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
+from idpgan.jobs.options import AttackOptions, at_root, given
 from idpgan.jobs.reference import other_generator, trained_generator
 from idpgan.jobs.train import load_config
 from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
@@ -38,6 +37,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
+from idpgan.release.outputs import check_output
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
@@ -52,6 +52,10 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
 _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _UNLABELED = "the generator is unconditional: its images have no labels to train a classifier with"
 _UNCHECKED = "without state/ it is not known that these data are the run's own"
+_INDEPENDENT = (
+    "intervals take images for independent, but people are among members and non-members both: they are too narrow. "
+    'Split people with data.split_by = "identity"'
+)
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
 
 
@@ -78,32 +82,27 @@ def attack_run(
     ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
     Raises:
-        InputError: If there is nothing to attack or to attack with; found out before anything is computed.
+        InputError: If there is nothing to attack or to attack with, or the result could not be written; found out
+            before anything is computed.
         LostRankError: If another process ends.
     """
-    options, started = options or AttackOptions(), time.monotonic()
+    options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
+    check_output(run.attack, FORMAT, option="the result")
+    check_writable(run.attack)
     kind = "classifier" if is_classifier(path) else "generator"
     attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
-    target = _open(path, options, progress)
+    target = _open(run, kind, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
     knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
+    judging: dict[str, Any] = {"most_costly": options.most_costly, "confidence": options.confidence}
     outcomes = tuple(
-        run_attack(
-            attack,
-            knowledge,
-            images,
-            most_costly=options.most_costly,
-            confidence=options.confidence,
-            device=device,
-            progress=progress,
-        )
-        for attack in attacks
+        run_attack(attack, knowledge, images, **judging, device=device, progress=progress) for attack in attacks
     )
     facts = {
-        "run": str(target.run.path),
+        "run": str(run.path),
         "method": target.config.method.name,
         "data": target.config.data.name,
         "num_members": len(images.members),
@@ -115,33 +114,22 @@ def attack_run(
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
-    unchecked = () if target.state is not None else (_UNCHECKED,)
-    return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
-
-
-def _about_people(images: Membership) -> tuple[str, ...]:
-    """Say whether intervals are those of people or of images."""
-    if images.members.identities is None:
-        return ()
-    if images.people is None:
-        return (
-            "intervals take images for independent, but people are among members and non-members both: they are too "
-            'narrow. Split people with data.split_by = "identity"',
-        )
-    return ("intervals are those of people, by a cluster bootstrap",)
+    notes = [*CAUTION, *[_UNCHECKED] * (target.state is None)]
+    if images.members.identities is not None:
+        notes.append(_INDEPENDENT if images.people is None else "intervals are those of people, by a cluster bootstrap")
+    return AttackReport(run, outcomes, facts, tuple(notes))
 
 
 def write_attack(report: AttackReport) -> tuple[Path, Path]:
     """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
     path, picture = report.run.attack, report.run.attack.with_suffix(".png")
-    write_text_atomic(path, json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+    write_private_json(path, report.to_json())
     write_bytes_atomic(picture, roc_png(report.outcomes), mode=PRIVATE_FILE)
     return path, picture
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The run under attack, with its data; `state` is None where the run has none left."""
+class _Target(NamedTuple):
+    """What is attacked, with its data; `state` is None where the run has none left."""
 
     run: RunFolder
     config: RunConfig
@@ -150,13 +138,12 @@ class _Target:
     state: dict[str, Any] | None
 
 
-def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
-    run, data_root = RunFolder.open(path), options.data_root
-    config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
-    classifies = is_classifier(run.path)
+def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress) -> _Target:
+    """Read the run under attack and its data, and refuse what does not belong together."""
+    path, config, classifies = run.path, load_config(run.config, at_root(options.data_root)), kind == "classifier"
     if not classifies and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
-    if classifies and (options.samples is not None or options.reference is not None or options.train_reference):
+    if classifies and given(options, "samples", "reference", "train_reference"):
         raise InputError(
             f"{path} has released a classifier: --samples, --reference and --train-reference are for generators."
         )
@@ -165,7 +152,7 @@ def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
             f"{path} has no holdout (data.holdout_share = 0), so there are no non-members to compare with. "
             "Train again with a holdout_share above 0."
         )
-    product = load_classifier(run.path) if classifies else load_generator(run.path)
+    product = load_classifier(path) if classifies else load_generator(path)
     split, state = load(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
@@ -201,8 +188,15 @@ def _knowledge(
     progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there."""
-    if isinstance(target.product, PrivateClassifier):
-        return _knowledge_of_classifier(target.product.to(device), images, options, device)
+    if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither
+        few = len(images.reference) < LEAST_REFERENCE
+        too_few = f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"
+        return Knowledge(
+            classifier=target.product.to(device).logits,
+            reference=None if few else images.reference.to(device),
+            seed=options.seed,
+            why_not={"reference": too_few},
+        )
     generator, critic, why_not = target.product.to(device), None, {"sample_labels": _UNLABELED}
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
@@ -211,8 +205,8 @@ def _knowledge(
             critic = critic_of_run(target.config, target.split, target.state, device)
         except NoCriticError as reason:
             why_not["critic"] = str(reason)
+    reference_samples = None
     if reference is None:
-        reference_samples = None
         why_not |= dict.fromkeys(("reference_samples", "reference_generator"), _NO_REFERENCE)
     else:
         reference = reference.to(device)
@@ -226,19 +220,6 @@ def _knowledge(
         reference_generator=reference,
         seed=options.seed,
         why_not=why_not,
-    )
-
-
-def _knowledge_of_classifier(
-    classifier: PrivateClassifier, images: Membership, options: AttackOptions, device: torch.device
-) -> Knowledge:
-    """Gather what attacks on a classifier may use: its logits, and images that are neither."""
-    few = len(images.reference) < LEAST_REFERENCE
-    return Knowledge(
-        classifier=classifier.logits,
-        reference=None if few else images.reference.to(device),
-        seed=options.seed,
-        why_not={"reference": f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"},
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,18 +65,11 @@ def init(source: str, data_root: Path | None = None, method: str | None = None) 
         if data_root is not None or method is not None:
             raise InputError(f"{source} is a config of its own: give --data-root to train, and leave --method out.")
         return Template(packaged(source), load_table(Path(source)), ())
-    with _quiet():
-        return _template(source, data_root, method or STARTER)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back warnings about the data: the comments say what is wrong with it."""
     log = logging.getLogger("idpgan.data")
     level = log.level
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
     try:
-        yield
+        return _template(source, data_root, method or STARTER)
     finally:
         log.setLevel(level)
 

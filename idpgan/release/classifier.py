@@ -137,19 +137,14 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
         raise InputError(
             f"{folder / missing[0]} is missing, so the classifier cannot be loaded. Copy the folder again."
         )
-    artifact = _artifact(folder / CONFIG)
-    classifier, weights = artifact.classifier, folder / CLASSIFIER_WEIGHTS
+    config, weights = folder / CONFIG, folder / CLASSIFIER_WEIGHTS
+    try:
+        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
+    except (ValueError, KeyError, TypeError) as error:
+        again = "Copy the folder again."
+        raise InputError(f"{config} does not describe a classifier of idpgan ({error}). {again}") from error
+    classifier = ClassifierArtifact.from_description(described).classifier
     content = read_plain(weights, most_weight_bytes(classifier), follow=True)
     put_weights(classifier, content, weights, what="classifier")
     classifier.privacy = read_privacy(folder / PRIVACY).report
     return classifier.eval()
-
-
-def _artifact(config: Path) -> ClassifierArtifact:
-    try:
-        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{config} does not describe a classifier of idpgan ({error}). Copy the folder again."
-        ) from error
-    return ClassifierArtifact.from_description(described)

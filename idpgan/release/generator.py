@@ -78,33 +78,26 @@ class GeneratorArtifact:
             return [f"{SAMPLES} is not the grid that the generator draws."]
         return []
 
-    def _one_class(self) -> str:
-        """Return the line of code that draws one class, if there are any."""
-        if not self.generator.classes:
-            return ""
-        return "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
-
-    def _taught(self) -> str:
-        """Say in a line of Markdown what the teacher does, if there is one."""
-        if self.generator.teacher is None:
-            return ""
-        return (
-            f"For every image {self.generator.candidates} are drawn, and a private classifier, which lies in the same "
-            "file, chooses the one that looks most\nlike its class.\n"
-        )
-
     def subject(self, facts: CardFacts) -> Subject:
         """See `Artifact`: a model card."""
-        shape = ", ".join(map(str, self.generator.image_shape))
+        made, one_class, taught = self.generator, "", ""
+        shape = ", ".join(map(str, made.image_shape))
+        if made.classes:
+            one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
+        if made.teacher is not None:
+            taught = (
+                f"For every image {made.candidates} are drawn, and a private classifier, which lies in the same file, "
+                "chooses the one that looks most\nlike its class.\n"
+            )
         return Subject(
             title=f"Generator of {facts.data} images, method {facts.method}",
             heading="The generator",
             section=(
-                f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n{self._taught()}"
+                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{taught}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
                 'generator = idpgan.load_generator("FOLDER")\n'
-                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{self._one_class()}"
+                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{one_class}"
                 "generator.privacy  # claimed, proven and audited\n"
                 'data = idpgan.SyntheticDataset("FOLDER", num=1000)  # a torch.utils.data.Dataset\n```'
             ),

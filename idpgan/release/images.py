@@ -99,17 +99,13 @@ class ImagesArtifact:
 
     def write(self, folder: Path) -> None:
         """See `Artifact`."""
-        images = self._content()
-        for index, image in enumerate(images):
+        if self.images is None:
+            raise ValueError("these images are described, not read.")
+        for index, image in enumerate(self.images):
             path = folder / self._name(index)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
-        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(images)))
-
-    def _content(self) -> Tensor:
-        if self.images is None:
-            raise ValueError("these images are described, not read.")
-        return self.images
+        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(self.images)))
 
     def _grid(self, images: Tensor) -> Tensor:
         return make_grid(images[:_SHOWN], min(self.num, _COLUMNS))
@@ -141,12 +137,19 @@ class ImagesArtifact:
 
     def subject(self, facts: CardFacts) -> Subject:
         """See `Artifact`: a dataset card."""
-        pattern, labels = ("*.png", "") if self.names is None else ("**/*.png", ", drop_labels=True")
+        pattern, labels, public = "*.png", "", tuple[str, ...]()
+        order = f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
+        if self.names is not None:
+            pattern, labels = "**/*.png", ", drop_labels=True"
+            public = ("the names of the files and folders, as they stand here",)
+            order = (
+                f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
+            )
         return Subject(
             title=f"{self.num:,} images published from {facts.data}, method {facts.method}",
             heading="The images",
             section=(
-                f"{shown_shape(self.image_shape)}. {self._order()}; `{SAMPLES}` shows the first of them,\n"
+                f"{shown_shape(self.image_shape)}. {order}; `{SAMPLES}` shows the first of them,\n"
                 "`config.json` holds the settings.\n\n```python\nimport datasets\n"
                 f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train"{labels})\n```'
             ),
@@ -161,14 +164,8 @@ class ImagesArtifact:
             },
             tags=("image",),
             picture=SAMPLES,
-            public=() if self.names is None else ("the names of the files and folders, as they stand here",),
+            public=public,
         )
-
-    def _order(self) -> str:
-        """Say which file is which image."""
-        if self.names is None:
-            return f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
-        return f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
 
 
 def _check_names(names: Sequence[str], num: int) -> None:
