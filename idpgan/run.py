@@ -24,11 +24,11 @@ from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_private_
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 
+@dataclass(frozen=True)
 class _Place:
     """A file or folder of a run, by its name in it; read from a run it is the path."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __get__(self, run: RunFolder, owner: type) -> Path:
         return run.path / self.name

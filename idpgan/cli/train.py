@@ -71,7 +71,7 @@ def _describe(planned: Plan) -> list[str]:
 
 def _ending(finished: Finished) -> list[str]:
     """Say where everything lies, what is proven of it, and what comes next; nothing where nothing was released."""
-    from idpgan.release.generator import SAMPLES
+    from idpgan.release.png import SAMPLES
 
     run, privacy = finished.run, finished.privacy
     if privacy is None:

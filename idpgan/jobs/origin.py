@@ -10,10 +10,9 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import ConfigError
-from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import WEIGHTS
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -23,9 +22,11 @@ from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.received import read_privacy
-from idpgan.release.verify import Verification
 from idpgan.training.config import RunConfig
 from idpgan.training.contained import Contained, names_origin, total_of
+
+if TYPE_CHECKING:
+    from idpgan.release.verify import Verification
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,6 +95,8 @@ def of_public_folder(root: Path) -> tuple[Contained, ...]:
 
 
 def _verified(path: Path, key: str) -> Verification:
+    from idpgan.jobs.verify import verify  # knows every kind of release, of which most runs name none
+
     found = verify(path)
     if found.problems:
         raise ConfigError(f"data.{key} = '{path}' does not verify: {found.problems[0]} Name a whole release.")

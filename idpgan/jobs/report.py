@@ -16,10 +16,9 @@ from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import KINDS
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import refuse_closed
-from idpgan.report.known import gathered
 from idpgan.report.page import FORMAT, Page, render
 from idpgan.report.publication import Sheet, publication_page
-from idpgan.report.run import run_page
+from idpgan.report.run import gathered, run_page
 from idpgan.run import RunFolder
 
 _RESULTS = {"evaluation": evaluate.FORMAT, "attack": attack.FORMAT, "audit": audit.FORMAT}

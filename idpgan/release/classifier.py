@@ -24,9 +24,9 @@ from idpgan.models.checkpoint import (
     weight_bytes,
 )
 from idpgan.models.private_classifier import PrivateClassifier, described_classifier
-from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
-from idpgan.release.generator import public_of_a_run, shown_shape
+from idpgan.release.generator import public_of_a_run
 from idpgan.release.received import read_privacy
 
 

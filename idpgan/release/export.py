@@ -26,10 +26,10 @@ from idpgan.models.checkpoint import WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.card import CardFacts, Subject, render_card
+from idpgan.release.card import CardFacts, Subject, render_card, shown_shape
 from idpgan.release.contained import KEY, contained_in
 from idpgan.release.folder import CARD, PRIVACY, card_facts
-from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
+from idpgan.release.generator import public_of_a_run, shown_classes
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.received import Stated, read_release
 from idpgan.release.settings import Settings

@@ -22,14 +22,13 @@ from idpgan.models.checkpoint import (
     weight_bytes,
 )
 from idpgan.models.generator import Generator
-from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
-from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 from idpgan.release.received import read_privacy
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
-SAMPLES = "samples.png"
 _PIXEL_TOLERANCE = 2  # of 255: the same weights on another machine, whose sums are rounded otherwise
 
 
@@ -143,11 +142,6 @@ def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
         f"the number of private images ({facts.num_private:,}) and their order, the image size, the channels and the "
         "list of classes",
     )
-
-
-def shown_shape(shape: tuple[int, int, int]) -> str:
-    """Return an image shape in words."""
-    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
 
 
 def shown_classes(classes: tuple[str, ...]) -> str:

@@ -18,9 +18,8 @@ from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
-from idpgan.release.card import CardFacts, Subject
-from idpgan.release.generator import SAMPLES, shown_shape
-from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.release.card import CardFacts, Subject, shown_shape
+from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 
 FOLDER = "images"
 MOST_IMAGES = 100_000  # hashed one by one in privacy.json

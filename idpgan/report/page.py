@@ -15,6 +15,7 @@ from torch import Tensor
 
 FORMAT = "idpgan report 1"  # in the file's head, so that a report is written over and nothing else is
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
+MOST_BYTES = 1 << 27  # of a result file that is read
 _LEAST_SIDE = 40  # of one image as it is shown, px
 
 

@@ -24,8 +24,7 @@ from idpgan.release.received import Stated, read_release
 from idpgan.release.settings import Settings
 from idpgan.report.charts import number
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
-from idpgan.report.known import MOST_BYTES
-from idpgan.report.page import Gallery, Page, Part, Table, cells, lay_out, size_text
+from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, Table, cells, lay_out, size_text
 
 _NAMES = {
     "entropy_original": "entropy of the original, bits",

@@ -1,29 +1,154 @@
-"""The page about a run: what was trained, what it spent, its images, and what was measured of it."""
+"""The page about a run: what its files say, what it spent, its images, and what was measured of it."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from idpgan.data.images import to_uint8
-from idpgan.data.load import load
+from idpgan.data.load import DataShape, describe, load
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.methods import METHODS
-from idpgan.models.checkpoint import WEIGHTS, load_generator
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.books import count
+from idpgan.privacy.books import Books, count
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport
+from idpgan.privacy.ledger import Budget
 from idpgan.progress import Progress
+from idpgan.release.artifact import Artifact, Kind
+from idpgan.release.folder import PRIVACY
+from idpgan.release.received import Stated, describe_release, read_privacy
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
-from idpgan.report.known import MOST_BYTES, OTHER_VERSION, Known
 from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
-from idpgan.report.page import Gallery, Page, Part, by_class, size_text
+from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, size_text
+from idpgan.run import RunFolder
+from idpgan.training.config import RunConfig
 from idpgan.training.stats import read_stats
 
 _SHOWN_CLASSES = 16
+_OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what a foreign result file may raise
+_Result = tuple[Mapping[str, Any] | None, str | None]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the files of a run say.
+
+    Attributes:
+        run: The folder.
+        config: Its settings.
+        stated: What the release states; None before there is one.
+        artifact: What the release describes; likewise.
+        books: The ledger; None for a copy without state/.
+        shape: What is public of the data, where no release says so.
+        results: By name, the content of a result file, or why there is none; neither where there is no file.
+    """
+
+    run: RunFolder
+    config: RunConfig
+    stated: Stated | None
+    artifact: Artifact | None
+    books: Books | None
+    shape: DataShape | None
+    results: Mapping[str, _Result]
+
+    @property
+    def name(self) -> str:
+        """Of the run, as a command takes it."""
+        return shlex.quote(str(self.run.path))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the data."""
+        described = {} if self.artifact is None else self.artifact.describe()
+        return tuple(described.get("classes") or (self.shape.classes if self.shape else ()))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(C, H, W)."""
+        described = {} if self.artifact is None else self.artifact.describe()
+        found = described.get("image_shape") or (self.shape.image_shape if self.shape else None)
+        return None if found is None else (found[0], found[1], found[2])
+
+    @property
+    def target(self) -> Budget | None:
+        """What the run may spend; None = no limit."""
+        return self.config.ledger_terms()[2]
+
+    @property
+    def delta(self) -> float:
+        """Where epsilon is stated, as far as that is known."""
+        if self.stated is not None:
+            return float(self.stated.document["delta"])
+        if self.shape is not None:
+            return self.config.stated_delta(self.shape.num_private)
+        target = None if self.books is None else self.books.terms.target
+        return target.delta if target is not None else self.config.privacy.delta or 0.0
+
+    @property
+    def report(self) -> PrivacyReport | None:
+        """The three numbers, the audited one from audit.json where the release does not state it."""
+        if self.stated is None:
+            return None
+        told, (found, _) = self.stated.report, self.results["audit"]
+        if told.audited is not None or found is None:
+            return told
+        try:
+            result, (unit, relation) = found["result"], (told.proven.unit, told.proven.relation)
+            basis = f"audit.json, confidence {result['confidence']:g}; the release does not state it yet"
+            bound = Guarantee(float(result["epsilon_lower"]), float(result["delta"]), unit, relation, basis)
+        except _OTHER_VERSION:
+            return told
+        return dataclasses.replace(told, audited=bound)
+
+
+def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], formats: Mapping[str, str]) -> Known:
+    """Read what the files of a run say.
+
+    Args:
+        run: The folder.
+        config: Its settings.
+        kinds: How each kind of release is read.
+        formats: Of each result file, by the name of its path in the run.
+
+    Raises:
+        InputError: If the release or the ledger cannot be read.
+    """
+    stated = artifact = books = shape = None
+    if (run.release / PRIVACY).is_file():
+        stated = read_privacy(run.release / PRIVACY)
+        artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), kinds)
+    else:  # nothing says yet what is public of the data
+        with contextlib.suppress(InputError):
+            shape = describe(config.data)
+    if run.ledger.is_file():
+        books = Books.parse(read_plain(run.ledger, MOST_BYTES), run.ledger)
+    results = {name: _read(getattr(run, name), form) for name, form in formats.items()}
+    return Known(run, config, stated, artifact, books, shape, results)
+
+
+def _read(path: Path, form: str) -> _Result:
+    """Return the content of a result file, or why there is none; neither where there is no file."""
+    if not path.is_file():
+        return None, None
+    try:
+        found = parse_json(read_plain(path, MOST_BYTES))
+    except ValueError as error:  # InputErrors too
+        return None, f"{path.name} cannot be read ({error})."
+    if not isinstance(found, dict) or found.get("format") != form:
+        return None, f"{path.name} was written by another version of idpgan."
+    return found, None
+
+
+# The page ------------------------------------------------------------------------------------------------------------
 
 
 def run_page(known: Known, progress: Progress) -> Page:
@@ -171,7 +296,7 @@ def _curves(known: Known) -> Part:
         missing = "There is no stats.jsonl: no step was taken."
         if rows is not None:
             missing = "stats.jsonl is empty: no step was taken."
-    except (InputError, *OTHER_VERSION) as error:
+    except (InputError, *_OTHER_VERSION) as error:
         missing = f"stats.jsonl cannot be drawn ({error})."
     return Part("curves", "Training curves", missing=missing)
 
@@ -185,7 +310,7 @@ def _result(
     if found is not None:
         try:
             return make(found)
-        except OTHER_VERSION:
+        except _OTHER_VERSION:
             problem = f"{file} was written by another version of idpgan."
     said = problem or f"There is no {file} yet."
     return Part(part, heading, missing=f"{said} This command makes it:", command=f"idpgan {command} {known.name}")
@@ -225,7 +350,7 @@ def _environment(known: Known) -> Part:
             ("Device", f"{found['device']} ({found['device_name']}), {found['threads']} thread(s)"),
             ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
         ]
-    except (OSError, *OTHER_VERSION):
+    except (OSError, *_OTHER_VERSION):
         missing = "environment.json is missing or of another version."
     settings = known.run.config.read_text("utf-8", "replace")
     return Part("environment", "Environment and settings", facts=facts, missing=missing, settings=settings)
