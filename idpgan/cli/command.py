@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from idpgan.jobs.options import annotations_of
 from idpgan.progress import shown
 from idpgan.ranks import ALONE, Ranks, launched
 
@@ -32,16 +33,16 @@ class Answer(NamedTuple):
 def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
     """Return a command of a function that gives an `Answer`, or None where there is nothing to say.
 
-    Its parameter ``options`` becomes an option for each field of the model that it is annotated with, whose annotations
-    hold help and flags; a field ``tuple[str, ...]`` may be repeated. ``progress`` becomes ``--no-progress``: the body
-    gets what shows the progress. ``--json`` is added, unless the body has ``as_json`` itself.
+    Its parameter ``options`` becomes an option for each field of the model that it is annotated with; a field
+    ``tuple[str, ...]`` may be repeated. ``progress`` becomes ``--no-progress``: the body gets what shows the progress.
+    ``--json`` is added, unless the body has ``as_json`` itself.
     """
     own = dict(inspect.signature(body, eval_str=True).parameters)
     fields: dict[str, Parameter] = {}
     if "options" in own:
         model = own["options"].annotation
-        hints = typing.get_type_hints(model, include_extras=True)
-        fields = {field.name: _parameter(field, hints[field.name]) for field in dataclasses.fields(model)}
+        annotations = annotations_of(model)
+        fields = {field.name: _parameter(field, annotations[field.name]) for field in dataclasses.fields(model)}
 
     @functools.wraps(body)
     def call(**given: Any) -> None:
