@@ -175,7 +175,7 @@ def load_table(path: Path | None) -> dict[str, Any]:
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
-    """Read TOML, or say in one line why `what` is none."""
+    """Read TOML, or say in one line why `what` cannot be read."""
     try:
         table = tomllib.loads(text)
     except RecursionError:

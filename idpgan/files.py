@@ -273,8 +273,8 @@ def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text (UTF-8) that every reader reads alike.
 
     Raises:
-        ValueError: If it is no JSON, nested too deeply, holds NaN or infinity, a number too large for a float, or one
-            key twice in a table.
+        ValueError: If the text is not JSON, is nested too deeply, holds NaN or infinity, a number too large for a
+            float, or one key twice in a table.
     """
     try:
         return json.loads(

@@ -110,7 +110,7 @@ class RunFolder:
     ) -> RunFolder:
         """Make a new run folder with its config and environment.
 
-        A kill before the config is whole leaves a folder that may be used again: it is no run yet.
+        A kill before the config is whole leaves a folder that may be used again: it is not a run yet.
 
         Args:
             path: A folder that does not exist yet or is empty.
@@ -257,7 +257,7 @@ def _git_commit() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Run git and return its output; None if there is no git, no repository or no answer."""
+    """Run git and return its output; None if git or a repository is missing, or git does not answer."""
     try:
         done = subprocess.run(["git", "-C", os.fspath(folder), *arguments], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

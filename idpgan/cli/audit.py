@@ -47,7 +47,7 @@ def audit(
 
 
 def _nothing(what: str) -> Answer | None:
-    """Return the sentence that says why there is no guarantee to audit, if so; that is an answer, not an error."""
+    """Return the sentence that says why a method has nothing to audit, if so: that is an answer, not an error."""
     from idpgan.jobs.audit import nothing_to_audit
 
     sentence = nothing_to_audit(what)

@@ -70,7 +70,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def explain(error: BaseException) -> MachineError | None:
-    """Return what the machine refused as one sentence; None if it is no such thing but a defect."""
+    """Return what the machine refused as one sentence; None if the error is a defect."""
     if isinstance(error, KeyboardInterrupt):
         return MachineError("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
     if isinstance(error, Terminated):

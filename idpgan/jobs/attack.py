@@ -251,9 +251,9 @@ def trained_generator(
 ) -> tuple[Generator, str]:
     """Train a reference generator, or load the one that an earlier attack left in the run's ``reference/``.
 
-    Its ledger has no target, since it protects nobody: curator only. Of the data of the run under attack only the
-    public part and the sizes are used; of ``reference``, in its order, at most as many images as are private. The seed
-    is one more than the run's.
+    Its ledger has no target, since the reference generator is for the curator only. Of the data of the run under attack
+    only the public part and the sizes are used; of ``reference``, in its order, at most as many images as are private.
+    The seed is one more than the run's.
 
     Returns:
         The averaged generator, in eval mode, and a clause about it.
@@ -302,7 +302,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
 
     Raises:
-        NoCriticError: If there is no such critic.
+        NoCriticError: If the run has no critic, or one that does not see single images.
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")

@@ -71,7 +71,7 @@ def method_case(name: str, request: Request) -> AuditCase:
     """Return the case of a method, a publisher or a mechanism.
 
     Raises:
-        InputError: If there is none of that name, it has no guarantee, or it cannot be asked for that.
+        InputError: If the name is unknown, the method has no guarantee, or it cannot be asked for that.
     """
     return audit_entry(name).case(name, request)
 
@@ -80,7 +80,7 @@ def run_case(path: Path) -> AuditCase:
     """Return the case of what a run released of its private images.
 
     Raises:
-        InputError: If it is no run, its method has no guarantee, or it has released nothing yet.
+        InputError: If the folder is not a run, its method has no guarantee, or it has released nothing yet.
     """
     run = RunFolder.open(path)
     config = load_config(run.config)

@@ -114,7 +114,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
 
 
 def _check_names(options: EvaluateOptions) -> None:
-    """Refuse metrics and classifiers that there are none of, before anything is read."""
+    """Refuse unknown names of metrics and classifiers before anything is read."""
     alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
     only = [] if options.only is None else [options.only]
     for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):

@@ -22,7 +22,10 @@ from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
 from idpgan.training.config import build_config, load_method
 
 HANDWRITING = ("digits", "mnist")
-MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
+MOST_SHOWN_CLASSES, LEAST_PER_CLASS = (
+    64,
+    20,
+)  # a column is not taken for classes where it has more values, or fewer images of each
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 

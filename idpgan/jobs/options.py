@@ -367,7 +367,7 @@ def given(options: Any, *names: str) -> list[str]:
 
 
 def _refuse_below(options: Any, **least: int) -> None:
-    """Refuse the fields of an options model that lie below a limit; one that is not given is none."""
+    """Refuse the fields of an options model that lie below a limit; a field that is None is not checked."""
     for name, limit in least.items():
         value = getattr(options, name)
         if value is not None and value < limit:

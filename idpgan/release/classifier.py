@@ -40,7 +40,7 @@ class _Described(Section):
 
 
 class ClassifierArtifact:
-    """See `idpgan.release.artifact.Artifact`.
+    """A classifier; an `idpgan.release.artifact.Artifact`.
 
     Args:
         classifier: What is given away, in eval mode.
@@ -52,11 +52,11 @@ class ClassifierArtifact:
         self.classifier = classifier
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return the weights file with the most bytes it can have."""
         return {CLASSIFIER_WEIGHTS: most_weight_bytes(self.classifier)}
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return the network with its options, the shape of its images, and the classes."""
         made = self.classifier
         return {
             "network": made.network,
@@ -66,24 +66,24 @@ class ClassifierArtifact:
         }
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
+        """Write the weights."""
         write_bytes_atomic(folder / CLASSIFIER_WEIGHTS, weight_bytes(self.classifier))
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`; the classifier is on torch's meta device until `read`."""
+        """Check network, shape and classes; the classifier is on torch's meta device until `read`."""
         checked = build(_Described, described, f"classifier of {CONFIG}")
         check_class_names(checked.classes)
         return cls(described_classifier(checked.network, checked.options, checked.image_shape, checked.classes))
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`."""
+        """Read the weights."""
         put_weights(self.classifier, files[CLASSIFIER_WEIGHTS], Path(CLASSIFIER_WEIGHTS), what="classifier")
         self.classifier.eval()
         return []
 
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a model card."""
+        """Return the subject of a model card."""
         made = self.classifier
         shape = ", ".join(map(str, made.image_shape))
         names = ", ".join(map(plain, made.classes))
@@ -122,7 +122,7 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
         its release as it states it (`idpgan verify` checks it).
 
     Raises:
-        InputError: If it is none, or a file is missing or damaged.
+        InputError: If no classifier was released there, or a file is missing or damaged.
     """
     source = Path(path)
     if not is_classifier(source):

@@ -45,7 +45,7 @@ def write_release(
     epsilon again.
 
     Raises:
-        InputError: If ``target`` holds a release, or anything that is no part of one. What is left of one without
+        InputError: If ``target`` holds a release, or anything that does not belong to one. What is left of one without
             privacy.json is replaced, and what a kill left beside it is removed.
     """
     remove_leftovers(target)

@@ -42,28 +42,28 @@ class GeneratorArtifact:
         self.samples = samples
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return the weights and the grid, each with the most bytes it can have."""
         grid = sample_grid_shape(self.generator, num=self.samples)
         return {WEIGHTS: most_weight_bytes(self.generator), SAMPLES: most_png_bytes(grid)}
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return the shapes of the networks, the classes, and how many images the grid shows."""
         return {**describe(self.generator), "samples": self.samples}
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
+        """Write the weights and the grid."""
         write_bytes_atomic(folder / WEIGHTS, weight_bytes(self.generator))
         write_samples(folder / SAMPLES, self.generator, num=self.samples)
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`; the generator is on torch's meta device until `read`."""
+        """Check shapes and classes; the generator is on torch's meta device until `read`."""
         generator = build_described(described, Path(CONFIG))
         samples = build(ReleaseConfig, {"samples": described.get("samples")}, f"generator of {CONFIG}").samples
         return cls(generator, samples)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`: draw the grid again, since a picture of anything else would be covered by no epsilon."""
+        """Read the weights and draw the grid again: no epsilon would cover a picture of anything else."""
         put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
         # Where a teacher likes two candidates as well, another machine may choose the other one. Each of them is drawn
         # by the generator, so that a grid of any of them is covered.
@@ -78,7 +78,7 @@ class GeneratorArtifact:
         return []
 
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a model card."""
+        """Return the subject of a model card."""
         made, one_class, taught = self.generator, "", ""
         shape = ", ".join(map(str, made.image_shape))
         if made.classes:

@@ -27,8 +27,8 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         option: What the user wrote, for the message.
 
     Raises:
-        InputError: If the folder is missing or belongs to a release or a run's state, or the file is no earlier result
-            of the same command, or an input.
+        InputError: If the folder is missing or belongs to a release or a run's state, or the file is an input, or
+            anything but an earlier result of the same command.
     """
     where = f"{option} {path}"
     if not path.parent.is_dir():

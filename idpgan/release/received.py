@@ -119,7 +119,7 @@ def read_privacy(path: Path) -> Stated:
     """Read a privacy.json.
 
     Raises:
-        InputError: In one line, if it is no plain file, of another format, or damaged in any way.
+        InputError: In one line, if the file is not a plain one, of another format, or damaged in any way.
     """
     content = read_plain(path, MOST_TEXT_BYTES)
     try:
@@ -190,7 +190,7 @@ def read_settings(document: Mapping[str, Any], kind: Kind, artifact: Artifact, s
     """Return the settings that a config.json holds.
 
     Raises:
-        InputError: If there are none, or they could make no such release.
+        InputError: If config.json holds no settings, or settings that could not make such a release.
     """
     table = document.get("settings")
     if not isinstance(table, dict):

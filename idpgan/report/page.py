@@ -201,7 +201,7 @@ def cells(sheet: bytes, image_shape: tuple[int, int, int], columns: int, gap: in
     """Take a contact sheet apart: uint8 (cells, C, H, W), row by row, unfilled places included.
 
     Raises:
-        ValueError: If it is no picture of such cells.
+        ValueError: If the picture has another size than such cells have.
     """
     channels, height, width = image_shape
     with Image.open(io.BytesIO(sheet)) as opened:

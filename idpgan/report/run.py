@@ -49,7 +49,7 @@ class Known:
         artifact: What the release describes; likewise.
         books: The ledger; None for a copy without state/.
         shape: What is public of the data, where no release says so.
-        results: By name, the content of a result file, or why there is none; neither where there is no file.
+        results: By name, the content of a result file, or why it cannot be used; neither where the file is missing.
     """
 
     run: RunFolder
@@ -136,7 +136,7 @@ def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], forma
 
 
 def _read(path: Path, form: str) -> _Result:
-    """Return the content of a result file, or why there is none; neither where there is no file."""
+    """Return the content of a result file, or why it cannot be used; neither where the file is missing."""
     if not path.is_file():
         return None, None
     try:
