@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command, kept, print_lines, processes
+from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
 from idpgan.jobs.options import AttackOptions
 from idpgan.progress import Progress
 
@@ -49,15 +49,8 @@ def attack(
 
 def _print(report: AttackReport) -> None:
     """Print one row per attack, then why others were skipped or judged fewer, and what a reader has to know."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    facts = report.facts
+    facts, rows = report.facts, list[tuple[str, ...]]()
     title = f"{facts['method']} on {facts['data']}: {facts['num_members']:,} members, as many non-members"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("attack", "AUC", "prec.", "TPR 1%", "0.1%"):  # fits 80 columns; the rest is in attack.json
-        table.add_column(heading, no_wrap=True)
     lines, notes = [], dict[str, None]()
     for found in report.outcomes:
         name, result = found.attack.name, found.result
@@ -68,11 +61,12 @@ def _print(report: AttackReport) -> None:
             ]
             low, high = result.auc_interval
             precision = "-" if result.precision is None else f"{result.precision:.3f}"
-            table.add_row(name, f"{result.auc:.3f} [{low:.3f}, {high:.3f}]", precision, *rates)
+            rows.append((name, f"{result.auc:.3f} [{low:.3f}, {high:.3f}]", precision, *rates))
             notes |= dict.fromkeys(result.notes)
         if found.skipped is not None:
             lines.append(f"skipped {name}: {found.skipped}")
         elif result is not None and result.num_members < facts["num_members"]:
             lines.append(f"{name} judged {result.num_members:,} of each")
-    Console(markup=False).print(table)
+    head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
+    print_table(head, rows, title, frame=False)
     print_lines([*lines, *(f"note: {note}" for note in (*notes, *report.notes))])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command
+from idpgan.cli.command import Answer, command, print_table
 from idpgan.jobs.options import FolderLedgerFile
 
 if TYPE_CHECKING:
@@ -38,19 +38,14 @@ def ledger(
 
 def _print(found: Spent, unknown: str) -> None:
     """Print a row for each expense, then the totals."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Spent on {found.folder}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in ("when", "what", "unit", "relation", "epsilon", "delta", "where"):
-        table.add_column(heading, no_wrap=heading not in ("what", "where"), overflow="fold")
+    rows = []
     for row in found.spending:
         item, epsilon = row.item, f"{row.epsilon:.4g}" if math.isfinite(row.epsilon) else "infinite"
         what = " ".join(dict.fromkeys((row.kind, item.method)))
-        table.add_row(item.date[:10], what, item.unit, item.relation, epsilon, f"{item.delta:.3g}", str(row.path))
-    if found.spending:
-        Console(markup=False).print(table)
+        rows.append((item.date[:10], what, item.unit, item.relation, epsilon, f"{item.delta:.3g}", str(row.path)))
+    if rows:
+        head = ("when", "what", "unit", "relation", "epsilon", "delta", "where")
+        print_table(head, rows, f"Spent on {found.folder}", frame=False, folded=("what", "where"))
     else:
         print(f"Nothing was found that was spent on {found.folder}.")
     for total in found.totals:
