@@ -32,7 +32,7 @@ class _UnfitError(Exception):
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Check a public function's arguments by its own annotations: what they do not admit is an `InputError`.
 
-    Strict as the config is: True and "1" are no numbers, 1.0 is no whole number, NaN is none at all. Accepted are also
+    Strict as the config is: True, "1" and NaN are not numbers, 1.0 is not a whole number. Accepted are also
     NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths.
     """
     signature = inspect.signature(function)
@@ -118,7 +118,7 @@ def _fit_type(value: Any, kind: Any) -> Any:
             raise _UnfitError
         return value
     if not isinstance(kind, type):
-        return value  # a hint that is no type: the function's own business
+        return value  # a hint that is not a type: the function checks the value itself
     if kind.__name__ == "Tensor":
         return _tensor(value)
     if kind in (int, float):

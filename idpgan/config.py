@@ -95,7 +95,7 @@ def _without_defaults(value: Any, written: Any) -> Any:
 
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:
     """Return a value as its key's annotation wants it, if TOML lacks that type; else as it is."""
-    if isinstance(value, str | Path) and not _is_text(str(value)):
+    if isinstance(value, str | Path) and any("\ud800" <= character <= "\udfff" for character in str(value)):
         raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
     kinds = _kinds(annotation)
     for kind in kinds:
@@ -126,11 +126,6 @@ def _kinds(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _is_text(value: str) -> bool:
-    """Tell whether a text can be written as UTF-8: a file name that cannot has half characters in Python."""
-    return not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def nearest_hint(word: str, known: Iterable[str]) -> str:
     """Return the sentence that helps after an unknown `word`: the nearest known one, else all of them."""
     names = sorted(known)
@@ -152,13 +147,6 @@ def _configs() -> Traversable:
     return resources.files("idpgan") / "configs"
 
 
-def _source(path: Path | None) -> Path | Traversable:
-    """Return the file of a config: the one that is there, or else the package's of that name."""
-    if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
-        return path
-    return _configs() / ("default.toml" if path is None else f"{path.stem}.toml")
-
-
 def load_table(path: Path | None) -> dict[str, Any]:
     """Read a TOML file into nested dictionaries.
 
@@ -168,7 +156,9 @@ def load_table(path: Path | None) -> dict[str, Any]:
     Raises:
         ConfigError: If the file cannot be read, or is not valid TOML (with line and column).
     """
-    source = _source(path)
+    source: Path | Traversable = _configs() / ("default.toml" if path is None else f"{path.stem}.toml")
+    if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
+        source = path  # the one that is there, or else the package's of that name
     try:
         with source.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -185,7 +175,7 @@ def load_table(path: Path | None) -> dict[str, Any]:
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:
-    """Read TOML, or say in one line why `what` is none."""
+    """Read TOML, or say in one line why `what` cannot be read."""
     try:
         table = tomllib.loads(text)
     except RecursionError:

@@ -65,6 +65,16 @@ def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o
     write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
 
 
+def json_text(value: Any) -> str:
+    """Return a JSON value as it is written into files."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def write_private_json(path: Path, value: Any) -> None:
+    """Write a JSON value that is the curator's alone, whole or not at all."""
+    write_text_atomic(path, json_text(value), mode=PRIVATE_FILE)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file, durably."""
     with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
@@ -263,8 +273,8 @@ def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text (UTF-8) that every reader reads alike.
 
     Raises:
-        ValueError: If it is no JSON, nested too deeply, holds NaN or infinity, a number too large for a float, or one
-            key twice in a table.
+        ValueError: If the text is not JSON, is nested too deeply, holds NaN or infinity, a number too large for a
+            float, or one key twice in a table.
     """
     try:
         return json.loads(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 REFRESH_SECONDS = 0.2  # of a bar on a terminal
-LINE_SECONDS = 10.0  # between two lines where there is no terminal
+LINE_SECONDS = 10.0  # between two lines where stderr is not a terminal
 
 
 @runtime_checkable

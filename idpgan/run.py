@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import os
 import platform
 import re
@@ -20,9 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_private_json, write_text_atomic
 
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A file or folder of a run, by its name in it; read from a run it is the path."""
+
+    name: str
+
+    def __get__(self, run: RunFolder, owner: type) -> Path:
+        return run.path / self.name
 
 
 @dataclass(frozen=True)
@@ -31,84 +40,42 @@ class RunFolder:
 
     ``release`` is covered by epsilon and to be given away, ``state_dir`` is secret, the rest is for the curator only:
     files 0600 in folders 0700.
+
+    Attributes:
+        path: Of the folder.
+        config: The resolved config; its presence makes a folder a run.
+        environment: Versions and hardware.
+        stats: One JSON line per tick; losses on real images, not covered by epsilon.
+        log: The printed output.
+        tensorboard: Folder of event files.
+        samples: Folder of sample grids.
+        state_dir: Secret folder (mode 0700) for resuming.
+        state: Weights, optimizers, samplers and noise state.
+        prepared: The tensors that ``prepare()`` released to the training.
+        ledger: The charges, durable before the read that they pay for, or with the result of a one-time release.
+        release: Folder to give away.
+        evaluation: Scores against private images.
+        attack: Results of membership inference.
+        audit: Empirical lower bounds of epsilon.
+        report: All of the above as one page.
     """
 
     path: Path
-
-    @property
-    def config(self) -> Path:
-        """The resolved config; its presence makes a folder a run."""
-        return self.path / "config.toml"
-
-    @property
-    def environment(self) -> Path:
-        """Versions and hardware."""
-        return self.path / "environment.json"
-
-    @property
-    def stats(self) -> Path:
-        """One JSON line per tick; losses on real images, not covered by epsilon."""
-        return self.path / "stats.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """The printed output."""
-        return self.path / "log.txt"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def samples(self) -> Path:
-        """Folder of sample grids."""
-        return self.path / "samples"
-
-    @property
-    def state_dir(self) -> Path:
-        """Secret folder (mode 0700) for resuming."""
-        return self.path / "state"
-
-    @property
-    def state(self) -> Path:
-        """Weights, optimizers, samplers and noise state."""
-        return self.state_dir / "state.pt"
-
-    @property
-    def prepared(self) -> Path:
-        """The tensors that ``prepare()`` released to the training."""
-        return self.state_dir / "prepared.safetensors"
-
-    @property
-    def ledger(self) -> Path:
-        """The charges, durable before the read that they pay for, or with the result of a one-time release."""
-        return self.state_dir / "ledger.json"
-
-    @property
-    def release(self) -> Path:
-        """Folder to give away."""
-        return self.path / "release"
-
-    @property
-    def evaluation(self) -> Path:
-        """Scores against private images."""
-        return self.path / "evaluation.json"
-
-    @property
-    def attack(self) -> Path:
-        """Results of membership inference."""
-        return self.path / "attack.json"
-
-    @property
-    def audit(self) -> Path:
-        """Empirical lower bounds of epsilon."""
-        return self.path / "audit.json"
-
-    @property
-    def report(self) -> Path:
-        """All of the above as one page."""
-        return self.path / "report.html"
+    config = _Place("config.toml")
+    environment = _Place("environment.json")
+    stats = _Place("stats.jsonl")
+    log = _Place("log.txt")
+    tensorboard = _Place("tensorboard")
+    samples = _Place("samples")
+    state_dir = _Place("state")
+    state = _Place("state/state.pt")
+    prepared = _Place("state/prepared.safetensors")
+    ledger = _Place("state/ledger.json")
+    release = _Place("release")
+    evaluation = _Place("evaluation.json")
+    attack = _Place("attack.json")
+    audit = _Place("audit.json")
+    report = _Place("report.html")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -143,7 +110,7 @@ class RunFolder:
     ) -> RunFolder:
         """Make a new run folder with its config and environment.
 
-        A kill before the config is whole leaves a folder that may be used again: it is no run yet.
+        A kill before the config is whole leaves a folder that may be used again: it is not a run yet.
 
         Args:
             path: A folder that does not exist yet or is empty.
@@ -162,13 +129,15 @@ class RunFolder:
             run.path.mkdir(parents=True, exist_ok=True)
             with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
                 refuse_used(run)  # again, as it may have been made in between
-                _clear_unborn(run)
+                if _is_unborn(run):  # nothing was read or charged before its config was whole
+                    for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
+                        entry.rmdir() if entry.is_dir() else entry.unlink()
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
                     folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
                     made.append(folder)
                     folder.chmod(PRIVATE_FOLDER)
-                write_text_atomic(run.environment, json.dumps(described, indent=2) + "\n", mode=PRIVATE_FILE)
+                write_private_json(run.environment, described)
                 if ledger is not None:
                     write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
                 write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
@@ -248,13 +217,6 @@ def _is_unborn(run: RunFolder) -> bool:
     return run.state_dir.is_dir() and all(is_ours(entry) for entry in run.path.rglob("*"))
 
 
-def _clear_unborn(run: RunFolder) -> None:
-    """Remove the files of a killed `RunFolder.create`; nothing was read or charged before its config was whole."""
-    if _is_unborn(run):
-        for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
-            entry.rmdir() if entry.is_dir() else entry.unlink()
-
-
 def describe_environment(device: str = "cpu") -> dict[str, Any]:
     """Collect what a result depends on besides config and data, as JSON values; no user name, host name or path.
 
@@ -295,7 +257,7 @@ def _git_commit() -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Run git and return its output; None if there is no git, no repository or no answer."""
+    """Run git and return its output; None if git or a repository is missing, or git does not answer."""
     try:
         done = subprocess.run(["git", "-C", os.fspath(folder), *arguments], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

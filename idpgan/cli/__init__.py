@@ -72,15 +72,6 @@ for command in _COMMANDS:
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 
-def _refuse_undecodable(arguments: Sequence[str]) -> None:
-    """Refuse names that are no text: they can be neither printed nor written into a result."""
-    for argument in arguments:
-        try:
-            argument.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.") from error
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and end with its exit code.
 
@@ -97,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         root.addHandler(logging.lastResort)
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        _refuse_undecodable(given)
+        for argument in given:
+            if argument.encode("utf-8", "ignore").decode() != argument:
+                raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.")
         with sigterm_raises():
             code = app(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option

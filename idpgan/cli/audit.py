@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.options import with_options
-from idpgan.cli.output import AsJson, Quiet, kept, print_json, processes
+from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
 from idpgan.errors import InputError
 from idpgan.jobs.options import ASKED, AuditOptions, given
-from idpgan.progress import shown
+from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.audit.cases import Audited
     from idpgan.jobs.canaries import ExposureReport, OneRun
 
+_READ = "Private images were read: this result is for the curator."
 
-@with_options
+
+@command
 def audit(
     what: Annotated[
         str, typer.Argument(metavar="METHOD|RUN|CONFIG", help="Method by name, a run folder, or a config (--one-run).")
     ],
     options: AuditOptions,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    progress: Progress,
+) -> Answer | None:
     """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
     No private image is read, but by --one-run CONFIG and --exposure, which train. A run's result goes to its
@@ -39,153 +39,119 @@ def audit(
     """
     if options.exposure:
         refuse_several("audit --exposure")
-        _expose(Path(what), options, quiet, as_json)
-        return
+        return _expose(Path(what), options, progress)
     if options.one_run:
         refuse_several("audit --one-run")
-        found: OneRun | Audited | None = _one_run(what, options, quiet, as_json)
-    else:
-        found = _played(what, options, quiet, as_json)
-    if found is not None and found.violation:
-        raise typer.Exit(1)
+        return _nothing(what) or _one_run(what, options, progress)
+    return _played(what, options, progress)
 
 
-def _nothing(what: str, as_json: bool) -> bool:
-    """Say so where there is no guarantee to audit; that is an answer, not an error."""
+def _nothing(what: str) -> Answer | None:
+    """Return the sentence that says why a method has nothing to audit, if so: that is an answer, not an error."""
     from idpgan.jobs.audit import nothing_to_audit
 
     sentence = nothing_to_audit(what)
-    if sentence is not None and as_json:
-        print_json({"method": what, "proven": "inf", "audited": None, "verdict": sentence})
-    elif sentence is not None:
-        print(sentence)
-    return sentence is not None
+    value = {"method": what, "proven": "inf", "audited": None, "verdict": sentence}
+    return None if sentence is None else Answer(value, lambda: print(sentence))
 
 
-def _played(what: str, options: AuditOptions, quiet: bool, as_json: bool) -> Audited | None:
-    """Play the game and show what came of it; None where there is nothing to play, or where rank 0 has the result."""
+def _played(what: str, options: AuditOptions, progress: Progress) -> Answer | None:
+    """Play the game; None where rank 0 has the result."""
     from idpgan.jobs.audit import follow, play, run_of, write_audit, write_into_release
 
-    with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+    with processes() as ranks:
         if not ranks.first:
             follow(ranks)
             return None
-        if _nothing(what, as_json):
-            return None
+        if nothing := _nothing(what):
+            return nothing
         audited = play(what, options, progress, ranks)
     if run := run_of(what):
         with kept(audited.to_json()):
             write_audit(run, audited)
             if options.release and not audited.violation:
                 write_into_release(run, audited)
-    if as_json:
-        print_json(audited.to_json())
-    else:
+
+    def show() -> None:
         _print(audited)
         if options.release and audited.violation:
             print("Nothing was written into the release. If the violation stays, withdraw the release.")
-    return audited
+
+    return Answer(audited, show, code=int(audited.violation))
 
 
-def _expose(config: Path, options: AuditOptions, quiet: bool, as_json: bool) -> None:
-    """Train once with secrets, and print how well they are known."""
+def _expose(config: Path, options: AuditOptions, progress: Progress) -> Answer:
+    """Train once with secrets, and say how well they are known."""
     if not config.is_file():
         raise InputError(f"--exposure trains a config file, and {config} is none.")
     from idpgan.jobs.canaries import exposure_of
 
     canaries, seed = 20 if options.canaries is None else options.canaries, options.seed or 0
-    with shown(quiet or as_json) as progress:
-        found = exposure_of(config, canaries=canaries, repeats=options.repeats, seed=seed, progress=progress)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_exposure(found)
+    found = exposure_of(config, canaries=canaries, repeats=options.repeats, seed=seed, progress=progress)
+    return Answer(found, lambda: _print_exposure(found))
 
 
 def _print_exposure(found: ExposureReport) -> None:
     """Print how well secrets are known, by each score."""
-    from rich.console import Console
-
     from idpgan.attacks.exposure import FLOOR
 
-    console = Console(markup=False)
-    console.print(f"{found.method}: {found.canaries} secrets, {found.repeats} times each; proven {found.proven}")
+    lines = [f"{found.method}: {found.canaries} secrets, {found.repeats} times each; proven {found.proven}"]
     for name, result in found.results.items():
         fit = "" if result.fits else ", which does not fit the references: do not trust it"
-        console.print(
+        lines.append(
             f"{name}: mean exposure {result.by_rank.mean():.2f} bits by rank among {result.references:,} (never seen: "
             f"{FLOOR:.2f}), most {result.by_rank.max():.2f}; {result.extrapolated.mean():.2f} by a skew-normal law"
-            f"{fit}",
-            soft_wrap=True,
+            f"{fit}"
         )
     if not found.results:
-        console.print("No score tells one image from another, so nothing was measured.")
-    for note in (*(f"note: {note}" for note in found.notes), _READ):
-        console.print(note, soft_wrap=True)
+        lines.append("No score tells one image from another, so nothing was measured.")
+    print_lines([*lines, *(f"note: {note}" for note in found.notes), _READ])
 
 
-_READ = "Private images were read: this result is for the curator."
-
-
-def _one_run(what: str, options: AuditOptions, quiet: bool, as_json: bool) -> OneRun | None:
-    """Train once with canaries, and print what it shows; None where there is nothing to audit."""
+def _one_run(what: str, options: AuditOptions, progress: Progress) -> Answer:
+    """Train once with canaries, and say what it shows."""
     from idpgan.jobs.audit import case_of, run_of
     from idpgan.jobs.canaries import gradients_once, images_once
 
-    if _nothing(what, as_json):
-        return None
     canaries, confidence, seed = options.canaries, options.confidence, options.seed
     if run_of(what) is None and Path(what).is_file():
         if asked := given(options, *ASKED):
             raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings.")
-        with shown(quiet or as_json) as progress:
-            found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
+        found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
     else:
         found = gradients_once(case_of(what, options), canaries, confidence=confidence, seed=seed)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print_one_run(found)
-    return found
+    return Answer(found, lambda: _print_one_run(found), code=int(found.violation))
 
 
 def _print_one_run(found: OneRun) -> None:
     """Print the bound of each attack beside what is proven."""
-    from rich.console import Console
-
     from idpgan.audit.cases import doubt
 
-    console = Console(markup=False)
-    console.print(f"{found.method}, one run: proven {found.proven}", soft_wrap=True)
+    lines = [f"{found.method}, one run: proven {found.proven}"]
     for name, result in found.results.items():
-        console.print(
+        lines.append(
             f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
-            f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}",
-            soft_wrap=True,
+            f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}"
         )
-    lines = [f"note: {note}" for note in found.notes] + [_READ] * (not found.data_free)
+    lines += [f"note: {note}" for note in found.notes] + [_READ] * (not found.data_free)
     if found.violation:
         confidence = min(result.confidence for result in found.results.values())
         lines.append(f"VIOLATION: a bound exceeds the proven epsilon. {doubt(confidence)}")
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    print_lines(lines)
 
 
 def _print(audited: Audited) -> None:
     """Print claimed, proven and audited side by side, and what they rest on."""
-    from rich.console import Console
-    from rich.table import Table
-
-    case, result, console = audited.case, audited.result, Console(markup=False)
-    table = Table("", "epsilon", "delta", title=f"{case.method}, unit {case.proven.unit}, {case.proven.relation}")
-    rows = (("claimed", case.claimed), ("proven", case.proven), ("audited (lower bound)", audited.guarantee))
-    for name, guarantee in rows:
-        if guarantee is None:
-            table.add_row(name, "nothing", "")
-        else:
-            epsilon = f"{guarantee.epsilon:.4f}" if guarantee.finite else "infinite"
-            table.add_row(name, epsilon, f"{guarantee.delta:g}")
-    console.print(table)
+    case, result = audited.case, audited.result
+    rows = []
+    for name, guarantee in {
+        "claimed": case.claimed,
+        "proven": case.proven,
+        "audited (lower bound)": audited.guarantee,
+    }.items():
+        epsilon = "nothing" if guarantee is None else f"{guarantee.epsilon:.4f}" if guarantee.finite else "infinite"
+        rows.append((name, epsilon, "" if guarantee is None else f"{guarantee.delta:g}"))
+    print_table(("", "epsilon", "delta"), rows, f"{case.method}, unit {case.proven.unit}, {case.proven.relation}")
     sign = ">=" if result.direction == 1 else "<"
     lines = [
         f"neighbors: {case.pair.name}",
@@ -204,5 +170,4 @@ def _print(audited: Audited) -> None:
     lines.append(
         f"confidence {result.confidence:g}; cap at this number of runs: {result.cap:.2f}; 'infinite' is never measured"
     )
-    for line in (*lines, *(f"note: {note}" for note in case.notes), audited.verdict):
-        console.print(line, soft_wrap=True)
+    print_lines([*lines, *(f"note: {note}" for note in case.notes), audited.verdict])

@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Device, Quiet, print_json
+from idpgan.cli.command import Answer, command
 from idpgan.errors import InputError
-from idpgan.progress import shown
+from idpgan.jobs.options import Device
+from idpgan.progress import Progress
 
 
+@command
 def doctor(
     benchmark: Annotated[
         bool, typer.Option("--benchmark", help="Measure this machine instead, ours against libraries: minutes.")
     ] = False,
     device: Device = "auto",
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    progress: Progress,
+) -> Answer:
     """Check versions against the tested ranges, devices, noise source and accountant; or measure the machine.
 
     Example: idpgan doctor --benchmark
@@ -29,23 +31,14 @@ def doctor(
         from idpgan.jobs.benchmark import to_json
 
         where = resolve_device(device, "--device")
-        with shown(quiet or as_json) as progress:
-            rows = measure(where, progress=progress)
-        if as_json:
-            print_json(to_json(rows, where))
-        else:
-            print("\n".join(map(str, rows)))
-        return
+        rows = measure(where, progress=progress)
+        return Answer(to_json(rows, where), lambda: print(*rows, sep="\n"))
     if device != "auto":
         raise InputError(f"--device {device[:40]} belongs to --benchmark; without it all devices are examined.")
 
     from idpgan.jobs.doctor import examine
 
     findings = examine()
-    if as_json:
-        print_json([finding.to_json() for finding in findings])
-    else:
-        for finding in findings:
-            print(f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}")
-    if not all(finding.good for finding in findings):
-        raise typer.Exit(1)
+    lines = [f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}" for finding in findings]
+    good = all(finding.good for finding in findings)
+    return Answer([finding.to_json() for finding in findings], lambda: print(*lines, sep="\n"), code=0 if good else 1)

@@ -70,7 +70,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def explain(error: BaseException) -> MachineError | None:
-    """Return what the machine refused as one sentence; None if it is no such thing but a defect."""
+    """Return what the machine refused as one sentence; None if the error is a defect."""
     if isinstance(error, KeyboardInterrupt):
         return MachineError("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
     if isinstance(error, Terminated):
@@ -78,7 +78,13 @@ def explain(error: BaseException) -> MachineError | None:
     if isinstance(error, BrokenPipeError):
         return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
     if isinstance(error, OSError):
-        return MachineError(_os_message(error))
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
+        folder, last = os.path.split(name)
+        part = PART.fullmatch(last)
+        name = os.path.join(folder, part[1]) if part else name
+        reason = error.strerror or str(error) or type(error).__name__
+        return MachineError(f"{name}: {reason}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip())
     text = str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _says(text, _NO_MEMORY)):
         detail = f" ({text.splitlines()[0][:200]})" if text else ""
@@ -90,16 +96,6 @@ def explain(error: BaseException) -> MachineError | None:
 
 def _says(text: str, phrases: tuple[str, ...]) -> bool:
     return any(phrase in text for phrase in phrases)
-
-
-def _os_message(error: OSError) -> str:
-    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-    name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
-    folder, last = os.path.split(name)
-    part = PART.fullmatch(last)
-    name = os.path.join(folder, part[1]) if part else name
-    reason = error.strerror or str(error) or type(error).__name__
-    return f"{name}: {reason}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip()
 
 
 def one_line(text: str) -> str:

@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, print_json
+from idpgan.cli.command import Answer, command
 
 
+@command
 def init(
     source: Annotated[
         str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, a built-in source, or a config.")
     ],
     data_root: Annotated[Path | None, typer.Option(help="Where the files of a built-in source lie.")] = None,
     method: Annotated[str | None, typer.Option(help="What to train; default: gaussian, which takes seconds.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Print a commented config for your images, ready to train, or one of the package's. Nothing is written.
 
     Example: idpgan init faces48 > config.toml && idpgan train config.toml
@@ -26,9 +26,11 @@ def init(
     from idpgan.jobs.init import init as write_config
 
     template = write_config(source, data_root, method)
-    if as_json:
-        print_json({"toml": template.text, "config": template.table, "private_notes": list(template.private_notes)})
-        return
-    print(template.text, end="")
-    for note in template.private_notes:
-        print(note, file=sys.stderr)
+
+    def show() -> None:
+        print(template.text, end="")
+        for note in template.private_notes:
+            print(note, file=sys.stderr)
+
+    value = {"toml": template.text, "config": template.table, "private_notes": list(template.private_notes)}
+    return Answer(value, show)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from idpgan.cli.options import with_options
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.command import Answer, command
 from idpgan.jobs.options import ObfuscateOptions
-from idpgan.progress import shown
+from idpgan.progress import Progress
 
 
-@with_options
-def obfuscate(options: ObfuscateOptions, quiet: Quiet = False, as_json: AsJson = False) -> None:
+@command
+def obfuscate(options: ObfuscateOptions, progress: Progress) -> Answer:
     """Blur, disguise or re-draw every image of a folder WITHOUT a guarantee: OUT/release, OUT/curator to keep.
 
     What people do in the place of differential privacy, to be held against it; the card says that nothing is proven.
@@ -18,15 +17,11 @@ def obfuscate(options: ObfuscateOptions, quiet: Quiet = False, as_json: AsJson =
     """
     from idpgan.jobs.obfuscate import obfuscate as run
 
-    with shown(quiet or as_json) as progress:
-        done = run(options, progress)
-    if as_json:
-        print_json(done.to_json())
-        return
+    done = run(options, progress)
     channels, height, width = done.image_shape
     trained = f", {done.parameters:,} parameters, {done.steps:,} steps" if done.steps else ""
     kind = "color" if channels == 3 else "grey"
-    print(
+    text = (
         f"NOT PRIVATE: {done.report.reason}\n"
         f"{done.num:,} {kind} images of {height} x {width}, method {done.method}{trained}\n"
         f"claimed: nothing\nproven:  {done.report.proven}\n"
@@ -34,3 +29,4 @@ def obfuscate(options: ObfuscateOptions, quiet: Quiet = False, as_json: AsJson =
         f"The images: {done.release}   Curator only: {done.curator} (a pixel changed by "
         f"{done.changed:.3g} in the mean)\nNext: idpgan verify {done.release}"
     )
+    return Answer(done, lambda: print(text))

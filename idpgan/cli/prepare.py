@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.options import with_options
-from idpgan.cli.output import AsJson, Quiet, print_json
+from idpgan.cli.command import Answer, command
 from idpgan.jobs.options import PrepareOptions
-from idpgan.progress import shown
+from idpgan.progress import Progress
 
 if TYPE_CHECKING:
     from idpgan.jobs.prepare import Prepared
@@ -18,14 +17,13 @@ if TYPE_CHECKING:
 _SHOWN = 10  # refused photos, copies; all of them are in prepared.json
 
 
-@with_options
+@command
 def prepare(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of photos.")],
     out: Annotated[Path, typer.Argument(metavar="DST", help="The folder to be.")],
     options: PrepareOptions,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    progress: Progress,
+) -> Answer:
     """Make images of one size, and a metadata.csv, out of photos of any size and format.
 
     No face is looked for: it has to be in the middle. A photo that cannot be read keeps its row, without a file.
@@ -34,12 +32,8 @@ def prepare(
     """
     from idpgan.jobs.prepare import prepare as prepare_photos
 
-    with shown(quiet or as_json) as progress:
-        done = prepare_photos(source, out, options, progress)
-    if as_json:
-        print_json(done.to_json())
-    else:
-        _tell(done, options.crop)
+    done = prepare_photos(source, out, options, progress)
+    return Answer(done, lambda: _tell(done, options.crop))
 
 
 def _tell(done: Prepared, crop: str) -> None:

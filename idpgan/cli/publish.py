@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.options import with_options
-from idpgan.cli.output import AsJson, Quiet, print_json, processes
+from idpgan.cli.command import Answer, command, processes
 from idpgan.jobs.options import PublishOptions
-from idpgan.progress import shown
+from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.jobs.publish import Published, Quote
 
 
-@with_options
+@command
 def publish(
     options: PublishOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Price and check: read no pixel, write nothing.")] = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    progress: Progress,
+) -> Answer | None:
     """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
 
     Publications of one folder add up on its ledger. Several processes share the images by
@@ -36,20 +35,13 @@ def publish(
     if dry_run:
         refuse_several("publish --dry-run")
         quoted = quote(options)
-        if as_json:
-            print_json(quoted.to_json())
-        else:
-            print("\n".join(_describe(quoted)))
-        return
-    with processes() as ranks, shown(quiet or as_json or not ranks.first) as progress:
+        return Answer(quoted, lambda: print(*_describe(quoted), sep="\n"))
+    with processes() as ranks:
         if not ranks.first:
             follow(ranks)
-            return
+            return None
         done = run(options, progress, ranks)
-    if as_json:
-        print_json(done.to_json())
-    else:
-        print("\n".join([*_describe(done.quote), *_next(done)]))
+    return Answer(done, lambda: print(*_describe(done.quote), *_next(done), sep="\n"))
 
 
 def _describe(quoted: Quote) -> list[str]:

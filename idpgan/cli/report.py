@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Quiet, print_json
-from idpgan.progress import shown
+from idpgan.cli.command import Answer, command
+from idpgan.progress import Progress
 
 
+@command
 def report(
     source: Annotated[Path, typer.Argument(metavar="RUN|OUT", help="A run, or the output folder of publish.")],
     data_root: Annotated[Path | None, typer.Option(help="Where the data set lies now (data.root).")] = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    progress: Progress,
+) -> Answer:
     """Gather all that is known of a run or a publication in one HTML page, for the curator only.
 
     The page needs no network. It shows real private images beside the generated ones.
@@ -25,9 +26,5 @@ def report(
     """
     from idpgan.jobs.report import report as make
 
-    with shown(quiet or as_json) as progress:
-        path = make(source, data_root, progress)
-    if as_json:
-        print_json({"report": str(path)})
-    else:
-        print(f"Curator only: {path}")
+    path = make(source, data_root, progress)
+    return Answer({"report": str(path)}, lambda: print(f"Curator only: {path}"))

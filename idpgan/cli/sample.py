@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, Device, Quiet, print_json
-from idpgan.progress import shown
+from idpgan.cli.command import Answer, command
+from idpgan.jobs.options import Device
+from idpgan.progress import Progress
 
 
+@command
 def sample(
     source: Annotated[Path, typer.Argument(metavar="RUN|RELEASE", help="Run, release folder or .safetensors.")],
     num: Annotated[int, typer.Option(help="Number of images.")],
@@ -23,24 +25,20 @@ def sample(
         bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
     ] = False,
     device: Device = "cpu",
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    *,
+    progress: Progress,
+) -> Answer:
     """Draw images from a released generator, without its data; a GPU is not needed.
 
     Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
     """
     from idpgan.jobs.sample import card_of, draw
+    from idpgan.privacy.guarantee import PrivacyReport
 
-    with shown(quiet or as_json) as progress:
-        manifest = draw(
-            source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, device=device, progress=progress
-        )
-    if as_json:
-        print_json({"out": str(out), **manifest})
-    else:
-        print(f"{num:,} images in {out}, with a card to give away: {card_of(out)}")
-        if "total" in (manifest["privacy"] or {}):
-            from idpgan.privacy.guarantee import PrivacyReport
-
-            print(f"Proven: {PrivacyReport.from_json(manifest['privacy']).stated}.")
+    manifest = draw(
+        source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, device=device, progress=progress
+    )
+    lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]
+    if "total" in (manifest["privacy"] or {}):
+        lines.append(f"Proven: {PrivacyReport.from_json(manifest['privacy']).stated}.")
+    return Answer({"out": str(out), **manifest}, lambda: print(*lines, sep="\n"))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from idpgan.cli.options import with_options
-from idpgan.cli.output import AsJson, print_json
+from idpgan.cli.command import Answer, AsJson, command
 from idpgan.jobs.options import StreamOptions
 
 
-@with_options
-def stream(options: StreamOptions, as_json: AsJson = False) -> None:
+@command
+def stream(options: StreamOptions, as_json: AsJson = False) -> Answer:
     r"""Release the running count of values that arrive line by line on stdin, one answer per line on stdout.
 
     With --state the stream can be continued, and a value whose --first index was answered gets the same answer again.
@@ -24,6 +23,5 @@ def stream(options: StreamOptions, as_json: AsJson = False) -> None:
             print("\n".join(map(repr, answers)), flush=True)
 
     done = run(sys.stdin, options, show)
-    if as_json:
-        facts = {"count": done.count, "new": done.new, "repeated": done.repeated, "answers": list(done.answers)}
-        print_json({**facts, "privacy": done.counter.privacy.to_json()})
+    facts = {"count": done.count, "new": done.new, "repeated": done.repeated, "answers": list(done.answers)}
+    return Answer({**facts, "privacy": done.counter.privacy.to_json()}, lambda: None)

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.output import AsJson, print_json
+from idpgan.cli.command import Answer, command
 
 _MOST_SHOWN = 40  # lines
 
 
+@command
 def verify(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="Release folder, or a run that has one.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Derive charges, numbers, card and pictures of a release again from its settings, and compare.
 
     It needs no data. "consistent" says that everything fits together; that the run was as stated is the word of whoever
@@ -26,21 +26,15 @@ def verify(
     from idpgan.jobs import verify as job
 
     found = job.verify(release)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print(f"proven:     {found.report.proven}")
-        if found.recomputed is not None:
-            print(f"recomputed: epsilon = {found.recomputed:.6g}")
-        if found.words and found.consistent:
-            print(f"words:      of idpgan {found.made_with}, not of this version; only their numbers were compared:")
-            for line in found.words[:_MOST_SHOWN]:
-                print(f"  {line}")
-            if len(found.words) > _MOST_SHOWN:
-                print(f"  and {len(found.words) - _MOST_SHOWN:,} more")
-        for problem in found.problems:
-            print(f"PROBLEM: {problem}")
-        total = "" if found.report.total is None else f"; proven: {found.report.stated}"
-        print(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")
-    if not found.consistent:
-        raise typer.Exit(1)
+    lines = [f"proven:     {found.report.proven}"]
+    if found.recomputed is not None:
+        lines.append(f"recomputed: epsilon = {found.recomputed:.6g}")
+    if found.words and found.consistent:
+        lines.append(f"words:      of idpgan {found.made_with}, not of this version; only their numbers were compared:")
+        lines += [f"  {line}" for line in found.words[:_MOST_SHOWN]]
+        if len(found.words) > _MOST_SHOWN:
+            lines.append(f"  and {len(found.words) - _MOST_SHOWN:,} more")
+    lines += [f"PROBLEM: {problem}" for problem in found.problems]
+    total = "" if found.report.total is None else f"; proven: {found.report.stated}"
+    lines.append(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")
+    return Answer(found, lambda: print(*lines, sep="\n"), code=0 if found.consistent else 1)

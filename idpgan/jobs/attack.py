@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from safetensors import SafetensorError
@@ -24,20 +24,21 @@ from safetensors import SafetensorError
 from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
+from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.options import AttackOptions
-from idpgan.jobs.reference import other_generator, trained_generator
-from idpgan.jobs.train import load_config
-from idpgan.models.checkpoint import WEIGHTS, is_classifier, load_generator
+from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
+from idpgan.jobs.options import AttackOptions, at_root, given
+from idpgan.jobs.train import load_config, train_on
+from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, load_generator, save_generator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
+from idpgan.release.outputs import check_output
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
@@ -45,6 +46,7 @@ from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticErro
 from idpgan.training.plan import plan_run
 
 FORMAT = "idpgan attack 1"
+FOLDER = "reference"  # of the attacked run: keeps the generator that was trained
 CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
@@ -53,6 +55,10 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
 _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _UNLABELED = "the generator is unconditional: its images have no labels to train a classifier with"
 _UNCHECKED = "without state/ it is not known that these data are the run's own"
+_INDEPENDENT = (
+    "intervals take images for independent, but people are among members and non-members both: they are too narrow. "
+    'Split people with data.split_by = "identity"'
+)
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
 
 
@@ -79,32 +85,27 @@ def attack_run(
     ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
     Raises:
-        InputError: If there is nothing to attack or to attack with; found out before anything is computed.
+        InputError: If there is nothing to attack or to attack with, or the result could not be written; found out
+            before anything is computed.
         LostRankError: If another process ends.
     """
-    options, started = options or AttackOptions(), time.monotonic()
+    options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
+    check_output(run.attack, FORMAT, option="the result")
+    check_writable(run.attack)
     kind = "classifier" if is_classifier(path) else "generator"
     attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
-    target = _open(path, options, progress)
+    target = _open(run, kind, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
     knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
+    judging: dict[str, Any] = {"most_costly": options.most_costly, "confidence": options.confidence}
     outcomes = tuple(
-        run_attack(
-            attack,
-            knowledge,
-            images,
-            most_costly=options.most_costly,
-            confidence=options.confidence,
-            device=device,
-            progress=progress,
-        )
-        for attack in attacks
+        run_attack(attack, knowledge, images, **judging, device=device, progress=progress) for attack in attacks
     )
     facts = {
-        "run": str(target.run.path),
+        "run": str(run.path),
         "method": target.config.method.name,
         "data": target.config.data.name,
         "num_members": len(images.members),
@@ -116,33 +117,22 @@ def attack_run(
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
-    unchecked = () if target.state is not None else (_UNCHECKED,)
-    return AttackReport(target.run, outcomes, facts, (*CAUTION, *unchecked, *_about_people(images)))
-
-
-def _about_people(images: Membership) -> tuple[str, ...]:
-    """Say whether intervals are those of people or of images."""
-    if images.members.identities is None:
-        return ()
-    if images.people is None:
-        return (
-            "intervals take images for independent, but people are among members and non-members both: they are too "
-            'narrow. Split people with data.split_by = "identity"',
-        )
-    return ("intervals are those of people, by a cluster bootstrap",)
+    notes = [*CAUTION, *[_UNCHECKED] * (target.state is None)]
+    if images.members.identities is not None:
+        notes.append(_INDEPENDENT if images.people is None else "intervals are those of people, by a cluster bootstrap")
+    return AttackReport(run, outcomes, facts, tuple(notes))
 
 
 def write_attack(report: AttackReport) -> tuple[Path, Path]:
     """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
     path, picture = report.run.attack, report.run.attack.with_suffix(".png")
-    write_text_atomic(path, json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+    write_private_json(path, report.to_json())
     write_bytes_atomic(picture, roc_png(report.outcomes), mode=PRIVATE_FILE)
     return path, picture
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The run under attack, with its data; `state` is None where the run has none left."""
+class _Target(NamedTuple):
+    """What is attacked, with its data; `state` is None where the run has none left."""
 
     run: RunFolder
     config: RunConfig
@@ -151,13 +141,12 @@ class _Target:
     state: dict[str, Any] | None
 
 
-def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
-    run, data_root = RunFolder.open(path), options.data_root
-    config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
-    classifies = is_classifier(run.path)
+def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress) -> _Target:
+    """Read the run under attack and its data, and refuse what does not belong together."""
+    path, config, classifies = run.path, load_config(run.config, at_root(options.data_root)), kind == "classifier"
     if not classifies and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
-    if classifies and (options.samples is not None or options.reference is not None or options.train_reference):
+    if classifies and given(options, "samples", "reference", "train_reference"):
         raise InputError(
             f"{path} has released a classifier: --samples, --reference and --train-reference are for generators."
         )
@@ -166,7 +155,7 @@ def _open(path: Path, options: AttackOptions, progress: Progress) -> _Target:
             f"{path} has no holdout (data.holdout_share = 0), so there are no non-members to compare with. "
             "Train again with a holdout_share above 0."
         )
-    product = load_classifier(run.path) if classifies else load_generator(run.path)
+    product = load_classifier(path) if classifies else load_generator(path)
     split, state = load(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
@@ -202,8 +191,15 @@ def _knowledge(
     progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there."""
-    if isinstance(target.product, PrivateClassifier):
-        return _knowledge_of_classifier(target.product.to(device), images, options, device)
+    if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither
+        few = len(images.reference) < LEAST_REFERENCE
+        too_few = f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"
+        return Knowledge(
+            classifier=target.product.to(device).logits,
+            reference=None if few else images.reference.to(device),
+            seed=options.seed,
+            why_not={"reference": too_few},
+        )
     generator, critic, why_not = target.product.to(device), None, {"sample_labels": _UNLABELED}
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
@@ -212,8 +208,8 @@ def _knowledge(
             critic = critic_of_run(target.config, target.split, target.state, device)
         except NoCriticError as reason:
             why_not["critic"] = str(reason)
+    reference_samples = None
     if reference is None:
-        reference_samples = None
         why_not |= dict.fromkeys(("reference_samples", "reference_generator"), _NO_REFERENCE)
     else:
         reference = reference.to(device)
@@ -230,17 +226,55 @@ def _knowledge(
     )
 
 
-def _knowledge_of_classifier(
-    classifier: PrivateClassifier, images: Membership, options: AttackOptions, device: torch.device
-) -> Knowledge:
-    """Gather what attacks on a classifier may use: its logits, and images that are neither."""
-    few = len(images.reference) < LEAST_REFERENCE
-    return Knowledge(
-        classifier=classifier.logits,
-        reference=None if few else images.reference.to(device),
-        seed=options.seed,
-        why_not={"reference": f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"},
-    )
+# The reference generator -----------------------------------------------------------------------------------------
+# It tells which images are ordinary, so that scores can be calibrated, and must know neither members nor non-members.
+# It is another run's, or it is trained on the test part and the rest of the holdout, at most as many images as are
+# private, by the attacked run's own config with another seed; so the holdout need not be halved.
+
+
+def other_generator(path: Path, images: Membership) -> Generator:
+    """Load the generator of another finished run; refuse one that was trained on the images under attack."""
+    trained_on = load(load_config(RunFolder.open(path).config).data).private.existing()
+    known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
+    judged = (images.members, images.non_members)
+    shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
+    if sum(shared) > 0.01 * sum(map(len, judged)):  # drawn or tiny images may be equal by chance
+        raise InputError(
+            f"--reference {path} was trained on {shared[0]} of the {len(judged[0])} members and {shared[1]} of the "
+            f"{len(judged[1])} non-members, so that it cannot tell what is ordinary. Use --train-reference, or a run "
+            "on other images."
+        )
+    return load_generator(path)
+
+
+def trained_generator(
+    run: RunFolder, config: RunConfig, split: Split, reference: Images, progress: Progress = silent
+) -> tuple[Generator, str]:
+    """Train a reference generator, or load the one that an earlier attack left in the run's ``reference/``.
+
+    Its ledger has no target, since the reference generator is for the curator only. Of the data of the run under attack
+    only the public part and the sizes are used; of ``reference``, in its order, at most as many images as are private.
+    The seed is one more than the run's.
+
+    Returns:
+        The averaged generator, in eval mode, and a clause about it.
+
+    Raises:
+        InputError: If config and images do not fit, or the training was interrupted.
+    """
+    chosen = reference.to("cpu").select(torch.arange(min(len(reference), split.num_private)))
+    training = config.training.model_copy(update={"seed": config.training.seed + 1})
+    config, folder = config.model_copy(update={"training": training}), run.path / FOLDER
+    about = f"trained by the same config on {len(chosen):,} images of the test part and the holdout"
+    identity = {"config": config.identity(), "images": chosen.digest()}
+    if (folder / CONFIG).is_file():
+        saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if saved.get("reference") == identity:
+            return load_generator(folder), about
+    method = train_on(config, dataclasses.replace(split, private=chosen), progress)
+    generator = cast(Generator, method.product).eval()
+    save_generator(folder, generator, extra={"reference": identity, "curator_only": True})
+    return generator, about
 
 
 # The critic of a finished run: what an attacker inside the curator's walls has ------------------------------------
@@ -269,7 +303,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
 
     Raises:
-        NoCriticError: If there is no such critic.
+        NoCriticError: If the run has no critic, or one that does not see single images.
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")

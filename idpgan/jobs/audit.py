@@ -10,7 +10,6 @@ import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from idpgan.audit.cases import CASES, AuditCase, Audited, doubt
 from idpgan.audit.entry import Entry, Request, RunFacts
@@ -18,7 +17,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, check_writable, read_plain, whole_folder, write_bytes_atomic, write_text_atomic
+from idpgan.files import check_writable, read_plain, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.jobs import load_config
 from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.jobs.verify import KINDS, verify
@@ -36,15 +35,12 @@ from idpgan.run import RunFolder
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu
 from idpgan.training.plan import plan_run
 
-if TYPE_CHECKING:
-    from idpgan.training.config import RunConfig
-
 FORMAT = "idpgan audit 2"
 
 
 def run_of(what: str | Path) -> Path | None:
     """Return the folder of a run; None for the name of a method, or a config."""
-    return Path(what) if (Path(what) / "config.toml").is_file() else None
+    return Path(what) if RunFolder(Path(what)).config.is_file() else None
 
 
 def nothing_to_audit(what: str | Path) -> str | None:
@@ -72,7 +68,7 @@ def method_case(name: str, request: Request) -> AuditCase:
     """Return the case of a method, a publisher or a mechanism.
 
     Raises:
-        InputError: If there is none of that name, it has no guarantee, or it cannot be asked for that.
+        InputError: If the name is unknown, the method has no guarantee, or it cannot be asked for that.
     """
     return audit_entry(name).case(name, request)
 
@@ -81,14 +77,31 @@ def run_case(path: Path) -> AuditCase:
     """Return the case of what a run released of its private images.
 
     Raises:
-        InputError: If it is no run, its method has no guarantee, or it has released nothing yet.
+        InputError: If the folder is not a run, its method has no guarantee, or it has released nothing yet.
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
     make = audit_entry(config.method.name).of_run
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
-    return make(config, _facts(run, config))
+    if not (run.release / PRIVACY).is_file():  # what its settings and the data's size say
+        shape = known_shape(config.data)
+        delta = plan_run(config, shape).delta
+        facts = RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
+        return make(config, facts)
+    stated = read_privacy(run.release / PRIVACY)
+    artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)
+    described, document = artifact.describe(), stated.document
+    channels, height, width = described["image_shape"]
+    facts = RunFacts(
+        image_shape=(channels, height, width),
+        num_classes=len(described["classes"]),
+        num_private=document["num_private"],
+        delta=document["delta"],
+        claimed=stated.report.claimed,
+        prepared=run.prepared,
+    )
+    return make(config, facts)
 
 
 def case_of(what: str, options: AuditOptions) -> AuditCase:
@@ -122,12 +135,12 @@ def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: R
         InputError: As `case_of` and `AuditCase.run`, or if the result could not be written.
         LostRankError: If another process ends.
     """
-    run = run_of(what)
-    if run is not None:
+    if run := run_of(what):
         if options.release:
             check_release(run)
-        check_output(RunFolder.open(run).audit, FORMAT, option="the result")
-        check_writable(RunFolder.open(run).audit)
+        path = RunFolder.open(run).audit
+        check_output(path, FORMAT, option="the result")
+        check_writable(path)
     with ranks.order({"what": what, "options": asdict(options)}):
         return _play(what, options, progress, ranks)
 
@@ -160,25 +173,10 @@ def _play(what: str, options: AuditOptions, progress: Progress, ranks: Ranks) ->
     )
 
 
-def _facts(run: RunFolder, config: RunConfig) -> RunFacts:
-    """Return what a run's release states, or, before it is written, what its settings and the data's size say."""
-    if not (run.release / PRIVACY).is_file():
-        shape = known_shape(config.data)
-        delta = plan_run(config, shape).delta
-        return RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
-    stated = read_privacy(run.release / PRIVACY)
-    artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)
-    described = artifact.describe()
-    num_private, delta = stated.document["num_private"], stated.document["delta"]
-    classes, claimed = len(described["classes"]), stated.report.claimed
-    channels, height, width = described["image_shape"]
-    return RunFacts((channels, height, width), classes, num_private, delta, claimed, run.prepared)
-
-
 def write_audit(run: Path, audited: Audited) -> Path:
     """Write a run's audit.json; return where."""
-    path, document = RunFolder.open(run).audit, {"format": FORMAT, "data_free": True, **audited.to_json()}
-    write_text_atomic(path, json.dumps(document, indent=2, allow_nan=False) + "\n", mode=PRIVATE_FILE)
+    path = RunFolder.open(run).audit
+    write_private_json(path, {"format": FORMAT, "data_free": True, **audited.to_json()})
     return path
 
 

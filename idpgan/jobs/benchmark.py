@@ -126,11 +126,13 @@ class Row:
 
 def benchmark(device: torch.device, size: Size | None = None, progress: Progress = silent) -> list[Row]:
     """Measure everything on a device; noise, releases and their sums are made on the CPU, as always."""
-    contests = list(_contests(device, size or Size()))
-    rows = []
+    size, rows = size or Size(), list[Row]()
+    contests = [contest for width in size.widths for contest in _clipped(width, size.batch, device)]
+    contests += [*_training_steps(size, device), *(_svd(*shape, device) for shape in size.shapes)]
+    contests += [*_noises(size.numbers), _votes(*size.votes, device)]
     progress("benchmark", 0, len(contests))
     for contest in contests:
-        rows.append(measure(contest, device, size or Size()))
+        rows.append(measure(contest, device, size))
         progress("benchmark", len(rows), len(contests), contest.what)
     return rows
 
@@ -162,16 +164,6 @@ def _seconds(call: Call, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started
-
-
-def _contests(device: torch.device, size: Size) -> Iterator[Contest]:
-    for width in size.widths:
-        yield from _clipped(width, size.batch, device)
-    yield from _training_steps(size, device)
-    for shape in size.shapes:
-        yield _svd(*shape, device)
-    yield from _noises(size.numbers)
-    yield _votes(*size.votes, device)
 
 
 def _normal(*shape: int, device: torch.device) -> Tensor:

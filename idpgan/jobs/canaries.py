@@ -125,7 +125,7 @@ def gradients_once(
     noise.
 
     Raises:
-        InputError: If the case is no training, or a number is out of range.
+        InputError: If the case is not a training, or a number is out of range.
     """
     if case.rows is None:
         raise InputError(

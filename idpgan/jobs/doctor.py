@@ -38,15 +38,26 @@ class Finding:
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
     free = free_memory()  # what large batches and data sets are refused by
-    in_words = "unknown" if free is None else f"{free / GIB:.1f} GiB free"
+    memory = "unknown" if free is None else f"{free / GIB:.1f} GiB free"
+    noise, mechanism = Noise.system(), RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
+    std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
+    # A golden epsilon: sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787; Opacus' PRV: 6.779132.
+    event = Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.5, 2250, sample_rate=0.04)
+    epsilon = compose_epsilon([event], 1e-5)
+    critic = "no layer mixes records"
+    try:
+        validate_private_critic(Critic(ModelConfig(width=8), (1, 8, 8), 10))
+        mixes = False
+    except InputError as error:
+        critic, mixes = str(error), True
     return [
         Finding("python", platform.python_version(), True),
         *_versions(),
         _device(),
-        Finding("memory", in_words, free is None or free > GIB),
-        _noise(),
-        _golden(),
-        _critic(),
+        Finding("memory", memory, free is None or free > GIB),
+        Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04),  # 8 standard errors
+        Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5)),
+        Finding("critic", critic, not mixes),
         *(_data(name) for name in SOURCES if not name.endswith("folder")),
     ]
 
@@ -68,9 +79,8 @@ def _versions() -> list[Finding]:
             findings.append(Finding(requirement.name, f"not installed, tested {requirement.specifier}", False))
             continue
         good = requirement.specifier.contains(version, prereleases=True)
-        findings.append(
-            Finding(requirement.name, version if good else f"{version}, tested {requirement.specifier}", good)
-        )
+        found = version if good else f"{version}, tested {requirement.specifier}"
+        findings.append(Finding(requirement.name, found, good))
     return findings
 
 
@@ -84,29 +94,6 @@ def _device() -> Finding:
     except RuntimeError as error:  # a driver that does not answer
         return Finding("device", str(error).splitlines()[0], False)
     return Finding("device", f"{name}, {free / GIB:.0f} of {total / GIB:.0f} GiB free; {threads}", True)
-
-
-def _noise() -> Finding:
-    """Draw rounded Gaussian noise from the operating system's entropy and look at its size."""
-    mechanism = RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
-    noise = Noise.system()
-    std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
-    return Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04)  # 8 standard errors
-
-
-def _golden() -> Finding:
-    """Recompute a golden epsilon (sigma 1.5, q 0.04, 2,250 steps, delta 1e-5: 6.768787; Opacus' PRV: 6.779132)."""
-    event = Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.5, 2250, sample_rate=0.04)
-    epsilon = compose_epsilon([event], 1e-5)
-    return Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5))
-
-
-def _critic() -> Finding:
-    try:
-        validate_private_critic(Critic(ModelConfig(width=8), (1, 8, 8), 10))
-    except InputError as error:
-        return Finding("critic", str(error), False)
-    return Finding("critic", "no layer mixes records", True)
 
 
 def _data(name: str) -> Finding:

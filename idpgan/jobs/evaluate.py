@@ -6,7 +6,6 @@ Everything here is computed with private images: evaluation.json is for the cura
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
-from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_text_atomic
+from idpgan.files import check_writable, parse_json, read_plain, write_private_json
 from idpgan.jobs.options import EvaluateOptions, given
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.metrics.cache import Cache, default_folder
@@ -39,10 +38,9 @@ from idpgan.release.export import release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.outputs import check_output
 from idpgan.release.received import read_privacy
-from idpgan.run import describe_environment
+from idpgan.run import RunFolder, describe_environment
 
 FORMAT = "idpgan evaluation 1"
-_RUN_CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -110,13 +108,13 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     if beside is not None:
         beside_it = {"classifier": measure_accuracy(beside, getattr(split, options.part))}
         evaluation = dataclasses.replace(evaluation, results={**evaluation.results, **beside_it})
-        about["classifier_run"] = {"source": str(options.classifier_run), **_guarantee(beside)}
+        about["classifier_run"] = _guarantee(options.classifier_run, beside)
     about |= {"num_images": len(images), "images_digest": images.digest()}
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
 
 
 def _check_names(options: EvaluateOptions) -> None:
-    """Refuse metrics and classifiers that there are none of, before anything is read."""
+    """Refuse unknown names of metrics and classifiers before anything is read."""
     alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
     only = [] if options.only is None else [options.only]
     for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
@@ -154,7 +152,7 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
     accuracy = measure_accuracy(classifier, getattr(load(config, progress), options.part))
     part: Any = options.part
     evaluation = Evaluation({"classifier": accuracy}, part, (CURATOR_NOTE,))
-    about = {"classifier_run": {"source": str(source), **_guarantee(classifier)}, "num_images": accuracy.num_images}
+    about = {"classifier_run": _guarantee(source, classifier), "num_images": accuracy.num_images}
     return Evaluated(evaluation, _facts(source, "classifier", config, about, device, started), out)
 
 
@@ -172,17 +170,17 @@ def _facts(
     }
 
 
-def _guarantee(classifier: PrivateClassifier) -> dict[str, Any]:
-    """Return what is proven for a loaded classifier."""
+def _guarantee(source: Path | None, classifier: PrivateClassifier) -> dict[str, Any]:
+    """Return what is proven for a classifier that was loaded from a run."""
     proven = classifier.privacy.proven
-    return {"epsilon": number_to_json(proven.epsilon), "delta": proven.delta, "unit": str(proven.unit)}
+    epsilon = number_to_json(proven.epsilon)
+    return {"source": str(source), "epsilon": epsilon, "delta": proven.delta, "unit": str(proven.unit)}
 
 
 def write_evaluation(evaluated: Evaluated) -> None:
     """Write evaluation.json, if there is a place for it."""
     if evaluated.out is not None:
-        text = json.dumps(evaluated.to_json(), indent=2, allow_nan=False) + "\n"
-        write_text_atomic(evaluated.out, text, mode=PRIVATE_FILE)
+        write_private_json(evaluated.out, evaluated.to_json())
 
 
 def data_config(source: Path, options: EvaluateOptions) -> DataConfig:
@@ -216,8 +214,8 @@ def _data_table(path: Path) -> dict[str, Any]:
     A release says what is public (size, classes, number of images), never where the private images lie: a path in it
     would be somebody else's, and is dropped.
     """
-    if (path / _RUN_CONFIG).is_file():
-        table = load_table(path / _RUN_CONFIG).get("data", {})
+    if (run := RunFolder(path)).config.is_file():
+        table = load_table(run.config).get("data", {})
         return dict(table) if isinstance(table, dict) else {}
     release = path if path.is_dir() else path.parent  # the weights themselves may be named
     config = release / CONFIG
@@ -239,10 +237,11 @@ def _metrics(options: EvaluateOptions, classes: Sequence[str]) -> list[str]:
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
     """Return where to write, which is never a release, a run's state, or what another command made."""
+    run = RunFolder(source)
+    if out is None and run.config.is_file():
+        out = run.evaluation
     if out is None:
-        if not (source / _RUN_CONFIG).is_file():
-            return None
-        out = source / "evaluation.json"
+        return None
     check_output(out, FORMAT, [source])
     check_writable(out)
     return out

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,10 @@ from idpgan.training.config import build_config, load_method
 from idpgan.training.plan import plan_run
 
 HANDWRITING = ("digits", "mnist")
-MOST_SHOWN_CLASSES, LEAST_PER_CLASS = 64, 20  # what is no class list: too many values, or too few images of each
+MOST_SHOWN_CLASSES, LEAST_PER_CLASS = (
+    64,
+    20,
+)  # a column is not taken for classes where it has more values, or fewer images of each
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 
@@ -67,18 +69,11 @@ def init(source: str, data_root: Path | None = None, method: str | None = None) 
         if data_root is not None or method is not None:
             raise InputError(f"{source} is a config of its own: give --data-root to train, and leave --method out.")
         return Template(packaged(source), load_table(Path(source)), ())
-    with _quiet():
-        return _template(source, data_root, method or STARTER)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back warnings about the data: the comments say what is wrong with it."""
     log = logging.getLogger("idpgan.data")
     level = log.level
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
     try:
-        yield
+        return _template(source, data_root, method or STARTER)
     finally:
         log.setLevel(level)
 

@@ -1,21 +1,24 @@
 """What each command takes: one model per command, with its defaults, its help and its checks. Imports nothing heavy.
 
-The command line is made of these models (`idpgan.cli.options`), the jobs take them, and a script fills them in itself.
+The command line is made of these models (`idpgan.cli.command`), the jobs take them, and a script fills them in itself.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
-from dataclasses import dataclass, fields
+import typing
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
 from idpgan.device import check_device
-from idpgan.errors import InputError
+from idpgan.errors import ConfigError, InputError
 
+T = TypeVar("T")
 Device = Annotated[
     str, Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
 ]
@@ -25,39 +28,87 @@ FolderLedgerFile = Annotated[
 ]
 
 
+def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
+    """Return the field of an options model that is an option of the command line, with its help.
+
+    Without ``flags`` it is called as the field is.
+    """
+    found: Any = field(default=default, metadata={"flags": flags, "metavar": metavar, "help": text})
+    return found
+
+
+def annotations_of(model: type[Any]) -> dict[str, Any]:
+    """Return how typer is to take each field of an options model: ``Annotated[type, option]``."""
+    hints = typing.get_type_hints(model, include_extras=True)
+    for each in fields(model):
+        if each.metadata:
+            own = (f"--{each.name.replace('_', '-')}",) if hints[each.name] is bool else ()  # else --no-NAME is one too
+            flags, metavar, text = (each.metadata[name] for name in ("flags", "metavar", "help"))
+            hints[each.name] = Annotated[hints[each.name], Option(*(flags or own), metavar=metavar, help=text)]
+    return hints
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train and where, or which run to continue."""
+
+    arguments: Annotated[tuple[str, ...], Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)] = ()
+    out: Path | None = option(None, "Run folder; default: runs/DATA-METHOD-TIME.")
+    resume: Path | None = option(None, "Continue an interrupted run.", metavar="RUN")
+    dry_run: bool = option(False, "Print config and cost in epsilon, read no image.")
+    data_root: Path | None = option(None, "Where the data set lies (data.root).")
+    device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+    accept_unsound: bool = option(False, "Run a method that proves nothing.")
+    keep_names: bool = option(False, "Release class names that may be people's (data.keep_names).")
+
+    def __post_init__(self) -> None:
+        files = [text for text in self.arguments if "=" not in text]
+        if len(files) > 1:
+            raise ConfigError(
+                f"one config file at most, got {', '.join(files)}. A setting is written section.key=value."
+            )
+        if self.device is not None:
+            check_device(self.device, "--device")
+        if self.resume is not None and given(
+            self, "arguments", "accept_unsound", "keep_names", "device", "out", "dry_run"
+        ):
+            raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
+
+    @property
+    def config(self) -> Path | None:
+        """The config; None = the default."""
+        return next((Path(text) for text in self.arguments if "=" not in text), None)
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings, those that have an option of their own last."""
+        settings = [text for text in self.arguments if "=" in text]
+        settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
+        settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
+        return settings + at_root(self.data_root)
+
+
 @dataclass(frozen=True)
 class AttackOptions:
     """How to attack."""
 
-    attacks: Annotated[tuple[str, ...], Option("--attack", metavar="NAME", help="By name, several times, or all.")] = (
-        "all",
-    )
-    reference: Annotated[
-        Path | None, Option(metavar="RUN", help="A run on other images: its generator calibrates.")
-    ] = None
-    train_reference: Annotated[
-        bool, Option("--train-reference", help="Train such a generator on test and spare holdout images.")
-    ] = False
-    samples: Annotated[
-        int | None, Option(help="Images to draw; default: as many as are private, 10,000 .. 60,000.")
-    ] = None
-    most: Annotated[int, Option(help="Members and non-members judged, at most.")] = 10_000
-    most_costly: Annotated[int, Option(help="The same where every image is optimized for.")] = 1_000
-    confidence: Annotated[float, Option(help="Of each interval.")] = 0.95
-    seed: Annotated[int, Option(help="Of generated images and attacks.")] = 0
-    data_root: Annotated[Path | None, Option(help="Where the data set lies now (data.root).")] = None
+    attacks: tuple[str, ...] = option(("all",), "By name, several times, or all.", "--attack", metavar="NAME")
+    reference: Path | None = option(None, "A run on other images: its generator calibrates.", metavar="RUN")
+    train_reference: bool = option(False, "Train such a generator on test and spare holdout images.")
+    samples: int | None = option(None, "Images to draw; default: as many as are private, 10,000 .. 60,000.")
+    most: int = option(10_000, "Members and non-members judged, at most.")
+    most_costly: int = option(1_000, "The same where every image is optimized for.")
+    confidence: float = option(0.95, "Of each interval.")
+    seed: int = option(0, "Of generated images and attacks.")
+    data_root: Path | None = option(None, "Where the data set lies now (data.root).")
     device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_device(self.device, "--device")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed} must be at least 0.")
+        _refuse_below(self, seed=0)
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        counts = (("--samples", self.samples, 3), ("--most", self.most, 2), ("--most-costly", self.most_costly, 2))
-        for name, number, least in counts:
-            if number is not None and number < least:
-                raise InputError(f"{name} {number} must be at least {least}.")
+        _refuse_below(self, samples=3, most=2, most_costly=2)
         if self.reference is not None and self.train_reference:
             raise InputError("--reference and --train-reference exclude each other: take one of them.")
 
@@ -67,52 +118,40 @@ class EvaluateOptions:
     """What to measure, and against what."""
 
     settings: Annotated[tuple[str, ...], Argument(metavar="[data.key=value ...]", show_default=False)] = ()
-    data: Annotated[str | None, Option(metavar="NAME", help="Real data set; default: that of the run.")] = None
-    data_root: Annotated[Path | None, Option(help="Where the data set lies (data.root).")] = None
-    config: Annotated[Path | None, Option(help="Run, release or TOML whose [data] declares the real images.")] = None
-    part: Annotated[str, Option(help="Real images that judge: test, or holdout to choose settings.")] = "test"
-    only: Annotated[str | None, Option(help="Measure just this: utility, inception or fidelity.")] = None
-    ceiling: Annotated[bool, Option("--ceiling", help="Also measure the real private images.")] = False
-    floor: Annotated[bool, Option("--floor", help="Also the utility of the public images alone.")] = False
-    num: Annotated[
-        int | None, Option(help="Images to draw from a run; default: as many as are private, or as the protocol.")
-    ] = None
-    protocol: Annotated[
-        str, Option(help="idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
-    ] = "idpgan"
-    full: Annotated[
-        bool, Option("--full", help="dpimagebench in its published size: hours on a GPU, days on a CPU.")
-    ] = False
-    seeds: Annotated[int | None, Option(help="Fits of each classifier; default: 3, and 1 by dpimagebench.")] = None
-    classifier: Annotated[
-        tuple[str, ...], Option(help="Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
-    ] = ()
-    splits: Annotated[int, Option(help="Splits of the inception score.")] = 10
-    features: Annotated[str, Option(help="Network of the fidelity: auto, classifier, autoencoder or inception-v3.")] = (
-        "auto"
-    )
-    weights: Annotated[Path | None, Option(help="Weights file of inception-v3.")] = None
-    pixel_range: Annotated[str, Option("--range", help="Of float images: unit [0, 1], symmetric [-1, 1] or auto.")] = (
-        "auto"
-    )
+    data: str | None = option(None, "Real data set; default: that of the run.", metavar="NAME")
+    data_root: Path | None = option(None, "Where the data set lies (data.root).")
+    config: Path | None = option(None, "Run, release or TOML whose [data] declares the real images.")
+    part: str = option("test", "Real images that judge: test, or holdout to choose settings.")
+    only: str | None = option(None, "Measure just this: utility, inception or fidelity.")
+    ceiling: bool = option(False, "Also measure the real private images.")
+    floor: bool = option(False, "Also the utility of the public images alone.")
+    num: int | None = option(None, "Images to draw from a run; default: as many as are private, or as the protocol.")
+    protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
+    full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
+    seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
+    classifier: tuple[str, ...] = option((), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
+    splits: int = option(10, "Splits of the inception score.")
+    features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
+    weights: Path | None = option(None, "Weights file of inception-v3.")
+    pixel_range: str = option("auto", "Of float images: unit [0, 1], symmetric [-1, 1] or auto.", "--range")
     device: Device = "auto"
-    cache: Annotated[Path | None, Option(help="Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")] = None
-    classifier_run: Annotated[
-        Path | None, Option(metavar="RUN", help="Released classifier to stand beside the utility of images.")
-    ] = None
-    out: Annotated[Path | None, Option(help="JSON file to write; default for a run: its evaluation.json.")] = None
+    cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")
+    classifier_run: Path | None = option(
+        None, "Released classifier to stand beside the utility of images.", metavar="RUN"
+    )
+    out: Path | None = option(None, "JSON file to write; default for a run: its evaluation.json.")
 
     def __post_init__(self) -> None:
         check_device(self.device, "--device")
-        for name, value, known in (
-            ("--part", self.part, ("test", "holdout")),
-            ("--features", self.features, ("auto", "classifier", "autoencoder", "inception-v3")),
-            ("--protocol", self.protocol, ("idpgan", "dpimagebench")),
-        ):
-            if value not in known:
-                raise InputError(f"{name} {value} is unknown. Known: {', '.join(known)}.")
-        if self.seeds is not None and self.seeds < 1:
-            raise InputError(f"--seeds {self.seeds} must be at least 1.")
+        known = {
+            "part": ("test", "holdout"),
+            "features": ("auto", "classifier", "autoencoder", "inception-v3"),
+            "protocol": ("idpgan", "dpimagebench"),
+        }
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"--{name} {getattr(self, name)} is unknown. Known: {', '.join(values)}.")
+        _refuse_below(self, seeds=1)
         if len(set(self.classifier)) < len(self.classifier):
             raise InputError(f"--classifier {', '.join(self.classifier)}: name none twice.")
         if (self.features == "inception-v3") != (self.weights is not None):
@@ -133,31 +172,24 @@ class EvaluateOptions:
 class AuditOptions:
     """How to audit, and what is asked of the method that is audited."""
 
-    epsilon: Annotated[float | None, Option(help="What the method is asked to keep to.")] = None
-    delta: Annotated[float | None, Option(help="Default: 1e-5 for Gaussian noise and published, else 0.")] = None
-    unit: Annotated[str | None, Option(help="pixel, column, image, label or person.")] = None
-    relation: Annotated[str | None, Option(help="replace-one or zero-out-one.")] = None
-    runs: Annotated[
-        int | None,
-        Option(help="Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."),
-    ] = None
-    confidence: Annotated[float, Option(help="Of each bound.")] = 0.95
-    noise: Annotated[str | None, Option(help="idp-gan-published: once, per_step or per_batch.")] = None
-    law: Annotated[str | None, Option(help="Kind of noise or bound, where a method has several.")] = None
-    pair: Annotated[str | None, Option(help="Publishers: the neighbors, such as extremes.")] = None
-    release: Annotated[bool, Option("--release", help="Also fill the audited field of a run's release.")] = False
-    seed: Annotated[int | None, Option(help="Fixes the noise, to have a result again.")] = None
-    one_run: Annotated[
-        bool, Option("--one-run", help="One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
-    ] = False
-    exposure: Annotated[
-        bool, Option("--exposure", help="Train CONFIG with random secrets in it: how well are they known?")
-    ] = False
-    canaries: Annotated[
-        int | None, Option(help="Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
-    ] = None
-    repeats: Annotated[int, Option(help="How often each secret of --exposure is in the training.")] = 1
-    threads: Annotated[int, Option(help="Threads, each with its own noise.")] = 1
+    epsilon: float | None = option(None, "What the method is asked to keep to.")
+    delta: float | None = option(None, "Default: 1e-5 for Gaussian noise and published, else 0.")
+    unit: str | None = option(None, "pixel, column, image, label or person.")
+    relation: str | None = option(None, "replace-one or zero-out-one.")
+    runs: int | None = option(
+        None, "Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."
+    )
+    confidence: float = option(0.95, "Of each bound.")
+    noise: str | None = option(None, "idp-gan-published: once, per_step or per_batch.")
+    law: str | None = option(None, "Kind of noise or bound, where a method has several.")
+    pair: str | None = option(None, "Publishers: the neighbors, such as extremes.")
+    release: bool = option(False, "Also fill the audited field of a run's release.")
+    seed: int | None = option(None, "Fixes the noise, to have a result again.")
+    one_run: bool = option(False, "One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
+    exposure: bool = option(False, "Train CONFIG with random secrets in it: how well are they known?")
+    canaries: int | None = option(None, "Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
+    repeats: int = option(1, "How often each secret of --exposure is in the training.")
+    threads: int = option(1, "Threads, each with its own noise.")
     device: Device = "cpu"
 
     def __post_init__(self) -> None:
@@ -185,14 +217,12 @@ class PrepareOptions:
     """What becomes of photos, and what their folders and labels mean."""
 
     size: Annotated[str, Option(metavar="SIDE|HxW", help="Height and width in px: 48, or 112x92.")]
-    grey: Annotated[bool, Option("--grey", help="Drop the colors.")] = False
-    crop: Annotated[
-        str, Option(metavar="center|none", help="center: cut the middle; none: squeeze the whole photo.")
-    ] = "center"
-    folders: Annotated[str | None, Option(metavar="label|person|none", help="What the subfolders of SRC are.")] = None
-    labels: Annotated[
-        Path | None, Option(metavar="FILE.csv", help="Columns file_name, labels, person; default: SRC/metadata.csv.")
-    ] = None
+    grey: bool = option(False, "Drop the colors.")
+    crop: str = option("center", "center: cut the middle; none: squeeze the whole photo.", metavar="center|none")
+    folders: str | None = option(None, "What the subfolders of SRC are.", metavar="label|person|none")
+    labels: Path | None = option(
+        None, "Columns file_name, labels, person; default: SRC/metadata.csv.", metavar="FILE.csv"
+    )
 
     def __post_init__(self) -> None:
         from idpgan.models.config import SIZES, SIZES_IN_WORDS
@@ -200,12 +230,12 @@ class PrepareOptions:
         if self.sides not in SIZES:
             written = "x".join(map(str, self.sides))
             raise InputError(f"--size {written} is none that networks are built for: {SIZES_IN_WORDS}.")
-        for option, value, known in (
+        for name, value, known in (
             ("crop", self.crop, ("center", "none")),
             ("folders", self.folders, ("label", "person", "none", None)),
         ):
             if value not in known:
-                raise InputError(f"--{option} {value} is unknown: {', '.join(filter(None, known))}.")
+                raise InputError(f"--{name} {value} is unknown: {', '.join(filter(None, known))}.")
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -277,16 +307,15 @@ class PublishOptions(FolderOptions):
     epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
     unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
-    delta: Annotated[float, Option(help="Below 1/N; 0 is pure.")] = 0.0
+    delta: float = option(0.0, "Below 1/N; 0 is pure.")
     ledger: FolderLedgerFile = None
-    size: Annotated[
-        str | None,
-        Option(metavar="SIDE|HxW", help="Height and width in px; others are null records. Default: most headers'."),
-    ] = None
-    color: Annotated[bool, Option("--color", help="Color images; their channels share the budget.")] = False
-    keep_names: Annotated[bool, Option("--keep-names", help="Give names of files and folders away.")] = False
-    accept_unsound: Annotated[bool, Option("--accept-unsound", help="Publish by a method that proves nothing.")] = False
-    device: Annotated[str, Option(help="Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")] = "cpu"
+    size: str | None = option(
+        None, "Height and width in px; others are null records. Default: most headers'.", metavar="SIDE|HxW"
+    )
+    color: bool = option(False, "Color images; their channels share the budget.")
+    keep_names: bool = option(False, "Give names of files and folders away.")
+    accept_unsound: bool = option(False, "Publish by a method that proves nothing.")
+    device: str = option("cpu", "Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
 
     def __post_init__(self) -> None:
         _ = self.folder, self.sides
@@ -304,17 +333,13 @@ class ObfuscateOptions(FolderOptions):
     arguments: FolderAndSettings
     method: Annotated[str, Option(help="Obfuscator, see `idpgan methods`.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
-    keep: Annotated[
-        str | None, Option(metavar="COLUMN", help="Of metadata.csv: what is to stay readable, to train on.")
-    ] = None
-    hide: Annotated[str, Option(metavar="COLUMN", help="Of metadata.csv: what is to be hidden.")] = "person"
-    fitted: Annotated[
-        Path | None, Option(metavar="DIR", help="curator/ of an earlier call: take its weights or key.")
-    ] = None
+    keep: str | None = option(None, "Of metadata.csv: what is to stay readable, to train on.", metavar="COLUMN")
+    hide: str = option("person", "Of metadata.csv: what is to be hidden.", metavar="COLUMN")
+    fitted: Path | None = option(None, "curator/ of an earlier call: take its weights or key.", metavar="DIR")
     ledger: FolderLedgerFile = None
-    color: Annotated[bool, Option("--color", help="Color images.")] = False
-    accept_unsound: Annotated[bool, Option("--accept-unsound", help="Needed: no obfuscator proves anything.")] = False
-    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto"
+    color: bool = option(False, "Color images.")
+    accept_unsound: bool = option(False, "Needed: no obfuscator proves anything.")
+    device: str = option("auto", "auto, cpu or cuda.")
 
 
 @dataclass(frozen=True)
@@ -322,13 +347,13 @@ class StreamOptions:
     """What a stream is, which never changes in a continuation (epsilon, horizon, real), and where it is kept."""
 
     epsilon: Annotated[float, Option(help="Of the whole stream; unit: one event, which adds at most 1.")]
-    horizon: Annotated[int | None, Option(help="Most values that will come; left out: not known.")] = None
-    state: Annotated[Path | None, Option(metavar="FILE", help="Where the stream is kept, secret.")] = None
-    first: Annotated[int | None, Option(help="Index of the first line's value; default: the next.")] = None
-    block: Annotated[int, Option(help="Values that are answered, and made durable, together.")] = 1
-    real: Annotated[bool, Option("--real", help="Real values of at most 1 per event, not whole counts.")] = False
-    out: Annotated[Path | None, Option(metavar="DIR", help="A new folder to give away: all answers so far.")] = None
-    data: Annotated[str, Option(help="What the card calls the stream.")] = "a stream"
+    horizon: int | None = option(None, "Most values that will come; left out: not known.")
+    state: Path | None = option(None, "Where the stream is kept, secret.", metavar="FILE")
+    first: int | None = option(None, "Index of the first line's value; default: the next.")
+    block: int = option(1, "Values that are answered, and made durable, together.")
+    real: bool = option(False, "Real values of at most 1 per event, not whole counts.")
+    out: Path | None = option(None, "A new folder to give away: all answers so far.", metavar="DIR")
+    data: str = option("a stream", "What the card calls the stream.")
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
@@ -339,6 +364,19 @@ def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
     defaults = {field.name: field.default for field in fields(options)}
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+
+
+def _refuse_below(options: Any, **least: int) -> None:
+    """Refuse the fields of an options model that lie below a limit; a field that is None is not checked."""
+    for name, limit in least.items():
+        value = getattr(options, name)
+        if value is not None and value < limit:
+            raise InputError(f"--{name.replace('_', '-')} {value} must be at least {limit}.")
+
+
+def at_root(data_root: Path | None) -> list[str]:
+    """Return the setting that says where a data set lies, ``data.root``; none where it lies where it lay."""
+    return [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"]  # a JSON string is a TOML string
 
 
 def sides(size: str) -> tuple[int, int]:

@@ -10,19 +10,20 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import ConfigError
-from idpgan.jobs.verify import verify
 from idpgan.models.checkpoint import WEIGHTS
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.received import read_privacy
-from idpgan.release.verify import Verification
 from idpgan.training.contained import Contained
 from idpgan.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from idpgan.release.verify import Verification
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -91,6 +92,8 @@ def of_public_folder(root: Path) -> tuple[Contained, ...]:
 
 
 def _verified(path: Path, key: str) -> Verification:
+    from idpgan.jobs.verify import verify  # knows every kind of release, of which most runs name none
+
     found = verify(path)
     if found.problems:
         raise ConfigError(f"data.{key} = '{path}' does not verify: {found.problems[0]} Name a whole release.")

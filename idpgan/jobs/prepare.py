@@ -116,7 +116,7 @@ def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: s
             made += results
             progress("photos", len(made), len(photos))
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C too: nobody writes into the folder that goes
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C too: no thread may write into the folder that is removed
     return made
 
 

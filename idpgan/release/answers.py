@@ -32,7 +32,7 @@ class _Described(Section):
 
 
 class AnswersArtifact:
-    """All answers of a stream so far; see `idpgan.release.artifact.Artifact`.
+    """All answers of a stream so far; an `idpgan.release.artifact.Artifact`.
 
     A later folder of the same stream begins with the same rows: the stream is one release, however long it grows.
 
@@ -60,15 +60,15 @@ class AnswersArtifact:
         return cls(table.shape[1], table.shape[0], answers.dtype == torch.int64, table)
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return the table with the most bytes it can have."""
         return {ANSWERS: (self.values + 1) * (self.series + 1) * _WIDEST}
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return the numbers of values and series, and whether the answers are whole."""
         return {"values": self.values, "series": self.series, "integer": self.integer}
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
+        """Write the table."""
         if self.answers is None:
             raise ValueError("these answers are described, not read.")
         write_bytes_atomic(folder / ANSWERS, self._table(self.answers.T.tolist()).encode())
@@ -81,12 +81,12 @@ class AnswersArtifact:
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`."""
+        """Check the numbers; the answers are not there until `read`."""
         checked = build(_Described, described, "stream of config.json")
         return cls(checked.values, checked.series, checked.integer)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`: the table is written again from its numbers and compared byte for byte."""
+        """Read the numbers, write the table again from them, and compare it byte for byte."""
         cell, number = (_WHOLE, int) if self.integer else (_REAL, float)
         try:
             lines = files[ANSWERS].decode("ascii").split("\n")[1:-1]
@@ -104,7 +104,7 @@ class AnswersArtifact:
         return []
 
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a dataset card."""
+        """Return the subject of a dataset card."""
         series = "one series" if self.series == 1 else f"{self.series:,} series"
         return Subject(
             title=f"Running counts of {facts.data}, method {facts.method}",

@@ -109,6 +109,11 @@ def plain(text: Any) -> str:
     return _MARKDOWN.sub(r"\\\1", shown).replace("://", ":&#47;&#47;")
 
 
+def shown_shape(shape: tuple[int, int, int]) -> str:
+    """Return an image shape in words."""
+    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
+
+
 def _head(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
     """Return the lines of the YAML head; the license is the publisher's to state, and is not known here."""
     tags = ["differential-privacy" if report.private else "not-private", facts.method, *subject.tags]

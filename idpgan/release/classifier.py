@@ -24,9 +24,9 @@ from idpgan.models.checkpoint import (
     weight_bytes,
 )
 from idpgan.models.private_classifier import PrivateClassifier, described_classifier
-from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
-from idpgan.release.generator import public_of_a_run, shown_shape
+from idpgan.release.generator import public_of_a_run
 from idpgan.release.received import read_privacy
 
 
@@ -40,7 +40,7 @@ class _Described(Section):
 
 
 class ClassifierArtifact:
-    """See `idpgan.release.artifact.Artifact`.
+    """A classifier; an `idpgan.release.artifact.Artifact`.
 
     Args:
         classifier: What is given away, in eval mode.
@@ -52,11 +52,11 @@ class ClassifierArtifact:
         self.classifier = classifier
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return the weights file with the most bytes it can have."""
         return {CLASSIFIER_WEIGHTS: most_weight_bytes(self.classifier)}
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return the network with its options, the shape of its images, and the classes."""
         made = self.classifier
         return {
             "network": made.network,
@@ -66,24 +66,24 @@ class ClassifierArtifact:
         }
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
+        """Write the weights."""
         write_bytes_atomic(folder / CLASSIFIER_WEIGHTS, weight_bytes(self.classifier))
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`; the classifier is on torch's meta device until `read`."""
+        """Check network, shape and classes; the classifier is on torch's meta device until `read`."""
         checked = build(_Described, described, f"classifier of {CONFIG}")
         check_class_names(checked.classes)
         return cls(described_classifier(checked.network, checked.options, checked.image_shape, checked.classes))
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`."""
+        """Read the weights."""
         put_weights(self.classifier, files[CLASSIFIER_WEIGHTS], Path(CLASSIFIER_WEIGHTS), what="classifier")
         self.classifier.eval()
         return []
 
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a model card."""
+        """Return the subject of a model card."""
         made = self.classifier
         shape = ", ".join(map(str, made.image_shape))
         names = ", ".join(map(plain, made.classes))
@@ -122,7 +122,7 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
         its release as it states it (`idpgan verify` checks it).
 
     Raises:
-        InputError: If it is none, or a file is missing or damaged.
+        InputError: If no classifier was released there, or a file is missing or damaged.
     """
     source = Path(path)
     if not is_classifier(source):
@@ -137,19 +137,14 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
         raise InputError(
             f"{folder / missing[0]} is missing, so the classifier cannot be loaded. Copy the folder again."
         )
-    artifact = _artifact(folder / CONFIG)
-    classifier, weights = artifact.classifier, folder / CLASSIFIER_WEIGHTS
+    config, weights = folder / CONFIG, folder / CLASSIFIER_WEIGHTS
+    try:
+        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
+    except (ValueError, KeyError, TypeError) as error:
+        again = "Copy the folder again."
+        raise InputError(f"{config} does not describe a classifier of idpgan ({error}). {again}") from error
+    classifier = ClassifierArtifact.from_description(described).classifier
     content = read_plain(weights, most_weight_bytes(classifier), follow=True)
     put_weights(classifier, content, weights, what="classifier")
     classifier.privacy = read_privacy(folder / PRIVACY).report
     return classifier.eval()
-
-
-def _artifact(config: Path) -> ClassifierArtifact:
-    try:
-        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{config} does not describe a classifier of idpgan ({error}). Copy the folder again."
-        ) from error
-    return ClassifierArtifact.from_description(described)

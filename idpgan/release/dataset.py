@@ -71,7 +71,9 @@ class SyntheticDataset(Dataset[Any]):
             raise InputError(f"{source} holds images already: num and seed are for a generator. Leave them out.")
         self.privacy: PrivacyReport | None
         if kind == "generator":
-            made, self.privacy = _drawn(source, DRAWN if num is None else whole(num, "num", 1), seed)
+            generator, num = load_generator(source), DRAWN if num is None else whole(num, "num", 1)
+            pixels = to_uint8(generator.sample(num, seed=seed))
+            made, self.privacy = Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
         else:
             made, self.privacy = _exported(source)
         self.images, self.labels, self.classes = made.images, made.labels, made.classes
@@ -96,12 +98,6 @@ class SyntheticDataset(Dataset[Any]):
         return notebook_png(self.images)
 
 
-def _drawn(source: Path, num: int, seed: int | None) -> tuple[Images, PrivacyReport | None]:
-    generator = load_generator(source)
-    pixels = to_uint8(generator.sample(num, seed=seed))
-    return Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
-
-
 def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
     """Read an export: the order of the classes and the report stand in its manifest."""
     path = manifest_of(source)
@@ -116,7 +112,12 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
     stated = manifest.get("privacy")
     report = None if stated is None else read_report(stated, f"privacy of {MANIFEST}")
     images = _of_npz(source) if source.is_file() else folder.read_all(source, None)
-    return _in_order(images, manifest.get("classes"), path), report
+    counts = manifest.get("classes")
+    if images.labels is None or not counts:
+        return images, report
+    if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
+        raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
+    return numbered_by(images, tuple(counts)), report  # of the classes of the manifest an export may lack some
 
 
 def _of_npz(path: Path) -> Images:
@@ -132,12 +133,3 @@ def _of_npz(path: Path) -> Images:
     if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(classes)):
         raise DataError(f"{path}: labels are no whole numbers below the {len(classes)} classes. Export it again.")
     return Images(images, torch.from_numpy(labels.astype(np.int64)), classes)
-
-
-def _in_order(images: Images, counts: Any, path: Path) -> Images:
-    """Number the labels in the order of the classes of the manifest, of which an export may lack some."""
-    if images.labels is None or not counts:
-        return images
-    if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
-        raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
-    return numbered_by(images, tuple(counts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import math
 import os
 import secrets
@@ -21,18 +20,18 @@ from torch import Tensor
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
-from idpgan.files import read_plain, whole_folder, write_bytes_atomic
+from idpgan.files import json_text, read_plain, whole_folder, write_bytes_atomic
 from idpgan.memory import GIB, free_memory
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.checkpoint import WEIGHTS, load_generator, most_weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.card import CardFacts, Subject, render_card
+from idpgan.release.card import CardFacts, Subject, render_card, shown_shape
 from idpgan.release.contained import KEY, contained_in
 from idpgan.release.folder import CARD, PRIVACY, card_facts
-from idpgan.release.generator import public_of_a_run, shown_classes, shown_shape
+from idpgan.release.generator import public_of_a_run, shown_classes
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
+from idpgan.release.received import Stated, read_release
 from idpgan.release.settings import Settings
 
 MANIFEST = "manifest.json"
@@ -100,21 +99,20 @@ def export_samples(
             f"--soft-labels: {source} has no teacher that could give them. Train with method.teacher_share above 0, or "
             "leave them out."
         )
-    if out.suffix.lower() != ".npz":
+    if not _is_npz(out):
         _refuse_folder_names(generator.classes)
-    release = release_of(source)
-    said = _released(release, kinds)
-    seed = secrets.randbits(63) if seed is None else seed
-    manifest = _manifest(release, said, generator, num, chosen, seed)
-    card = None if said is None else _card(*said, num, folder=out.suffix.lower() != ".npz")
-    pixels = to_uint8(generator.sample(num, chosen, seed, batch_size=min(num, _BATCH), progress=progress))
+    release, card = release_of(source), None
+    said = read_release(release, kinds, follow=True) if (release / PRIVACY).exists() else None
+    manifest = _manifest(release, said, generator, num, chosen, secrets.randbits(63) if seed is None else seed)
+    if said is not None:
+        stated, settings, artifact = said
+        facts = card_facts(stated.document, settings)
+        subject = _subject(facts, artifact.describe(), num, folder=not _is_npz(out))
+        card = render_card(stated.report, facts, subject).encode()
+    pixels = to_uint8(generator.sample(num, chosen, manifest["seed"], batch_size=min(num, _BATCH), progress=progress))
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
-    text = (json.dumps(manifest, indent=2, allow_nan=False) + "\n").encode()
-    drawn = _Drawn(pixels, chosen, generator.classes, told, text, card)
-    if out.suffix.lower() == ".npz":
-        _write_npz(out, drawn)
-    else:
-        _write_folder(out, drawn)
+    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)
+    (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 
 
@@ -123,8 +121,7 @@ def export_samples(
 
 def _refuse_place(out: Path) -> None:
     """Refuse to write over anything, and a folder that looks like a file."""
-    written = [out, *_beside(out)] if out.suffix.lower() == ".npz" else [out]
-    for path in written:
+    for path in (out, *_beside(out)):
         if os.path.lexists(path):
             raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
     if not out.parent.is_dir():
@@ -139,17 +136,23 @@ def _refuse_place(out: Path) -> None:
 
 def manifest_of(out: Path) -> Path:
     """Return where the manifest of exported images lies."""
-    return _beside(out)[0] if out.suffix.lower() == ".npz" else out / MANIFEST
+    return _beside(out)[0]
 
 
 def card_of(out: Path) -> Path:
     """Return where the card of exported images lies."""
-    return _beside(out)[1] if out.suffix.lower() == ".npz" else out / CARD
+    return _beside(out)[1]
 
 
 def _beside(out: Path) -> tuple[Path, Path]:
-    """Return where manifest and card of an npz file lie."""
-    return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")
+    """Return where manifest and card lie: beside an npz file, or in the folder."""
+    if _is_npz(out):
+        return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")
+    return out / MANIFEST, out / CARD
+
+
+def _is_npz(out: Path) -> bool:
+    return out.suffix.lower() == ".npz"
 
 
 def _refuse_memory(generator: Generator, num: int) -> None:
@@ -225,16 +228,6 @@ def release_of(source: Path) -> Path:
     return folder / "release" if (folder / "release").is_dir() else folder
 
 
-def _released(release: Path, kinds: Mapping[str, Kind]) -> tuple[Stated, Settings, Artifact] | None:
-    """Return what a release states; None for a generator without one."""
-    if not (release / PRIVACY).exists():
-        return None
-    stated = read_privacy(release / PRIVACY)
-    content = read_plain(release / CONFIG, MOST_TEXT_BYTES, follow=True)
-    artifact, document, kind = describe_release(content, kinds)
-    return stated, read_settings(document, kind, artifact, stated), artifact
-
-
 def _manifest(
     release: Path,
     said: tuple[Stated, Settings, Artifact] | None,
@@ -256,12 +249,6 @@ def _manifest(
         "privacy": None if said is None else said[0].report.to_json(),
         KEY: [each.model_dump(mode="json") for each in contained],
     }
-
-
-def _card(stated: Stated, settings: Settings, artifact: Artifact, num: int, *, folder: bool) -> bytes:
-    """Return the images' own card, from what the release states."""
-    facts = card_facts(stated.document, settings)
-    return render_card(stated.report, facts, _subject(facts, artifact.describe(), num, folder=folder)).encode()
 
 
 def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder: bool) -> Subject:
@@ -338,29 +325,21 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             path = folder / f"{index:0{digits}d}.png"
             path.write_bytes(png_bytes(image))
             names.append(path.relative_to(part).as_posix())
-        _write_metadata(part / METADATA, names, drawn)
+        if drawn.labels is None:
+            rows: list[Any] = [[FILE_NAME], *([name] for name in names)]
+        else:
+            labels = [drawn.classes[number] for number in drawn.labels.tolist()]
+            rows = [[FILE_NAME, LABEL], *zip(names, labels, strict=True)]
+        _write_rows(part / METADATA, rows, end="\n")
         if drawn.probabilities is not None:
-            _write_soft_labels(part / SOFT_LABELS, names, drawn)
+            shares = [[f"{share:.6g}" for share in row] for row in drawn.probabilities.tolist()]
+            rows = [["file_name", *drawn.classes], *([name, *row] for name, row in zip(names, shares, strict=True))]
+            _write_rows(part / SOFT_LABELS, rows, end="\r\n")
         (part / MANIFEST).write_bytes(drawn.manifest)
         if drawn.card is not None:
             (part / CARD).write_bytes(drawn.card)
 
 
-def _write_metadata(path: Path, names: Sequence[str], drawn: _Drawn) -> None:
-    """Write one row per image: its file, and the name of its class if it has one."""
+def _write_rows(path: Path, rows: Sequence[Sequence[str]], end: str) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if drawn.labels is None:
-            writer.writerows([[FILE_NAME], *([name] for name in names)])
-        else:
-            labels = [drawn.classes[number] for number in drawn.labels.tolist()]
-            writer.writerows([[FILE_NAME, LABEL], *zip(names, labels, strict=True)])
-
-
-def _write_soft_labels(path: Path, names: Sequence[str], drawn: _Drawn) -> None:
-    """Write one row per image: its file, and the probability of each class by name."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["file_name", *drawn.classes])
-        for name, row in zip(names, [] if drawn.probabilities is None else drawn.probabilities.tolist(), strict=True):
-            writer.writerow([name, *(f"{value:.6g}" for value in row)])
+        csv.writer(file, lineterminator=end).writerows(rows)

@@ -13,7 +13,6 @@ import functools
 import glob
 import hashlib
 import importlib.metadata
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import whole_folder, write_text_atomic
+from idpgan.files import json_text, whole_folder, write_text_atomic
 from idpgan.models.checkpoint import CONFIG
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
@@ -46,12 +45,21 @@ def write_release(
     epsilon again.
 
     Raises:
-        InputError: If ``target`` holds a release, or anything that is no part of one. What is left of one without
+        InputError: If ``target`` holds a release, or anything that does not belong to one. What is left of one without
             privacy.json is replaced, and what a kill left beside it is removed.
     """
     remove_leftovers(target)
-    if os.path.lexists(target):
-        _refuse_to_replace(target, hashed_files(artifact))
+    if target.is_symlink() or os.path.lexists(target / PRIVACY) or (os.path.lexists(target) and not target.is_dir()):
+        raise InputError(
+            f"{target} exists already, and a release is not written over. Move it away or choose another name."
+        )
+    names = hashed_files(artifact)
+    inner = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
+    if foreign := sorted(set(found) - {*names, *inner}):
+        raise InputError(
+            f"{target} holds {foreign[0]!a}, which is no part of a release. Move it away or choose another name."
+        )
     with whole_folder(target) as folder:
         artifact.write(folder)
         write_text_atomic(folder / CONFIG, config_text(artifact, settings))
@@ -70,25 +78,10 @@ def made_with() -> str:
     return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
 
 
-def _refuse_to_replace(target: Path, names: Sequence[str]) -> None:
-    """Refuse to replace what is more than the remains of a release with files of these names."""
-    if target.is_symlink() or not target.is_dir() or os.path.lexists(target / PRIVACY):
-        raise InputError(
-            f"{target} exists already, and a release is not written over. Move it away or choose another name."
-        )
-    inner = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
-    found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
-    foreign = sorted(set(found) - {*names, *inner})
-    if foreign:
-        raise InputError(
-            f"{target} holds {foreign[0]!a}, which is no part of a release. Move it away or choose another name."
-        )
-
-
 def config_text(artifact: Artifact, settings: Settings) -> str:
     """Return config.json: the kind of artifact, its description, and the settings it was made with."""
     content = {"kind": artifact.kind, artifact.kind: artifact.describe(), "settings": settings.table}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return json_text(content)
 
 
 def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence[Event]) -> dict[str, Any]:
@@ -139,7 +132,7 @@ def seal(folder: Path, document: Mapping[str, Any], artifact: Artifact, card: st
 
 def privacy_text(document: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
     """Return privacy.json as it is written."""
-    return json.dumps({**document, "files": dict(hashes)}, indent=2, allow_nan=False) + "\n"
+    return json_text({**document, "files": dict(hashes)})
 
 
 def remove_leftovers(target: Path) -> None:

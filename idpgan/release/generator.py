@@ -22,14 +22,13 @@ from idpgan.models.checkpoint import (
     weight_bytes,
 )
 from idpgan.models.generator import Generator
-from idpgan.release.card import CardFacts, Subject, plain
+from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
-from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 from idpgan.release.received import read_privacy
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
-SAMPLES = "samples.png"
 _PIXEL_TOLERANCE = 2  # of 255: the same weights on another machine, whose sums are rounded otherwise
 
 
@@ -43,28 +42,28 @@ class GeneratorArtifact:
         self.samples = samples
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return the weights and the grid, each with the most bytes it can have."""
         grid = sample_grid_shape(self.generator, num=self.samples)
         return {WEIGHTS: most_weight_bytes(self.generator), SAMPLES: most_png_bytes(grid)}
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return the shapes of the networks, the classes, and how many images the grid shows."""
         return {**describe(self.generator), "samples": self.samples}
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
+        """Write the weights and the grid."""
         write_bytes_atomic(folder / WEIGHTS, weight_bytes(self.generator))
         write_samples(folder / SAMPLES, self.generator, num=self.samples)
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`; the generator is on torch's meta device until `read`."""
+        """Check shapes and classes; the generator is on torch's meta device until `read`."""
         generator = build_described(described, Path(CONFIG))
         samples = build(ReleaseConfig, {"samples": described.get("samples")}, f"generator of {CONFIG}").samples
         return cls(generator, samples)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`: draw the grid again, since a picture of anything else would be covered by no epsilon."""
+        """Read the weights and draw the grid again: no epsilon would cover a picture of anything else."""
         put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
         # Where a teacher likes two candidates as well, another machine may choose the other one. Each of them is drawn
         # by the generator, so that a grid of any of them is covered.
@@ -78,33 +77,26 @@ class GeneratorArtifact:
             return [f"{SAMPLES} is not the grid that the generator draws."]
         return []
 
-    def _one_class(self) -> str:
-        """Return the line of code that draws one class, if there are any."""
-        if not self.generator.classes:
-            return ""
-        return "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
-
-    def _taught(self) -> str:
-        """Say in a line of Markdown what the teacher does, if there is one."""
-        if self.generator.teacher is None:
-            return ""
-        return (
-            f"For every image {self.generator.candidates} are drawn, and a private classifier, which lies in the same "
-            "file, chooses the one that looks most\nlike its class.\n"
-        )
-
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a model card."""
-        shape = ", ".join(map(str, self.generator.image_shape))
+        """Return the subject of a model card."""
+        made, one_class, taught = self.generator, "", ""
+        shape = ", ".join(map(str, made.image_shape))
+        if made.classes:
+            one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
+        if made.teacher is not None:
+            taught = (
+                f"For every image {made.candidates} are drawn, and a private classifier, which lies in the same file, "
+                "chooses the one that looks most\nlike its class.\n"
+            )
         return Subject(
             title=f"Generator of {facts.data} images, method {facts.method}",
             heading="The generator",
             section=(
-                f"{shown_shape(self.generator.image_shape)}, {shown_classes(self.generator.classes)}.\n{self._taught()}"
+                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{taught}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
                 'generator = idpgan.load_generator("FOLDER")\n'
-                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{self._one_class()}"
+                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{one_class}"
                 "generator.privacy  # claimed, proven and audited\n"
                 'data = idpgan.SyntheticDataset("FOLDER", num=1000)  # a torch.utils.data.Dataset\n```'
             ),
@@ -150,11 +142,6 @@ def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
         f"the number of private images ({facts.num_private:,}) and their order, the image size, the channels and the "
         "list of classes",
     )
-
-
-def shown_shape(shape: tuple[int, int, int]) -> str:
-    """Return an image shape in words."""
-    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
 
 
 def shown_classes(classes: tuple[str, ...]) -> str:

@@ -18,9 +18,8 @@ from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
-from idpgan.release.card import CardFacts, Subject
-from idpgan.release.generator import SAMPLES, shown_shape
-from idpgan.release.png import decode_png, most_png_bytes
+from idpgan.release.card import CardFacts, Subject, shown_shape
+from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 
 FOLDER = "images"
 MOST_IMAGES = 100_000  # hashed one by one in privacy.json
@@ -40,7 +39,7 @@ class _Described(Section):
 
 
 class ImagesArtifact:
-    """See `idpgan.release.artifact.Artifact`.
+    """Images, one for each private one; an `idpgan.release.artifact.Artifact`.
 
     Attributes:
         num: Number of images.
@@ -73,7 +72,7 @@ class ImagesArtifact:
         """Return the artifact of images, uint8 (N, C, H, W), and of their files' names.
 
         Raises:
-            InputError: If they are no such images or names, or too many.
+            InputError: If the images have another type or shape, a name cannot be used, or there are too many of them.
         """
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise InputError(f"images to give away are uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}.")
@@ -81,7 +80,7 @@ class ImagesArtifact:
         return cls(num, (channels, height, width), images.cpu(), names)
 
     def files(self) -> Mapping[str, int]:
-        """See `Artifact`."""
+        """Return one PNG file per image, and the picture of the first ones, each with the most bytes it can have."""
         most = most_png_bytes(self.image_shape)
         shown = min(self.num, _SHOWN)
         rows, columns = -(-shown // _COLUMNS), min(shown, _COLUMNS)
@@ -93,60 +92,62 @@ class ImagesArtifact:
         return f"{FOLDER}/{index:06d}.png" if self.names is None else f"{FOLDER}/{self.names[index]}"
 
     def describe(self) -> dict[str, Any]:
-        """See `Artifact`."""
+        """Return number and shape, and the names of the files where they have names."""
         described: dict[str, Any] = {"num": self.num, "image_shape": list(self.image_shape)}
         return described if self.names is None else {**described, "names": list(self.names)}
 
     def write(self, folder: Path) -> None:
-        """See `Artifact`."""
-        images = self._content()
-        for index, image in enumerate(images):
+        """Write the images and the picture."""
+        if self.images is None:
+            raise ValueError("these images are described, not read.")
+        for index, image in enumerate(self.images):
             path = folder / self._name(index)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
-        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(images)))
-
-    def _content(self) -> Tensor:
-        if self.images is None:
-            raise ValueError("these images are described, not read.")
-        return self.images
+        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(self.images)))
 
     def _grid(self, images: Tensor) -> Tensor:
         return make_grid(images[:_SHOWN], min(self.num, _COLUMNS))
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """See `Artifact`."""
+        """Check number, shape and names; the images are not there until `read`."""
         checked = build(_Described, described, "images of config.json")
         channels, height, width = checked.image_shape
         return cls(checked.num, (channels, height, width), names=checked.names)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """See `Artifact`: every file holds the pixels of one image and nothing else, and the picture shows them."""
+        """Check that every file holds the pixels of one image and nothing else, and that the picture shows them."""
         check_memory(
             self.num * math.prod(self.image_shape), "the images that config.json describes", "It may be forged."
         )
         images = torch.empty(self.num, *self.image_shape, dtype=torch.uint8)
-        for index in range(self.num):
-            try:
-                images[index] = decode_png(files[self._name(index)], self.image_shape)
-            except ValueError as error:
-                return [f"{self._name(index)} {error}."]
-        self.images, expected = images, self._grid(images)
+        name = SAMPLES
         try:
-            found = decode_png(files[SAMPLES], (expected.shape[0], expected.shape[1], expected.shape[2]))
+            for index in range(self.num):
+                name = self._name(index)
+                images[index] = decode_png(files[name], self.image_shape)
+            self.images, expected, name = images, self._grid(images), SAMPLES
+            found = decode_png(files[name], (expected.shape[0], expected.shape[1], expected.shape[2]))
         except ValueError as error:
-            return [f"{SAMPLES} {error}."]
+            return [f"{name} {error}."]
         return [] if torch.equal(found, expected) else [f"{SAMPLES} does not show the images of the release."]
 
     def subject(self, facts: CardFacts) -> Subject:
-        """See `Artifact`: a dataset card."""
-        pattern, labels = ("*.png", "") if self.names is None else ("**/*.png", ", drop_labels=True")
+        """Return the subject of a dataset card."""
+        pattern, labels, public = "*.png", "", tuple[str, ...]()
+        order = f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
+        if self.names is not None:
+            pattern, labels = "**/*.png", ", drop_labels=True"
+            public = ("the names of the files and folders, as they stand here",)
+            order = (
+                f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
+            )
         return Subject(
             title=f"{self.num:,} images published from {facts.data}, method {facts.method}",
             heading="The images",
             section=(
-                f"{shown_shape(self.image_shape)}. {self._order()}; `{SAMPLES}` shows the first of them,\n"
+                f"{shown_shape(self.image_shape)}. {order}; `{SAMPLES}` shows the first of them,\n"
                 "`config.json` holds the settings.\n\n```python\nimport datasets\n"
                 f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train"{labels})\n```'
             ),
@@ -161,14 +162,8 @@ class ImagesArtifact:
             },
             tags=("image",),
             picture=SAMPLES,
-            public=() if self.names is None else ("the names of the files and folders, as they stand here",),
+            public=public,
         )
-
-    def _order(self) -> str:
-        """Say which file is which image."""
-        if self.names is None:
-            return f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
-        return f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
 
 
 def _check_names(names: Sequence[str], num: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
@@ -25,8 +27,8 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         option: What the user wrote, for the message.
 
     Raises:
-        InputError: If the folder is missing or belongs to a release or a run's state, or the file is no earlier result
-            of the same command, or an input.
+        InputError: If the folder is missing or belongs to a release or a run's state, or the file is an input, or
+            anything but an earlier result of the same command.
     """
     where = f"{option} {path}"
     if not path.parent.is_dir():
@@ -40,7 +42,11 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(status.st_mode) or not _is_of(path, form):
+    document: Any = None
+    if stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(ValueError):  # InputErrors too
+            document = parse_json(read_plain(path, _MOST_BYTES))
+    if not isinstance(document, dict) or document.get("format") != form:
         raise InputError(f"{where} exists and is no earlier result of this command. Choose another name or move it.")
 
 
@@ -52,11 +58,3 @@ def refuse_closed(path: Path, where: str) -> None:
             raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
         if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
             raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
-
-
-def _is_of(path: Path, form: str) -> bool:
-    try:
-        document = parse_json(read_plain(path, _MOST_BYTES))
-    except ValueError:  # InputErrors too
-        return False
-    return isinstance(document, dict) and document.get("format") == form

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+SAMPLES = "samples.png"  # of a release: what it draws, or shows, at one glance
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MODES = {1: ("L", 0), 3: ("RGB", 2)}  # channels -> Pillow's word, PNG's color type
 

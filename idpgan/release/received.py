@@ -17,7 +17,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.folder import FORMATS
+from idpgan.release.folder import FORMATS, PRIVACY
 from idpgan.release.settings import Settings
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
@@ -119,7 +119,7 @@ def read_privacy(path: Path) -> Stated:
     """Read a privacy.json.
 
     Raises:
-        InputError: In one line, if it is no plain file, of another format, or damaged in any way.
+        InputError: In one line, if the file is not a plain one, of another format, or damaged in any way.
     """
     content = read_plain(path, MOST_TEXT_BYTES)
     try:
@@ -172,11 +172,25 @@ def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifac
     return kinds[name].artifact.from_description(document.get(name)), document, kinds[name]
 
 
+def read_release(folder: Path, kinds: Mapping[str, Kind], *, follow: bool = False) -> tuple[Stated, Settings, Artifact]:
+    """Return what a release folder states, the settings that it was made with, and what it describes.
+
+    ``follow`` says whether config.json may be a link, as in download caches; ``kinds`` are the known ones.
+
+    Raises:
+        InputError: If one of them cannot be read.
+    """
+    stated = read_privacy(folder / PRIVACY)
+    content = read_plain(folder / CONFIG, MOST_TEXT_BYTES, follow=follow)
+    artifact, document, kind = describe_release(content, kinds)
+    return stated, read_settings(document, kind, artifact, stated), artifact
+
+
 def read_settings(document: Mapping[str, Any], kind: Kind, artifact: Artifact, stated: Stated) -> Settings:
     """Return the settings that a config.json holds.
 
     Raises:
-        InputError: If there are none, or they could make no such release.
+        InputError: If config.json holds no settings, or settings that could not make such a release.
     """
     table = document.get("settings")
     if not isinstance(table, dict):

@@ -21,6 +21,7 @@ _RECORDS = {
     Unit.LABEL: "one label",
     Unit.EVENT: "one event",
 }
+SOUND = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}
 _AGREE = 0.01  # relative: the noise is rounded up, so that proven lies a little below
 _MOST_ROWS = 12
 _GROUPS = (2, 5, 10)
@@ -36,23 +37,24 @@ def delta_text(delta: float) -> str:
     return f"{delta:.3g}"
 
 
-def figures(report: PrivacyReport) -> tuple[Figure, ...]:
+def figures(report: PrivacyReport) -> list[Figure]:
     """Return claimed, proven and audited; where other releases are contained, the total too."""
-    total = () if report.total is None else (_figure("In total", report.total, "", sign="≤"),)
-    return (
-        _figure("Claimed", report.claimed, "no paper claims one"),
-        _figure("Proven", report.proven, "", sign="≤" if report.proven.finite else ""),
-        _figure("Audited", report.audited, "no audit was made", sign="≥"),
-        *total,
-    )
-
-
-def _figure(name: str, guarantee: Guarantee | None, missing: str, sign: str = "") -> Figure:
-    if guarantee is None:
-        return Figure(name, "none", basis=missing)
-    value = epsilon_text(guarantee.epsilon) if guarantee.finite else "∞"
-    delta = f"δ = {delta_text(guarantee.delta)}" if guarantee.delta else "δ = 0" if guarantee.finite else ""
-    return Figure(name, value, sign, delta, f"unit {guarantee.unit}, {guarantee.relation}", guarantee.basis)
+    proven = report.proven
+    rows = [
+        ("Claimed", report.claimed, "no paper claims one", ""),
+        ("Proven", proven, "", "≤" if proven.finite else ""),
+        ("Audited", report.audited, "no audit was made", "≥"),
+    ]
+    rows += [] if report.total is None else [("In total", report.total, "", "≤")]
+    shown = []
+    for name, found, missing, sign in rows:
+        if found is None:
+            shown.append(Figure(name, "none", basis=missing))
+            continue
+        value = epsilon_text(found.epsilon) if found.finite else "∞"
+        delta = f"δ = {delta_text(found.delta)}" if found.delta else "δ = 0" if found.finite else ""
+        shown.append(Figure(name, value, sign, delta, f"unit {found.unit}, {found.relation}", found.basis))
+    return shown
 
 
 def alarm(report: PrivacyReport) -> tuple[str, ...]:
@@ -153,17 +155,6 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
     return text + "An audit can refute a guarantee; it never proves one."
 
 
-def people(proven: Guarantee) -> Table | None:
-    """Return what is proven for a person with several images, where the unit is an image."""
-    if proven.unit is not Unit.IMAGE or not proven.finite:
-        return None
-    groups = [(size, proven.for_group(size)) for size in _GROUPS]
-    rows = tuple(
-        (str(size), epsilon_text(each.epsilon), delta_text(each.delta) if each.finite else "") for size, each in groups
-    )
-    return Table("What is proven for a person who is on several images (group privacy)", ("images", "ε", "δ"), rows)
-
-
 @dataclass(frozen=True)
 class Spending:
     """What stands on the ledger of a run.
@@ -187,9 +178,7 @@ class Spending:
 
 def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
     """Return the charges with their prices, in order."""
-    rows: list[tuple[str, ...]] = []
-    before = 0
-    events = list(spending.events)
+    rows, before, events = list[tuple[str, ...]](), 0, list(spending.events)
     for place, event in enumerate(events[:_MOST_ROWS]):
         first, before = before + 1, before + event.count
         charges = f"{first:,}" if event.count == 1 else f"{first:,} to {before:,}"
@@ -204,8 +193,13 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
         rows.append((left, f"{len(events) - _MOST_ROWS:,} more kinds of charges", "", "", epsilon_text(so_far)))
     head: tuple[str, ...] = ("charge", "what was read, and how", "when", "ε of one alone", "ε so far")
     if spending.prepared is None:
-        head, rows = (*head[:2], *head[3:]), [(*row[:2], *row[3:]) for row in rows]
-    table = Table(f"Every charge, at δ = {delta_text(spending.delta)}", head, tuple(rows))
+        head, *rows = ((*row[:2], *row[3:]) for row in (head, *rows))
+    tables = [Table(f"Every charge, at δ = {delta_text(spending.delta)}", head, rows)] if events else []
+    if proven is not None and proven.unit is Unit.IMAGE and proven.finite:
+        groups = [(str(size), proven.for_group(size)) for size in _GROUPS]
+        lines = [(n, epsilon_text(each.epsilon), delta_text(each.delta) if each.finite else "") for n, each in groups]
+        caption = "What is proven for a person who is on several images (group privacy)"
+        tables.append(Table(caption, ("images", "ε", "δ"), lines))
     notes = [
         "A step's charge is made durable before the read that it pays for; what is released once is computed in memory "
         "and made durable together with its charge. The ledger keeps the order of the charges, not the clock.",
@@ -213,16 +207,9 @@ def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
     ]
     if spending.repeated:
         notes.insert(0, f"{spending.repeated:,} charges paid for steps that were taken again after an interruption.")
-    grouped = None if proven is None else people(proven)
-    tables = (table,) if events else ()
-    return Part(
-        "ledger",
-        "Budget ledger",
-        text=(f"The run may spend {spending.target}.",) if spending.target else ("The run has no limit.",),
-        tables=tables if grouped is None else (*tables, grouped),
-        missing=None if events else "Nothing private was read, so nothing was charged.",
-        notes=tuple(notes),
-    )
+    text = f"The run may spend {spending.target}." if spending.target else "The run has no limit."
+    missing = None if events else "Nothing private was read, so nothing was charged."
+    return Part("ledger", "Budget ledger", text=(text,), tables=tables, missing=missing, notes=notes)
 
 
 def described(event: Event) -> str:

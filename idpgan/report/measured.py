@@ -25,24 +25,13 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
         rows: One per tick.
         target: Epsilon that the run may spend; None = no limit.
     """
-    charts = []
-    epsilons = _series(rows, "epsilon")
+    charts, title, epsilons = [], "Proven epsilon", _series(rows, "epsilon")
     if epsilons:
-        last = epsilons[-1][1]
-        charts.append(
-            Chart(
-                "Proven epsilon",
-                line_chart(
-                    epsilons,
-                    title="Proven epsilon",
-                    description=f"spent by each step; {epsilon_text(last)} at the end",
-                    limit=target,
-                    from_zero=True,
-                ),
-                f"spent until the step, in the end {epsilon_text(last)}"
-                + ("" if target is None else f" of {epsilon_text(target)} (dotted)"),
-            )
-        )
+        last = epsilon_text(epsilons[-1][1])
+        described = f"spent by each step; {last} at the end"
+        drawn = line_chart(epsilons, title=title, description=described, limit=target, from_zero=True)
+        of_target = "" if target is None else f" of {epsilon_text(target)} (dotted)"
+        charts.append(Chart(title, drawn, f"spent until the step, in the end {last}{of_target}"))
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in _NOT_LOSSES]
     for name in names[:_MOST_CURVES]:
         points = _series(rows, name)
@@ -53,13 +42,11 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
     notes = ["Averages over the steps of a tick, some of them on private images without noise: no epsilon covers them."]
     if rows and not epsilons:
         notes.insert(0, "The proven epsilon is infinite from the first read on, so there is no curve of it.")
-    seconds = rows[-1].get("seconds") if rows else None
-    text: tuple[str, ...] = ()
+    seconds, text = rows[-1].get("seconds") if rows else None, []
     if isinstance(seconds, int | float):
         minutes = f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
-        spent = f"{seconds:.3g} seconds" if seconds < 120 else minutes
-        text = (f"{rows[-1]['step']:,} steps in {spent}.",)
-    return Part("curves", "Training curves", text=text, charts=tuple(charts), notes=tuple(notes))
+        text = [f"{rows[-1]['step']:,} steps in {f'{seconds:.3g} seconds' if seconds < 120 else minutes}."]
+    return Part("curves", "Training curves", text=text, charts=charts, notes=notes)
 
 
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
@@ -77,8 +64,8 @@ def evaluation_part(found: Mapping[str, Any]) -> Part:
     """
     part, num = found["part"], found.get("num_images")
     text = f"Judged by the real {part} images" + (f"; {num:,} images under test." if isinstance(num, int) else ".")
-    tables = tuple(Table(table.caption, table.head, table.rows) for table in metric_tables(found))
-    return Part("metrics", "Metrics", text=(text,), tables=tables, notes=tuple(metric_notes(found)))
+    tables = [Table(table.caption, table.head, table.rows) for table in metric_tables(found)]
+    return Part("metrics", "Metrics", text=(text,), tables=tables, notes=metric_notes(found))
 
 
 def attack_part(found: Mapping[str, Any]) -> Part:
@@ -88,27 +75,26 @@ def attack_part(found: Mapping[str, Any]) -> Part:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
     run = {name: result for name, result in found["attacks"].items() if result["skipped"] is None}
-    charts = tuple(_roc(name, result) for name, result in run.items() if result.get("roc"))
-    rows = tuple(
+    charts = [_roc(name, result) for name, result in run.items() if result.get("roc")]
+    rows = [
         (
             name,
-            _with_interval(result["auc"], result["auc_interval"], percent=False),
+            _with_interval(result["auc"], result["auc_interval"], ".3f"),
             *(_rate(result, rate) for rate in result["tpr_at_fpr"]),
             "-" if result["precision"] is None else f"{result['precision']:.1%}",
             f"{result['num_members']:,}",
         )
         for name, result in run.items()
+    ]
+    any_result: Mapping[str, Any] = next(iter(run.values()), {"tpr_at_fpr": (), "confidence": 0.95})
+    rates = [f"TPR at {float(rate):.1%} FPR" for rate in any_result["tpr_at_fpr"]]
+    caption = (
+        f"Members against as many non-members; in brackets the {any_result['confidence']:.0%} interval. A guess has "
+        "AUC 0.5."
     )
-    rates = next((tuple(result["tpr_at_fpr"]) for result in run.values()), ())
-    head = ("attack", "AUC", *(f"TPR at {float(rate):.1%} FPR" for rate in rates), "precision", "members")
-    confidence = next((result["confidence"] for result in run.values()), 0.95)
-    caption = f"Members against as many non-members; in brackets the {confidence:.0%} interval. A guess has AUC 0.5."
-    skipped = tuple(
-        (name, result["skipped"]) for name, result in found["attacks"].items() if result["skipped"] is not None
-    )
-    tables = (Table(caption, head, rows),) if rows else ()
-    if skipped:
-        tables = (*tables, Table("Attacks that were not run", ("attack", "why"), skipped))
+    tables = [Table(caption, ("attack", "AUC", *rates, "precision", "members"), rows)] if rows else []
+    if skipped := [(name, each["skipped"]) for name, each in found["attacks"].items() if name not in run]:
+        tables.append(Table("Attacks that were not run", ("attack", "why"), skipped))
     notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
     if run and not charts:
         notes.insert(0, "This attack.json holds no curves, since an older version wrote it: run the attack again.")
@@ -116,18 +102,17 @@ def attack_part(found: Mapping[str, Any]) -> Part:
         f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
         "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
     )
-    return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=tuple(notes))
+    return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=notes)
 
 
 def _roc(name: str, result: Mapping[str, Any]) -> Chart:
     low, high = result["auc_interval"]
     interval = (result.get("tpr_intervals") or {}).get(_MARKED_RATE)
-    described = f"AUC {result['auc']:.3f} ({low:.3f} to {high:.3f})"
-    at_low = _rate(result, _MARKED_RATE)
+    described, found = f"AUC {result['auc']:.3f} ({low:.3f} to {high:.3f})", _rate(result, _MARKED_RATE)
     svg = roc_chart(
         [(float(x), float(y)) for x, y in result["roc"]],
         title=f"ROC curve of {name}",
-        description=f"{described}; at 1 % false positives it finds {at_low} of the members; dotted: a guess",
+        description=f"{described}; at 1 % false positives it finds {found} of the members; dotted: a guess",
         at=float(_MARKED_RATE) if interval else None,
         interval=(float(interval[0]), float(interval[1])) if interval else None,
     )
@@ -138,15 +123,14 @@ def _rate(result: Mapping[str, Any], rate: str) -> str:
     value, interval = result["tpr_at_fpr"].get(rate), result["tpr_intervals"].get(rate)
     if value is None or value == TOO_SMALL:
         return TOO_SMALL
-    return f"{value:.2%}" if interval is None else _with_interval(value, interval, percent=True)
+    return f"{value:.2%}" if interval is None else _with_interval(value, interval, ".2%")
 
 
-def _with_interval(value: float, interval: Sequence[float], *, percent: bool) -> str:
-    low, high = interval
-    return f"{value:.2%} [{low:.2%}, {high:.2%}]" if percent else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+def _with_interval(value: float, interval: Sequence[float], form: str) -> str:
+    return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
-def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Part:
+def audit_part(found: Mapping[str, Any], released: bool, command: str) -> Part:
     """Return the result of an audit.json.
 
     Args:
@@ -159,13 +143,11 @@ def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Par
     """
     result = found["result"]
     sign = "at least" if result["direction"] == 1 else "below"
+    proven = "infinite" if found["proven"] == "inf" else f"{float(found['proven']):.4g}"
     rows = [
         ("audited epsilon, a lower bound", f"{result['epsilon_lower']:.4g}"),
         ("most that so many runs can show (cap)", f"{result['cap']:.4g}"),
-        (
-            "proven epsilon of the audited case",
-            "infinite" if found["proven"] == "inf" else f"{float(found['proven']):.4g}",
-        ),
+        ("proven epsilon of the audited case", proven),
         ("confidence", f"{result['confidence']:g}"),
         ("runs per side", f"{result['runs']:,}, half of them held out"),
         ("rule", f"{result['statistic']} {sign} {result['threshold']:.4g}"),
@@ -182,6 +164,6 @@ def audit_part(found: Mapping[str, Any], *, released: bool, command: str) -> Par
         "audit",
         "Audit",
         text=(found["verdict"], f"Neighbors: {found['neighbors']}. No private image was read for it."),
-        tables=(Table("What the audit rests on", ("", "value"), tuple(rows)),),
-        notes=tuple(notes),
+        tables=(Table("What the audit rests on", ("", "value"), rows),),
+        notes=notes,
     )

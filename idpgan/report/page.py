@@ -15,6 +15,7 @@ from torch import Tensor
 
 FORMAT = "idpgan report 1"  # in the file's head, so that a report is written over and nothing else is
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
+MOST_BYTES = 1 << 27  # of a result file that is read
 _LEAST_SIDE = 40  # of one image as it is shown, px
 
 
@@ -44,8 +45,8 @@ class Table:
     """A table; the first cell of each row names it."""
 
     caption: str
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Gallery:
     """Pictures under one heading; private ones are marked as what nothing protects."""
 
     heading: str
-    pictures: tuple[Picture, ...]
+    pictures: Sequence[Picture]
     caption: str = ""
     private: bool = False
 
@@ -102,14 +103,14 @@ class Part:
 
     name: str
     heading: str
-    text: tuple[str, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()
-    galleries: tuple[Gallery, ...] = ()
-    charts: tuple[Chart, ...] = ()
-    tables: tuple[Table, ...] = ()
+    text: Sequence[str] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    galleries: Sequence[Gallery] = ()
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
     missing: str | None = None
     command: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     settings: str | None = None
 
 
@@ -127,10 +128,15 @@ class Page:
 
     title: str
     subtitle: str
-    alarm: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    why: tuple[str, ...]
-    parts: tuple[Part, ...]
+    alarm: Sequence[str]
+    figures: Sequence[Figure]
+    why: Sequence[str]
+    parts: Sequence[Part]
+
+
+def size_text(shape: tuple[int, int, int]) -> str:
+    """Write the size of images (C, H, W)."""
+    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'color'}"
 
 
 def render(page: Page) -> str:
@@ -195,7 +201,7 @@ def cells(sheet: bytes, image_shape: tuple[int, int, int], columns: int, gap: in
     """Take a contact sheet apart: uint8 (cells, C, H, W), row by row, unfilled places included.
 
     Raises:
-        ValueError: If it is no picture of such cells.
+        ValueError: If the picture has another size than such cells have.
     """
     channels, height, width = image_shape
     with Image.open(io.BytesIO(sheet)) as opened:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -14,6 +14,9 @@ from idpgan.errors import ConfigError
 from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.config import ModelConfig
 from idpgan.training.contained import MOST_CONTAINED, Contained
+
+if TYPE_CHECKING:
+    from idpgan.privacy.composition import Part
 
 MOST_STEPS = 100_000_000  # more than a year at three a second
 CHOOSE_DELTA = (
@@ -90,6 +93,11 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     release: ReleaseConfig = ReleaseConfig()
     contained: Annotated[tuple[Contained, ...], Field(max_length=MOST_CONTAINED)] = ()
+
+    @property
+    def counted(self) -> tuple[Part, ...]:
+        """Charges of contained releases that may have read the private images: none where all is declared."""
+        return () if self.data.public_disjoint else tuple(each.part for each in self.contained)
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""

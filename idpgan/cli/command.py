@@ -1,0 +1,147 @@
+"""What makes a function a command: its options model becomes options, and its answer is printed as text or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import Parameter
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from idpgan.jobs.options import annotations_of
+from idpgan.progress import shown
+from idpgan.ranks import ALONE, Ranks, launched
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
+
+
+class Answer(NamedTuple):
+    """What came of a command: a JSON value or an object that has one, how it is said in words, and the exit code."""
+
+    value: Any
+    show: Callable[[], None]
+    code: int = 0
+
+
+def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
+    """Return a command of a function that gives an `Answer`, or None where there is nothing to say.
+
+    Its parameter ``options`` becomes an option for each field of the model that it is annotated with; a field
+    ``tuple[str, ...]`` may be repeated. ``progress`` becomes ``--no-progress``: the body gets what shows the progress.
+    ``--json`` is added, unless the body has ``as_json`` itself.
+    """
+    own = dict(inspect.signature(body, eval_str=True).parameters)
+    fields: dict[str, Parameter] = {}
+    if "options" in own:
+        model = own["options"].annotation
+        annotations = annotations_of(model)
+        fields = {field.name: _parameter(field, annotations[field.name]) for field in dataclasses.fields(model)}
+
+    @functools.wraps(body)
+    def call(**given: Any) -> None:
+        as_json = given["as_json"] if "as_json" in own else given.pop("as_json")
+        if fields:
+            taken = {name: given.pop(name) for name in fields}
+            given["options"] = model(
+                **{name: tuple(value) if isinstance(value, list) else value for name, value in taken.items()}
+            )
+        with shown(given.pop("quiet", True) or as_json or launched()[0] > 0) as progress:
+            answer = body(**given, **({"progress": progress} if "progress" in own else {}))
+        if answer is None:
+            return
+        if as_json:
+            print_json(answer.value.to_json() if hasattr(answer.value, "to_json") else answer.value)
+        else:
+            answer.show()
+        if answer.code:
+            raise typer.Exit(answer.code)
+
+    parameters: list[Parameter] = []
+    for name, parameter in own.items():
+        if name == "progress":
+            parameters.append(Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet))
+        else:
+            replaced = fields.values() if name == "options" else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
+            parameters += replaced
+    if "as_json" not in own:
+        parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson))
+    del call.__wrapped__  # else its signature would count
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
+    """Return the parameter of a field; a tuple of any length is a list there, as typer knows no other repeated kind."""
+    kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    default: Any = Parameter.empty if field.default is dataclasses.MISSING else field.default
+    if typing.get_origin(kind) is tuple:
+        default = default if default is Parameter.empty else list(default)
+        kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
+    annotation = typing.Annotated[kind, *extras] if extras else kind
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on stdout."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print sentences that a terminal may break, each on a line of its own."""
+    from rich.console import Console
+
+    console = Console(markup=False)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    *,
+    frame: bool = True,
+    folded: Sequence[str] = (),
+) -> None:
+    """Print a table; without a frame no column breaks its lines but those that are ``folded``."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title) if frame else Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in head:
+        no_wrap = not frame and heading not in folded
+        table.add_column(heading, no_wrap=no_wrap, overflow="fold" if folded else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False).print(table)
+
+
+@contextmanager
+def kept(result: Mapping[str, Any]) -> Iterator[None]:
+    """Print on stdout what took minutes to compute, if the block fails to write it."""
+    try:
+        yield
+    except OSError:
+        print_json(result)
+        raise
+
+
+@contextmanager
+def processes() -> Iterator[Ranks]:
+    """Meet the other processes of `torchrun`; without it there is one, and PyTorch is not imported."""
+    if launched()[1] == 1:
+        yield ALONE
+        return
+    from idpgan.training.distributed import joined
+
+    with joined() as ranks:
+        yield ranks

@@ -1,0 +1,360 @@
+"""The page about a run: what its files say, what it spent, its images, and what was measured of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan.data.images import to_uint8
+from idpgan.data.load import DataShape, Sizes, describe, load
+from idpgan.errors import InputError
+from idpgan.files import parse_json, read_plain
+from idpgan.methods import METHODS
+from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.books import Books, count
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport
+from idpgan.progress import Progress
+from idpgan.release.artifact import Artifact, Kind
+from idpgan.release.folder import PRIVACY
+from idpgan.release.received import Stated, describe_release, read_privacy
+from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
+from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
+from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, size_text
+from idpgan.run import RunFolder
+from idpgan.training.config import RunConfig
+from idpgan.training.plan import RunPlan, plan_run
+from idpgan.training.stats import read_stats
+
+_SHOWN_CLASSES = 16
+_OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what a foreign result file may raise
+_Result = tuple[Mapping[str, Any] | None, str | None]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the files of a run say.
+
+    Attributes:
+        run: The folder.
+        config: Its settings.
+        stated: What the release states; None before there is one.
+        artifact: What the release describes; likewise.
+        books: The ledger; None for a copy without state/.
+        shape: What is public of the data, where no release says so.
+        results: By name, the content of a result file, or why it cannot be used; neither where the file is missing.
+    """
+
+    run: RunFolder
+    config: RunConfig
+    stated: Stated | None
+    artifact: Artifact | None
+    books: Books | None
+    shape: DataShape | None
+    results: Mapping[str, _Result]
+
+    @property
+    def name(self) -> str:
+        """Of the run, as a command takes it."""
+        return shlex.quote(str(self.run.path))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Of the data."""
+        described = {} if self.artifact is None else self.artifact.describe()
+        return tuple(described.get("classes") or (self.shape.classes if self.shape else ()))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """(C, H, W)."""
+        described = {} if self.artifact is None else self.artifact.describe()
+        found = described.get("image_shape") or (self.shape.image_shape if self.shape else None)
+        return None if found is None else (found[0], found[1], found[2])
+
+    @functools.cached_property
+    def plan(self) -> RunPlan:
+        """Of the run, for neighbors, delta and budget; what it would charge may need data that are not here."""
+        stated = 1 if self.stated is None else self.stated.document["num_private"]
+        shape = self.shape or DataShape(Sizes(0, stated, 0, 0), (1, 1, 1), self.classes)
+        plan: RunPlan = plan_run(self.config, shape)
+        return plan
+
+    @property
+    def delta(self) -> float:
+        """Where epsilon is stated, as far as that is known."""
+        if self.stated is not None:
+            return float(self.stated.document["delta"])
+        if self.shape is not None:
+            return self.plan.delta
+        target = None if self.books is None else self.books.terms.target
+        return target.delta if target is not None else self.config.privacy.delta or 0.0
+
+    @property
+    def report(self) -> PrivacyReport | None:
+        """The three numbers, the audited one from audit.json where the release does not state it."""
+        if self.stated is None:
+            return None
+        told, (found, _) = self.stated.report, self.results["audit"]
+        if told.audited is not None or found is None:
+            return told
+        try:
+            result, (unit, relation) = found["result"], (told.proven.unit, told.proven.relation)
+            basis = f"audit.json, confidence {result['confidence']:g}; the release does not state it yet"
+            bound = Guarantee(float(result["epsilon_lower"]), float(result["delta"]), unit, relation, basis)
+        except _OTHER_VERSION:
+            return told
+        return dataclasses.replace(told, audited=bound)
+
+
+def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], formats: Mapping[str, str]) -> Known:
+    """Read what the files of a run say.
+
+    Args:
+        run: The folder.
+        config: Its settings.
+        kinds: How each kind of release is read.
+        formats: Of each result file, by the name of its path in the run.
+
+    Raises:
+        InputError: If the release or the ledger cannot be read.
+    """
+    stated = artifact = books = shape = None
+    if (run.release / PRIVACY).is_file():
+        stated = read_privacy(run.release / PRIVACY)
+        artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), kinds)
+    else:  # nothing says yet what is public of the data
+        with contextlib.suppress(InputError):
+            shape = describe(config.data)
+    if run.ledger.is_file():
+        books = Books.parse(read_plain(run.ledger, MOST_BYTES), run.ledger)
+    results = {name: _read(getattr(run, name), form) for name, form in formats.items()}
+    return Known(run, config, stated, artifact, books, shape, results)
+
+
+def _read(path: Path, form: str) -> _Result:
+    """Return the content of a result file, or why it cannot be used; neither where the file is missing."""
+    if not path.is_file():
+        return None, None
+    try:
+        found = parse_json(read_plain(path, MOST_BYTES))
+    except ValueError as error:  # InputErrors too
+        return None, f"{path.name} cannot be read ({error})."
+    if not isinstance(found, dict) or found.get("format") != form:
+        return None, f"{path.name} was written by another version of idpgan."
+    return found, None
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+
+
+def run_page(known: Known, progress: Progress) -> Page:
+    """Return the page; real private images are read for it, uncharged, for the curator."""
+    told, config, released = known.report, known.config, known.stated
+    found, _ = known.results["audit"]
+    cap = None if found is None else found.get("result", {}).get("cap")
+    num = f", {released.document['num_private']:,} private images" if released else ""
+    return Page(
+        title=f"{config.method.name} on {config.data.name}",
+        subtitle=f"Run {known.run.path.resolve().name}{num}",
+        alarm=() if told is None else alarm(told),
+        figures=() if told is None else figures(told),
+        why=_unreleased(known) if told is None else why(told, cap if isinstance(cap, int | float) else None),
+        parts=(
+            _about(known),
+            _ledger(known),
+            _images(known, progress),
+            _curves(known),
+            _result(known, "evaluation", "metrics", "Metrics", "evaluate", evaluation_part),
+            _attacks(known),
+            _audit(known),
+            _environment(known),
+        ),
+    )
+
+
+def _unreleased(known: Known) -> tuple[str]:
+    """Say what stands on the books of a run that has released nothing."""
+    if known.books is None:
+        spent = ", and its ledger is not here"
+    elif not known.books.entries:
+        spent = ", and nothing was charged"
+    else:
+        terms, epsilon = known.books.terms, epsilon_text(compose_epsilon(known.books.entries, known.delta))
+        spent = (
+            f". Charged so far: epsilon {epsilon} at δ = {delta_text(known.delta)}, unit {terms.unit}, {terms.relation}"
+        )
+    return (f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {known.name}",)
+
+
+def _about(known: Known) -> Part:
+    """Say what was trained on what."""
+    config, data, stated = known.config, known.config.data, known.stated
+    info = METHODS[config.method.name]
+    where = "" if data.root is None else f", read from {data.root}"
+    facts = [("Method", f"{config.method.name} ({info.family}; {SOUND[info.sound]})"), ("Data", f"{data.name}{where}")]
+    if stated is not None:
+        num, public = stated.document["num_private"], stated.document["num_public"]
+        facts.append(("Private images", f"N = {num:,} (public)"))
+        facts.append(("Public images", f"{public:,}" + ("; no protection at all" if public else "")))
+    elif known.shape is not None:
+        facts.append(("Private images", f"N = {known.shape.num_private:,} (public)"))
+    if known.image_shape is not None:
+        facts.append(("Size", size_text(known.image_shape)))
+    shown, more = ", ".join(known.classes[:_SHOWN_CLASSES]), ", ..." * (len(known.classes) > _SHOWN_CLASSES)
+    facts.append(("Classes", f"{len(known.classes)}: {shown}{more}" if known.classes else "none: unlabeled"))
+    if data.num_people is not None:
+        facts.append(("People", f"{data.num_people:,} declared"))
+    facts += [
+        ("Holdout", f"{data.holdout_share:g} of the images, split by {data.split_by}"),
+        ("Protected unit", f"one {known.plan.unit}, {known.plan.relation}"),
+        ("Released", "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"),
+        ("Steps", f"{config.training.steps:,} asked for"),
+    ]
+    log = known.run.log.read_text("utf-8", "replace") if known.run.log.is_file() else ""
+    if nulls := sum(line.startswith("null record: ") for line in log.splitlines()):
+        facts.append(("Null records", f"{nulls:,} files could not be used and count in N (log.txt has the reasons)"))
+    public_ones = () if stated is None else stated.report.public_assumptions
+    notes = [f"Taken as public: {each}." for each in public_ones]
+    return Part("about", "What was trained on what", facts=facts, notes=notes)
+
+
+def _ledger(known: Known) -> Part:
+    """Say what was charged: by the ledger, or else by the release."""
+    books, stated, target = known.books, known.stated, known.plan.budget
+    words = None if target is None else f"epsilon {target.epsilon:g} at δ = {delta_text(target.delta)}"
+    if books is not None:
+        prepared = None if books.committed is None else books.committed.position
+        repeated, source = count(books.repeated), "state/ledger.json"
+        spending = Spending(books.entries, known.delta, words, prepared, repeated, source)
+    elif stated is not None:
+        source = "release/privacy.json, since state/ is not here"
+        spending = Spending(stated.events, known.delta, words, None, 0, source)
+    else:
+        return Part("ledger", "Budget ledger", missing="state/ is not here, and no release that lists the charges.")
+    return ledger_part(spending, None if stated is None else stated.report.proven)
+
+
+def _images(known: Known, progress: Progress) -> Part:
+    """Show what the released generator draws beside real private images."""
+    if known.artifact is not None and known.artifact.kind != "generator":
+        return Part("images", "Images", text=("A classifier draws no images.",))
+    galleries, missing, command = [], None, None
+    if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
+        missing, command = "Nothing is released yet.", f"idpgan train --resume {known.name}"
+    else:
+        generator = load_generator(known.run.path)
+        shown = min(generator.num_classes, _SHOWN_CLASSES)
+        labels = torch.arange(shown * (8 if shown > 4 else 16)) % shown if shown else None
+        images = to_uint8(generator.sample(48 if labels is None else len(labels), labels=labels, seed=0))
+        pictures = by_class(images, labels, generator.classes, what="generated images")
+        private = known.stated is not None and known.stated.report.private
+        covered = "covered by the proven epsilon" if private else "NOT private"
+        caption = f"Drawn from the released generator with seed 0: {covered}."
+        galleries.append(Gallery("Generated", pictures, caption))
+    notes = [] if len(known.classes) <= _SHOWN_CLASSES else [f"The first {_SHOWN_CLASSES} classes."]
+    real = _real(known, progress)
+    if isinstance(real, Gallery):
+        galleries.append(real)
+    else:
+        notes.append(real)
+    return Part("images", "Images", galleries=galleries, missing=missing, command=command, notes=notes)
+
+
+def _real(known: Known, progress: Progress) -> Gallery | str:
+    """Read private images, uncharged, for the curator; return them, or why they are not shown."""
+    try:
+        split = load(known.config.data, progress)
+    except InputError as error:
+        return (
+            f"The private images are not shown, since they are no longer where they lay ({error}) If they lie "
+            f"elsewhere: idpgan report {known.name} --data-root DIR"
+        )
+    expected = None if known.books is None else known.books.fingerprint.get("private data")
+    if expected is not None and expected != split.digest:
+        return (
+            "The private images are not shown, since those that lie there now are not those of the run. Name the right "
+            f"ones: idpgan report {known.name} --data-root DIR"
+        )
+    private = split.private.existing()
+    pictures = by_class(private.images, private.labels, private.classes, what="real private images")
+    unchecked = "" if expected is not None else " Without state/ it is not known that these are the run's own data."
+    caption = f"The first ones, read for this page without a charge.{unchecked}"
+    return Gallery("Real: private, nothing protects them here", pictures, caption, private=True)
+
+
+def _curves(known: Known) -> Part:
+    """Draw stats.jsonl."""
+    try:
+        rows = read_stats(known.run.stats) if known.run.stats.is_file() else None
+        if rows:
+            target = known.plan.budget
+            return curves_part(rows, None if target is None else target.epsilon)
+        missing = "There is no stats.jsonl: no step was taken."
+        if rows is not None:
+            missing = "stats.jsonl is empty: no step was taken."
+    except (InputError, *_OTHER_VERSION) as error:
+        missing = f"stats.jsonl cannot be drawn ({error})."
+    return Part("curves", "Training curves", missing=missing)
+
+
+def _result(
+    known: Known, result: str, part: str, heading: str, command: str, make: Callable[[Mapping[str, Any]], Part]
+) -> Part:
+    """Return the part of one result file, or say which command makes it."""
+    found, problem = known.results[result]
+    file = getattr(known.run, result).name
+    if found is not None:
+        try:
+            return make(found)
+        except _OTHER_VERSION:
+            problem = f"{file} was written by another version of idpgan."
+    said = problem or f"There is no {file} yet."
+    return Part(part, heading, missing=f"{said} This command makes it:", command=f"idpgan {command} {known.name}")
+
+
+def _attacks(known: Known) -> Part:
+    """Return the results of attacks, which need a holdout."""
+    if not known.run.attack.is_file() and known.config.data.holdout_share == 0:
+        return Part(
+            "attacks",
+            "Membership inference",
+            missing="The run has no holdout: there are no images that it never saw to compare with. Train again with:",
+            command=f"idpgan train {shlex.quote(str(known.run.config))} data.holdout_share=0.1",
+        )
+    return _result(known, "attack", "attacks", "Membership inference", "attack", attack_part)
+
+
+def _audit(known: Known) -> Part:
+    """Return the result of an audit, or why there is nothing to audit."""
+    nothing = METHODS[known.config.method.name].nothing_to_audit
+    if nothing is not None and not known.run.audit.is_file():
+        return Part("audit", "Audit", text=(f"{nothing[:1].upper()}{nothing[1:]}",))
+    released = known.stated is not None and known.stated.report.audited is not None
+    command = f"idpgan audit {known.name} --release"
+    return _result(known, "audit", "audit", "Audit", "audit", lambda found: audit_part(found, released, command))
+
+
+def _environment(known: Known) -> Part:
+    """Say on which machine and with which settings it was trained."""
+    facts, missing = [], None
+    try:
+        found = parse_json(read_plain(known.run.environment, MOST_BYTES))
+        versions, commit = found["versions"], found["git"]
+        facts = [
+            ("Versions", ", ".join([f"Python {found['python']}", *(f"{name} {v}" for name, v in versions.items())])),
+            ("System", " ".join(map(str, found["platform"].values()))),
+            ("Device", f"{found['device']} ({found['device_name']}), {found['threads']} thread(s)"),
+            ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
+        ]
+    except (OSError, *_OTHER_VERSION):
+        missing = "environment.json is missing or of another version."
+    settings = known.run.config.read_text("utf-8", "replace")
+    return Part("environment", "Environment and settings", facts=facts, missing=missing, settings=settings)
