@@ -33,7 +33,6 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
-from idpgan.training.contained import counted
 
 UNKNOWN = (
     "Not known here: copies of the folder, and links to it; other machines; runs and streams that lie elsewhere "
@@ -215,7 +214,7 @@ def _read(remarks: list[str], run: RunFolder, root: Path) -> _Read | None:
 
 def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
     """Return what a run's release contains of the same people, but for what runs that are found have charged."""
-    left = list(read.config.contained) if counted(read.config) else []
+    left = list(read.config.contained) if read.config.counted else []
     for named in filter(None, (read.config.data.public_generator, read.config.data.public_root)):
         for part in _charged_at(named.expanduser(), read, runs, [each.part for each in left]):
             same = next((each for each in left if each.part == part), None)
@@ -237,7 +236,7 @@ def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequ
         own = Part(source.charges.events, source.charges.delta)
         here = any(place.is_relative_to(source.run.path) for place in places)
         if here and own in contained and read.place.is_relative_to(source.place):
-            return (own, *counted(source.config))
+            return (own, *source.config.counted)
     return ()
 
 

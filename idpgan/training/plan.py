@@ -36,7 +36,7 @@ class RunPlan(Plan):
         row: Of the method, in `METHODS`.
         unit: That of [privacy], or of the row where [privacy] leaves no choice; likewise ``relation``.
         exact: Whether `events` are the very charges; else they are an upper bound that public images refine.
-        contained: Charges of contained releases that may have read the private images: none where all is declared.
+        contained: See `RunConfig.counted`.
         SOURCES: Number of sources that the noise of the method's parts comes from.
     """
 
@@ -47,7 +47,7 @@ class RunPlan(Plan):
         self.unit = getattr(config.privacy, "unit", None) or Unit(self.row.units[0])
         self.relation = getattr(config.privacy, "relation", None) or Relation(self.row.relation)
         self.exact = True
-        self.contained = () if config.data.public_disjoint else tuple(each.part for each in config.contained)
+        self.contained: tuple[Part, ...] = config.counted
 
     @property
     def classes(self) -> int:
