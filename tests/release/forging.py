@@ -12,7 +12,6 @@ from PIL import Image, PngImagePlugin
 from safetensors.torch import load_file, save_file
 
 from idpgan.audit.bounds import cap, epsilon_bound
-from idpgan.continual.settings import StreamSettings
 from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS, verify
 from idpgan.privacy.event import Event
@@ -65,7 +64,7 @@ def edit(folder, change):
         content = (folder / "config.json").read_bytes()
         artifact, config, _ = describe_release(content, KINDS)
         settings, report = config["settings"], read_privacy(folder / "privacy.json").report
-        method = settings.get("method", StreamSettings.method)  # a stream has one
+        method = settings.get("method", "continual-counter")  # a stream has one
         facts = CardFacts(
             data=settings["data"]["name"] if isinstance(settings["data"], dict) else settings["data"],
             method=method["name"] if isinstance(method, dict) else method,
