@@ -36,7 +36,6 @@ def test_known_images_give_the_key_away():
     assert torch.allclose(key.reconstruct(both[40:]), asked, atol=1e-3)
 
 
-@pytest.mark.trained
 def test_more_noise_leaves_more_error_and_more_pairs_less():
     known, asked = faces(60, 1), faces(10, 2)
     both, _ = disguised(torch.cat([known, asked]), noise=0.02)
@@ -50,7 +49,6 @@ def test_more_noise_leaves_more_error_and_more_pairs_less():
     assert error(60) < error(3)
 
 
-@pytest.mark.trained
 def test_unrelated_pairs_give_nothing():
     asked = faces(10, 2)
     both, _ = disguised(torch.cat([faces(40, 1), asked]))
@@ -59,7 +57,6 @@ def test_unrelated_pairs_give_nothing():
     assert error > 0.5 * float((asked - faces(40, 1).mean(0)).square().mean())  # of the mean face, for everybody
 
 
-@pytest.mark.trained
 def test_permuted_blocks_are_put_together_by_their_edges_and_mixed_ones_are_not():
     images = faces(60, 3)
     hidden, order = disguised(images, mix=False)

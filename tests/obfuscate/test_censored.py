@@ -39,7 +39,7 @@ def test_a_mark_is_removed_although_no_image_is_known_with_and_without_it():
     on, released, left = with_bar == 1, {}, {}
     for beta in (1.0, 0.0):  # with the adversary, and without
         method = censored(
-            images, torch.zeros_like(has), has, towards=0, gamma=0.0, steps=130, learning_rate=4e-3, beta=beta
+            images, torch.zeros_like(has), has, towards=0, gamma=0.0, steps=160, learning_rate=2e-3, beta=beta
         )
         released[beta] = method.transform(asked)
         left[beta] = bar(released[beta][on])
