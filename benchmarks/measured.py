@@ -51,7 +51,7 @@ def make_result(name: str, evaluations: Sequence[Path], runs: Sequence[Path] = (
         if other != described[0]:
             differing = [key for key in other if other[key] != described[0][key]]
             raise SystemExit(
-                f"{run} is no run of this row: its {', '.join(differing)} differ. Give it a row of its own."
+                f"{run} is not a run of this row: its {', '.join(differing)} differ. Give it a row of its own."
             )
     row = {"format": FORMAT, "name": name, **described[0], "runs": list(found.values())}
     return row | {"summary": summary(row["runs"])}
@@ -61,7 +61,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """Return what `idpgan evaluate` wrote."""
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if document.get("format") != EVALUATION:
-        raise SystemExit(f"{path} is no evaluation: it does not say '{EVALUATION}'. Name a run's evaluation.json.")
+        raise SystemExit(f"{path} is not an evaluation: it does not say '{EVALUATION}'. Name a run's evaluation.json.")
     return document
 
 
@@ -71,7 +71,7 @@ def run_of(path: Path, evaluation: dict[str, Any]) -> Path:
         if (folder / "config.toml").is_file() and (folder / "release" / "privacy.json").is_file():
             return folder
     raise SystemExit(
-        f"{path} is of {evaluation['source']}, which is no finished run here. Name its folder with --runs."
+        f"{path} is of {evaluation['source']}, which is not a finished run here. Name its folder with --runs."
     )
 
 

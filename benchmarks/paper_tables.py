@@ -13,7 +13,7 @@ random, against epsilon. Entropy and recognition take what is given away, clippe
 here; the others are drawn faces of the sizes of Table 1.
 
 Beside the six algorithms stand, so that every table has honest rows: `lap` (proven) for the unit pixel and for the unit
-column, which the paper claims; and each image's own mean grey, which is no release at all but what a method must beat.
+column, which the paper claims; and each image's own mean grey, which is not a release but what a method must beat.
 `identified` is the attack that matches subspaces with a clean gallery, the training half (`idpgan.attacks.subspace`);
 `linked` the same where the gallery holds the very images that were released; "columns" compares column spaces only,
 which is what MM and LRM leave open, and "8bit" takes what is given away clipped.

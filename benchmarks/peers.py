@@ -4,7 +4,7 @@ python benchmarks/peers.py --set drawn|ORL_FOLDER [--units pixel column image] [
 
 `pix` is DP-Pix (Fan 2018) and `dct` noise on cosine coefficients, each with the estimate under the public model of
 drawn faces; `lap` is plain Laplace noise on pixels; `best` is what ``--method best`` takes. `constant`, each image's
-own mean grey, is no release at all, but what every method must beat; `none` is the images themselves. Everything is
+own mean grey, is not a release at all, but what every method must beat; `none` is the images themselves. Everything is
 judged after clipping to bytes. Recognition: five released images of each person train, the others are tested, by
 principal components and SVM, and by the network of `idpgan.models.classifier`. A cell is the mean over noise seeds;
 recognition, which differs most, has its standard deviation beside it.

@@ -19,7 +19,7 @@ from idpgan.errors import InputError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MOST = (1 << 63) - 1  # whole numbers beyond 64 bits are no counts
+_MOST = (1 << 63) - 1  # whole numbers beyond 64 bits are not counts
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _TENSOR = "a tensor or a NumPy array of numbers"

@@ -1,7 +1,7 @@
 """Strict configuration: TOML tables become frozen, checked sections, and every refusal is one clear line.
 
-A value has the type that its key asks for, or it is refused: ``true`` is no number, ``"100"`` is none either, and
-``1.0`` is no integer. There are two exceptions, which can only mean one thing: a whole number for a number (``1`` for
+A value has the type that its key asks for, or it is refused: ``true`` and ``"100"`` are not numbers, and ``1.0`` is
+not an integer. There are two exceptions, which can only mean one thing: a whole number for a number (``1`` for
 ``1.0``), and texts and lists for types that TOML lacks (paths, tuples, names of choices). Nothing heavy is imported
 here but pydantic.
 """
@@ -96,7 +96,7 @@ def _without_defaults(value: Any, written: Any) -> Any:
 def _from_toml(key: str, value: Any, annotation: Any) -> Any:
     """Return a value as its key's annotation wants it, if TOML lacks that type; else as it is."""
     if isinstance(value, str | Path) and any("\ud800" <= character <= "\udfff" for character in str(value)):
-        raise ConfigError(f"{key} = {str(value)!a} is no text that can be written as UTF-8. Rename what it names.")
+        raise ConfigError(f"{key} = {str(value)!a} is not text that can be written as UTF-8. Rename what it names.")
     kinds = _kinds(annotation)
     for kind in kinds:
         if kind is Path and isinstance(value, str):

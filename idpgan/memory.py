@@ -62,5 +62,5 @@ def _free_of_container(files: tuple[str, str]) -> int | None:
     try:
         limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
         return max(int(limit) - int(used), 0)
-    except (OSError, ValueError):  # "max" is no limit
+    except (OSError, ValueError):  # "max" is not a limit
         return None

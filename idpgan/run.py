@@ -182,7 +182,9 @@ class RunFolder:
         if not run.path.exists():
             raise InputError(f"The run {run.path} does not exist. Check the name; runs lie in runs/ unless told else.")
         if not run.config.is_file():
-            raise InputError(f"{run.path} is no run folder: it holds no {run.config.name}. Name one that `train` made.")
+            raise InputError(
+                f"{run.path} is not a run folder: it holds no {run.config.name}. Name one that `train` made."
+            )
         return run
 
 

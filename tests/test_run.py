@@ -95,10 +95,10 @@ def test_a_file_in_the_way_is_refused(tmp_path):
 def test_what_is_no_run_is_not_opened(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         RunFolder.open(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         RunFolder.open(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         RunFolder.open(tmp_path / "file")
 
 

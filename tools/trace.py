@@ -49,7 +49,7 @@ class Calls:
             self.counts[code] = self.counts.get(code, 0) + 1
 
     def summary(self) -> dict[str, Any]:
-        """Return what was executed; bodies of classes and comprehensions are no functions."""
+        """Return what was executed; bodies of classes and comprehensions are not functions."""
         counted: dict[tuple[str, str, int], int] = {}
         for code, count in self.counts.items():
             named = code.co_name == "<lambda>" or not code.co_name.startswith("<")

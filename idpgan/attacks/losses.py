@@ -56,7 +56,7 @@ def loss_calibrated(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by how far the confidence lies above that in equally difficult images of the class that are no members.
+    """Score by how far the confidence lies above that in equally difficult images of the class that are not members.
 
     A second classifier, fitted to one half of the reference images, says how difficult an image is (Watson et al.
     2022, "On the importance of difficulty calibration in membership inference attacks"). On the other half a line per
@@ -100,7 +100,7 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor,
     """Return how many standard deviations points lie above the line of their class.
 
     Args:
-        known: Difficulty, confidence and class of images that are no members, (m,) each.
+        known: Difficulty, confidence and class of images that are not members, (m,) each.
         asked: The same of the images in question, (n,) each.
         num_classes: K.
     """

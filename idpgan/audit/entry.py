@@ -104,7 +104,7 @@ class Entry:
         options: Further fields of `Request` that it knows, with their possible values, the default first.
         pure: Values of ``law`` for which delta is 0 unless told.
         of_run: Makes the case of what a run has released, from its config and the public facts of its data; None for
-            what is no run.
+            what is not a run.
     """
 
     build: Callable[[Request], Any]

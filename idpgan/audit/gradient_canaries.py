@@ -45,7 +45,7 @@ _STATISTICS: tuple[Maker, ...] = (
 
 
 class CanaryNetwork(nn.Module):
-    """Scores canary j by weight j, and anything that is no canary by 0.
+    """Scores canary j by weight j, and anything that is not a canary by 0.
 
     Args:
         canaries: How many; one weight each.

@@ -1,7 +1,7 @@
 """Neighboring images that mechanisms find hardest to hide: constructed from constants, never from private data.
 
 Images are (m, n) or (C, H, W) tensors of float64; black and white are the ends of the public pixel range. A unit that
-is no part of an image raises an `InputError`.
+is not part of an image raises an `InputError`.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class GivesClassifier(Method):
         return log_odds(logits, logits.argmax(1) if labels is None else labels)
 
     def seeded(self, stream: int = 1) -> torch.Generator:
-        """Return random numbers of ``training.seed`` that are no privacy noise; stream 0 makes the initial weights."""
+        """Return random numbers of ``training.seed`` that are not privacy noise; stream 0 makes the initial weights."""
         seed: int = self._run.training.seed
         return torch.Generator().manual_seed((seed + stream * 0x9E3779B97F4A7C15) % 2**63)
 

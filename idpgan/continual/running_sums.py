@@ -156,7 +156,7 @@ class SumsStream:
         def checked() -> Batches:  # all parts share the bound of a person
             for vectors, cells, weights in batches:
                 if weights is not None and bool((weights.double() > (1 + 1e-12) / cap).any()):
-                    raise ValueError(f"weights above 1 / {cap} are no fixed share of a person with {cap} images.")
+                    raise ValueError(f"weights above 1 / {cap} are not a fixed share of a person with {cap} images.")
                 yield vectors, cells, weights
 
         parts = torch.cat([self._parts, mechanism.cells.exact(checked())[None]])

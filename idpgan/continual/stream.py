@@ -457,7 +457,7 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
     """Return a count of a saved state, or of all series, checked."""
     if not shape:
         if isinstance(plain, bool) or not isinstance(plain, int):
-            raise InputError(f"the state is damaged: {plain!r} is no count.")
+            raise InputError(f"the state is damaged: {plain!r} is not a count.")
         return plain
     number = torch.as_tensor(plain)
     if number.dtype != torch.int64 or number.shape != shape:

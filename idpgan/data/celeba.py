@@ -158,7 +158,7 @@ def _loaded(place: Path) -> CelebA:
                 return super()._load_csv(filename, header)
             except (ValueError, IndexError) as error:
                 raise DataError(
-                    f"{place / filename} is no list of CelebA: a row does not begin with a file name that numbers "
+                    f"{place / filename} is not a list of CelebA: a row does not begin with a file name that numbers "
                     f"follow, equally many in each ({error}). Replace the file by the original."
                 ) from error
 
@@ -209,4 +209,4 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text file ({error}). Replace it by the original.") from error
+        raise DataError(f"{path} is not a text file ({error}). Replace it by the original.") from error

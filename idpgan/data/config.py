@@ -69,7 +69,7 @@ class DataConfig(Section):
             ``label``.
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
-            the private part too: with ``privacy.unit = "person"`` they are no non-members.
+            the private part too: with ``privacy.unit = "person"`` they are not non-members.
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
             10,000.
@@ -129,7 +129,7 @@ class DataConfig(Section):
                 )
         if self.sides is not None and not all(1 <= side <= MOST_SIDE for side in self.sides):
             raise ConfigError(
-                f"image_size = {self.image_size} is no size: write one side, 1 .. {MOST_SIDE} px, or [height, width]."
+                f"image_size = {self.image_size} is not a size: write a side, 1 .. {MOST_SIDE} px, or [height, width]."
             )
         twice = sorted({name for name in self.classes or () if (self.classes or ()).count(name) > 1})
         if twice:

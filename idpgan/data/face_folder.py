@@ -88,7 +88,7 @@ def scan(root: Path, layout: str | None = None) -> People:
         DataError: As `read` raises it, without opening a file.
     """
     if layout is not None and layout not in LAYOUTS:
-        raise ConfigError(f"data.layout = '{layout}' is no known layout. {nearest_hint(layout, LAYOUTS)}")
+        raise ConfigError(f"data.layout = '{layout}' is not a known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
     found = _visible(root)  # a folder that only holds one folder of folders is passed through
@@ -136,8 +136,8 @@ def recognize(root: Path) -> str:
     stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
     what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
     raise DataError(
-        f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is no face away, make a "
-        'folder for each person, or read it without people as data.name = "folder".'
+        f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is not a face away, make "
+        'a folder for each person, or read it without people as data.name = "folder".'
     )
 
 
@@ -209,7 +209,7 @@ def _images_among(paths: Sequence[Path], also: re.Pattern[str] | None = None) ->
     found = [path for path in paths if not _NOTES.fullmatch(path.name)]
     for path in found:
         if path.suffix.lower() not in (*EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):
-            raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)} .gif). Move it away.")
+            raise DataError(f"{path} is not an image (known: {' '.join(EXTENSIONS)} .gif). Move it away.")
     return found
 
 

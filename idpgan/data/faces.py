@@ -243,7 +243,7 @@ def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[s
     for name, look in meanings.items():
         if look.removeprefix(_NOT) not in ATTRIBUTES:
             raise ConfigError(
-                f"data.public_labels: '{look}' (of '{name}') is no look of a drawn face. "
+                f"data.public_labels: '{look}' (of '{name}') is not a look of a drawn face. "
                 f"{nearest_hint(look.removeprefix(_NOT), ATTRIBUTES)}"
             )
     return meanings

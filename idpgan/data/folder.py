@@ -144,7 +144,7 @@ def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = Fals
     """Return the paths; refuse none at all, or a name that is not an image's."""
     for path in paths:
         if path.suffix.lower() not in EXTENSIONS:
-            raise DataError(f"{path} is no image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
+            raise DataError(f"{path} is not an image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
     if not paths and not may_be_empty:
         raise DataError(f"{folder} holds no images. Put some there, or name another folder.")
     return tuple(paths)

@@ -38,7 +38,7 @@ HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
 LEDGER = ".ledger.json"  # behind a folder's name: the file beside it that lists its publications
 MODES = {1: "L", 3: "RGB"}
 CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
-DAMAGE = (  # what Pillow's decoders raise on files that are no whole image
+DAMAGE = (  # what Pillow's decoders raise on files that are not a whole image
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
     RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
@@ -131,7 +131,7 @@ def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None
     """Decode one image to uint8 (C, H, W); None takes its own channels or size.
 
     Raises:
-        DataError: If it is no whole image of 8 bits a channel, or not of the size (H, W).
+        DataError: If it is not a whole image of 8 bits a channel, or not of the size (H, W).
     """
     image, mode = open_image(path, channels, decode=True, size=size)
     return planes(image.convert(mode))

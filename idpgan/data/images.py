@@ -278,7 +278,7 @@ def check_class_names(classes: Sequence[str]) -> None:
 
     Raises:
         DataError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
-            or bytes that are no UTF-8.
+            or bytes that are not UTF-8.
     """
     for name in classes:
         if not 0 < len(name) <= LONGEST_CLASS_NAME or not printable(name):

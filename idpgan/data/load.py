@@ -295,7 +295,7 @@ def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
     An error of the system in the block (no permission, no space, gone) becomes one that names the file.
     """
     if config.name not in SOURCES:
-        raise ConfigError(f"data.name = '{config.name}' is no known data set. {nearest_hint(config.name, SOURCES)}")
+        raise ConfigError(f"data.name = '{config.name}' is not a known data set. {nearest_hint(config.name, SOURCES)}")
     root = None if config.public_root is None else config.public_root.expanduser()
     if root and config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
         raise ConfigError(

@@ -63,7 +63,7 @@ def read_table(path: Path) -> Table:
         delimiter = max(",;\t", key=first.count)  # the comma, where there is none
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is no CSV file in UTF-8: {error}. Save it as one.") from error
+        raise DataError(f"{path} is not a CSV file in UTF-8: {error}. Save it as one.") from error
     header = tuple(name.strip() for name in lines[0]) if lines else ()
     if FILE_NAME not in header:
         raise DataError(
@@ -90,7 +90,7 @@ def file_names(table: Table) -> list[str]:
         path = PurePosixPath(name)
         if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
             raise DataError(
-                f"{table.path}: row {number} has the file_name {name[:200]!r}, which is no path below its folder. "
+                f"{table.path}: row {number} has the file_name {name[:200]!r}, which is not a path below its folder. "
                 "Name the file; to take an image out, empty the file instead."
             )
         if str(path) in seen:
@@ -139,7 +139,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
     """Read the landmarks of images from the table `LANDMARKS` of their folder: x and y in px, the same number for each.
 
-    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order. What is no finite number is NaN.
+    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order. What is not a finite number is NaN.
 
     Raises:
         DataError: If it cannot be used, or an image is not in it.

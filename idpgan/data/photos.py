@@ -49,7 +49,7 @@ class Planned(NamedTuple):
 
     photos: tuple[Photo, ...]
     columns: tuple[str, ...]  # beside file_name: labels, then the person
-    left_out: tuple[Path, ...]  # files that are no photos by their names
+    left_out: tuple[Path, ...]  # files that are not photos by their names
 
 
 def plan(source: Path, folders: str | None = None, labels: Path | None = None) -> Planned:
@@ -80,7 +80,7 @@ def plan(source: Path, folders: str | None = None, labels: Path | None = None) -
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{name!a} is no UTF-8 text. Rename the photo or its folder.") from error
+            raise DataError(f"{name!a} is not UTF-8 text. Rename the photo or its folder.") from error
         target = str(PurePosixPath(name).with_suffix(".png"))
         if target in targets:
             raise DataError(f"{targets[target]} and {name} would both become {target}. Rename one of them.")
@@ -147,7 +147,7 @@ def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, l
     gone = sorted(set(rows) - set(names))
     if gone:
         raise DataError(
-            f"{table.path} names {gone[0]}, which is no photo in {source} ({len(gone)} of {len(rows)} rows). "
+            f"{table.path} names {gone[0]}, which is not a photo in {source} ({len(gone)} of {len(rows)} rows). "
             f"Write file_name as a path below that folder, such as {names[0]}, and take out rows without a photo."
         )
     return {
@@ -186,7 +186,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
-            raise DataError("is no plain file")
+            raise DataError("is not a plain file")
         if not os.path.getsize(path):
             raise DataError("is empty")
         with Image.open(path) as opened:
@@ -199,7 +199,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
     except DataError:
         raise
     except Image.UnidentifiedImageError:
-        raise DataError("is no picture that can be read here; convert it to JPEG or PNG") from None
+        raise DataError("is not a picture that can be read here; convert it to JPEG or PNG") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except DAMAGE as error:

@@ -49,8 +49,8 @@ class Source(Protocol):
     def read(self, config: DataConfig, progress: Progress) -> Read:
         """Return all images, and the set's own test images if it has some; any fault is a `DataError`.
 
-        A single file that cannot be used is no fault: it keeps its position as a null record, and is listed. Colors are
-        converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
+        A single file that cannot be used is not a fault: it keeps its position as a null record, and is listed. Colors
+        are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
         """
 
     def describe(self, config: DataConfig) -> Found | None:

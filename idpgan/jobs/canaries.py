@@ -5,7 +5,7 @@ any data: the attacker sees every noisy gradient. Image canaries are mislabeled 
 a config's own data, for any method: the attacker sees the trained critic, or samples only.
 
 *Exposure*: all canaries are in. They are random members of a declared space: pictures of black and white blocks with
-random labels. What was trained is no product: it lies in a folder that is thrown away, and its network is dropped.
+random labels. What was trained is not a product: it lies in a folder that is thrown away, and its network is dropped.
 
 But for gradient canaries private images are read, and the result is for the curator. Scores are the critic's (of a
 classifier: the log-odds of the label, which order as minus the loss) and, of a generator, the distance of the nearest
@@ -44,7 +44,7 @@ FORMAT = "idpgan exposure 1"
 _USUAL = {"gradients": 5000, "images": 500}
 _BLOCKS = 8  # per side of a canary
 _SAMPLES = 5000  # that the nearest one is looked for among
-_NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is no product, was never released, and is dropped"
+_NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is not a product, was never released, and is dropped"
 
 Score = Callable[[Any, Images], Tensor]  # what was trained, images -> (n,), higher = known better
 

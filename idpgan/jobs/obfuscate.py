@@ -208,7 +208,7 @@ def _read(
         raise DataError(f"{error} Nothing was written, but the charge stands on {options.ledger_path}.") from error
     wrong = ~landmarks.isfinite().flatten(1).all(1)
     unmarked = [files[row] for row in wrong.nonzero()[:, 0].tolist()]
-    warn_of_null([Refused(path, f"A landmark of {path} is no number of px.") for path in unmarked], len(files))
+    warn_of_null([Refused(path, f"A landmark of {path} is not a number of px.") for path in unmarked], len(files))
     images = images.zeroed_out(wrong)
     return images, landmarks.masked_fill(images.is_null[:, None, None], 0)
 

@@ -383,5 +383,5 @@ def sides(size: str) -> tuple[int, int]:
     """Return height and width of ``--size``; raises `InputError` if it is neither SIDE nor HxW."""
     match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", size.strip(), re.ASCII)
     if match is None:
-        raise InputError(f"--size {size!r} is no size. Write one side, as 48, or height x width, as 112x92.")
+        raise InputError(f"--size {size!r} is not a size. Write one side, as 48, or height x width, as 112x92.")
     return int(match[1]), int(match[2] or match[1])

@@ -61,7 +61,7 @@ def of_generator(path: Path) -> tuple[dict[str, Any], tuple[Contained, ...]]:
     found = _verified(path, "public_generator")
     artifact, settings, proven = found.artifact, found.settings, found.report.proven
     if not isinstance(artifact, GeneratorArtifact) or settings is None:
-        raise ConfigError(f"data.public_generator = '{path}' is no release of a generator. Name one that is.")
+        raise ConfigError(f"data.public_generator = '{path}' is not a release of a generator. Name one that is.")
     generator = artifact.generator
     origin = {
         "model": generator.config.to_json(),

@@ -47,7 +47,7 @@ class Prepared:
         shared: How many of these groups lie under more than one person.
         enlarged: Photos that were smaller than wanted.
         all_grey: Whether no photo has a color, although colors were kept.
-        left_out: Files that are no photos by their names.
+        left_out: Files that are not photos by their names.
     """
 
     out: Path

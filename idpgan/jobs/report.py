@@ -50,9 +50,9 @@ def report(source: Path, data_root: Path | None = None, progress: Progress = sil
         path = curator / "report.html"
     refuse_closed(path, f"the report {path}")  # nothing but an earlier report is written over
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path} is no plain file. Move it away.")
+        raise InputError(f"{path} is not a plain file. Move it away.")
     if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
-        raise InputError(f"{path} exists and is no report of this version of idpgan. Move it away.")
+        raise InputError(f"{path} exists and is not a report of this version of idpgan. Move it away.")
     check_writable(path)
     page: Page
     if path == run.report:

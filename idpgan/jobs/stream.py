@@ -131,10 +131,10 @@ def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:
             except ValueError:
                 kind = "whole number" if integer else "number"
                 raise InputError(
-                    f"{where} holds {text!r}, which is no {kind}. Nothing of its block was released."
+                    f"{where} holds {text!r}, which is not a {kind}. Nothing of its block was released."
                 ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"the input is no UTF-8 text ({error}). Nothing of its block was released.") from None
+        raise InputError(f"the input is not UTF-8 text ({error}). Nothing of its block was released.") from None
 
 
 # Books ---------------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _content(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}). Restore it from a copy, or start a new stream.") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path} is no state of `idpgan stream`. Name another file.")
+        raise InputError(f"{path} is not a state of `idpgan stream`. Name another file.")
     return content
 
 

@@ -43,7 +43,7 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = build_config(table, "config.json")
     if config.data.name not in SOURCES:
-        raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is no known data set.")
+        raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
     refuse_unsound(config)
     channels, height, width = described["image_shape"]
     classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))

@@ -112,7 +112,7 @@ def benchmark_delta(num_private: int) -> float:
     """Return the benchmark's delta, ``1 / (n ln n)`` for n private images; data/dataset_loader.py, `load_data`.
 
     Raises:
-        InputError: If n is below 3: then it is no delta below 1/n.
+        InputError: If n is below 3: then it is not a delta below 1/n.
     """
     if num_private < 3:
         raise InputError(f"1 / (n ln n) is below 1/n from 3 private images on, and there are {num_private}.")

@@ -189,7 +189,7 @@ def load_inception(
             f"{path} cannot be read as weights ({reason}). Give .safetensors or a plain state dict."
         ) from error
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise DataError(f"{path} is no table of named tensors. Give torchvision's state dict of inception_v3.")
+        raise DataError(f"{path} is not a table of named tensors. Give torchvision's state dict of inception_v3.")
     unused = ("AuxLogits.", "fc.")  # the heads
     weights = {name: tensor for name, tensor in weights.items() if not name.startswith(unused)}
     with warnings.catch_warnings(), torch.device("meta"):

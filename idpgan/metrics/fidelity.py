@@ -321,7 +321,7 @@ def _radii(rows: Tensor, neighbors: tuple[int, ...]) -> Tensor:
     for block in rows.split(max(1, _CHUNK_NUMBERS // len(rows))):
         distances = torch.cdist(block, rows)  # (B, N)
         own = torch.arange(len(block), device=rows.device)
-        distances[own, start + own] = torch.inf  # a row is no neighbor of itself; a copy of it is
+        distances[own, start + own] = torch.inf  # a row is not a neighbor of itself; a copy of it is
         nearest = distances.topk(max(neighbors), largest=False).values  # ascending
         radii.append(nearest[:, [k - 1 for k in neighbors]])
         start += len(block)

@@ -50,7 +50,7 @@ def kind_of(path: Path) -> Kind:
         return "npz"
     if path.name == WEIGHTS:
         return "generator"
-    raise InputError(f"{path} is no npz file. Name a run, a release, a folder of images or an npz file.")
+    raise InputError(f"{path} is not an npz file. Name a run, a release, a folder of images or an npz file.")
 
 
 @typed
@@ -138,7 +138,7 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
             names = tuple(texts.astype(str).tolist())
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{path}: a class name is no ASCII text ({error}). Save the names as texts, not bytes."
+                f"{path}: a class name is not ASCII text ({error}). Save the names as texts, not bytes."
             ) from error
     if len(set(names)) < len(names):
         raise DataError(f"{path}: classes are {', '.join(names)}: one name stands twice.")
@@ -165,7 +165,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         ) from error
     for name, array in read.items():
         if not isinstance(array, np.ndarray):  # what has no array's header comes as bytes
-            raise DataError(f"{path}: '{name}' is no array. Save numbers with numpy.savez.")
+            raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
     return read
 
 

@@ -113,8 +113,8 @@ class Origin(Section):
         model = table.get("model") if isinstance(table, Mapping) else None
         if isinstance(model, Mapping) and model.get("origin") is not None:  # before anything is nested further
             raise ConfigError(
-                "a population whose simulator is a released generator is no simulator itself. Name that generator as "
-                "data.public_generator."
+                "a population whose simulator is a released generator is not a simulator itself. Name that generator "
+                "as data.public_generator."
             )
         return table
 

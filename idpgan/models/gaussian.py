@@ -1,7 +1,7 @@
 """Generators from a normal distribution of low DCT coefficients for each class: in closed form, or refined further.
 
 Of a refined one, what the moments of private images say is in the normal distribution and stays there: its mean and
-factor are no weights of the training. A few convolutions begin with nothing and add what a normal distribution of low
+factor are not weights of the training. A few convolutions begin with nothing and add what a normal distribution of low
 frequencies cannot have, edges above all.
 """
 

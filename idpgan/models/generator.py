@@ -194,7 +194,9 @@ class Generator(nn.Module):
         for i, name in enumerate(named):
             if isinstance(name, str):
                 if name not in self.classes:
-                    raise InputError(f"{name[:60]!a} is no class of this generator. {nearest_hint(name, self.classes)}")
+                    raise InputError(
+                        f"{name[:60]!a} is not a class of this generator. {nearest_hint(name, self.classes)}"
+                    )
                 named[i] = self.classes.index(name)
         labels = named if several else named[0]
         try:

@@ -170,7 +170,7 @@ class PerturbedAffine(nn.Module):
     Attributes:
         sensitivity: D0.
         pixel_noise: The noise of x~. Its ``events`` and ``proven`` are the layer's.
-        bias_noise: The noise on the bias, (out,). The bias is no private datum: its noise costs and protects nothing.
+        bias_noise: The noise on the bias, (out,). The bias is not private: its noise costs and protects nothing.
 
     Raises:
         InputError: If the layer does not fit the images, or a number is not positive and finite.

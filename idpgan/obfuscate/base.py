@@ -31,7 +31,7 @@ _BATCH = 500
 class Obfuscator(nn.Module, ABC):
     """Changes images (N, C, H, W), float32 in [0, 1], into images of the same shape and range.
 
-    Its state dict is all that it has learned or keeps secret; networks that only help `fit` are no part of it.
+    Its state dict is all that it has learned or keeps secret; networks that only help `fit` are not part of it.
 
     Args:
         config: Of the method.
@@ -106,7 +106,7 @@ class Obfuscator(nn.Module, ABC):
         if any(
             not bool(tensor.isfinite().all()) for tensor in self.state_dict().values() if tensor.is_floating_point()
         ):
-            raise InputError(f"'{self.name}' diverged: its weights are no numbers. Lower learning_rate.")
+            raise InputError(f"'{self.name}' diverged: its weights are not numbers. Lower learning_rate.")
 
     @typed
     def transform(self, images: Tensor, *, landmarks: Tensor | None = None, seed: int | None = None) -> Tensor:
@@ -271,6 +271,6 @@ def load_method(name: str) -> type[Obfuscator]:
     """
     known = methods_of("obfuscator")
     if name not in known:
-        raise InputError(f"'{name}' is no known obfuscator. {nearest_hint(name, known)}")
+        raise InputError(f"'{name}' is not a known obfuscator. {nearest_hint(name, known)}")
     kind: type[Obfuscator] = load(name)
     return kind

@@ -100,7 +100,7 @@ class Books:
     committed: Committed | None = None
 
     def check(self, event: Event) -> None:
-        """Refuse what is no event, or is of another unit or relation."""
+        """Refuse what is not an event, or is of another unit or relation."""
         if not isinstance(event, Event):
             raise BudgetError(f"a ledger takes events, got {type(event).__name__}.")
         unit, relation = self.terms.unit, self.terms.relation
@@ -186,7 +186,7 @@ class Books:
             books = cls(LedgerTerms(unit, relation, target, str(data["owner"]), contained))
             for entries, key in ((books.entries, "events"), (books.repeated, "repeated")):
                 if not isinstance(data[key], list):
-                    raise TypeError(f"{key} is no list")
+                    raise TypeError(f"{key} is not a list")
                 for item in data[key]:
                     event = Event.from_json(item)
                     books.check(event)

@@ -46,7 +46,7 @@ from scipy.special import logsumexp
 
 from idpgan.privacy.losses import MOST_POINTS, ROUND_OFF, Losses, Pair
 
-MOST_READS = 1 << 44  # beyond, rounding is no small share of anything
+MOST_READS = 1 << 44  # beyond, rounding is not a small share of anything
 _OUTSIDE = 1e-18
 _TRIFLE = 1e-4  # of delta: an error that is not worth a second look
 _MUCH = 1e-2  # of delta: an error that is worth other tilts
@@ -109,7 +109,7 @@ def _tilted(parts: list[_Part], delta: float) -> Losses | None:
     masses = np.minimum(masses * np.exp(np.minimum(exponents + relative, 700.0)), 1.0)
     log_total += relative
     if not (math.isfinite(order) and math.isfinite(log_total) and bool(np.isfinite(masses).all())):
-        return None  # a bound that is no number bounds nothing
+        return None  # a bound that is not a number bounds nothing
     tilt, share = order / interval, math.fsum(count * part.share for part, count in parts)
     if tilt > 0:
         share = math.expm1(min(share * (1 + tilt) * (1 + 1 / tilt) ** tilt * math.exp(min(order, 700.0)), 700.0))

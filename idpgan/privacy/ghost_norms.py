@@ -187,7 +187,7 @@ class _Tap(torch.autograd.Function):
 
 def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
     if weight.dim() != 2 or not weight.numel():
-        raise NotCapturedError("a linear layer whose weight is no matrix, or an empty one.")
+        raise NotCapturedError("a linear layer whose weight is not a matrix, or an empty one.")
     output = functional.linear(input, recorder.cut(weight), recorder.cut(bias))
     return recorder.watch(input, output, (weight, LinearCall()), (bias, AffineCall()))
 

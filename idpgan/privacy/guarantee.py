@@ -49,7 +49,7 @@ def number_from_json(value: float | str) -> float:
 def check_budget(epsilon: float, delta: float) -> None:
     """Raise `InputError` unless epsilon is in (0, inf] and delta in [0, 1)."""
     if not epsilon > 0:
-        raise InputError(f"epsilon = {epsilon} must be above 0; small is strict, 1 is usual, infinity is no privacy.")
+        raise InputError(f"epsilon = {epsilon} must be above 0; small is strict, 1 is usual, infinity is not privacy.")
     if not 0 <= delta < 1:
         raise InputError(f"delta = {delta} must lie in [0, 1); below 1/N for N images, 0 for pure privacy.")
 

@@ -169,7 +169,7 @@ def decode(rappor: Rappor, reports: Tensor, cohorts: Tensor, candidates: Sequenc
     The paper's decoding: bit counts of each cohort are freed of the coins' bias, ``t = (c - p* N) / (q* - p*)``, and
     regressed on the candidates' Bloom filters; a first fit chooses candidates, a second one by least squares gives
     counts and standard errors. The first fit is non-negative least squares in the place of the lasso: it needs no
-    penalty to choose. Values that are no candidate add to the residuals.
+    penalty to choose. Values that are not a candidate add to the residuals.
 
     Args:
         rappor: What the devices ran.

@@ -87,7 +87,7 @@ def _widest_gap(
 def smooth_sensitivity(
     values: Tensor, low: float, high: float, beta: float, relation: Relation = Relation.REPLACE_ONE
 ) -> Tensor:
-    """Return the beta-smooth sensitivity of the lower median: exact, and secret, since it is no noisy answer.
+    """Return the beta-smooth sensitivity of the lower median: exact, and secret, since it is not a noisy answer.
 
     Args:
         values: (..., n) in [low, high]; NaN is a null record (zero-out-one only).
@@ -223,7 +223,7 @@ class SmoothMedian:
     ``A_k(D) <= A_(k+1)(D')``, so the rungs of D and D' differ by at most 1: whole numbers, no rounding. Noise is drawn
     exactly and rounded to the grid, ``x + round(T Z) = round(x + T Z)``, post-processing of the continuous mechanism,
     whose proof is in `admissible`. Clamping to the range is post-processing too. Not covered: how long the call takes.
-    The event is black-box, "pure" or "approximate": the scale depends on the data, so this is no Laplace or Gaussian
+    The event is black-box, "pure" or "approximate": the scale depends on the data, so this is not a Laplace or Gaussian
     release.
 
     Attributes:

@@ -172,7 +172,7 @@ class CellSums:
 
         Raises:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
-                are given for unit image or are no shares, or there are too many records. Nothing is released then.
+                are given for unit image or are not shares, or there are too many records. Nothing is released then.
         """
         return self.grid.value(self.mechanism(self.exact(batches), noise))
 

@@ -105,7 +105,7 @@ def method_info(name: str) -> MethodInfo:
     """
     known = methods_of("publisher")
     if name not in known:
-        raise InputError(f"'{name}' is no known publisher. {nearest_hint(name, known)}")
+        raise InputError(f"'{name}' is not a known publisher. {nearest_hint(name, known)}")
     return known[name]
 
 

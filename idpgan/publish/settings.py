@@ -33,7 +33,7 @@ class PublicationTable(ImagesTable):
     def _check(self) -> Self:
         info = methods_of("publisher").get(self.method)
         if info is None or self.unit not in info.units:
-            raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is no publisher.")
+            raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is not a publisher.")
         if len(self.shape) == 3 and self.shape[0] != 3:
             raise ValueError(f"shape = {self.shape} must be [m, n], or [3, m, n] for color.")
         if not math.isfinite(self.epsilon) or min(self.shape) < 1:

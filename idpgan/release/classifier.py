@@ -127,7 +127,7 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
     source = Path(path)
     if not is_classifier(source):
         raise InputError(
-            f"{source} is no released classifier: there is no {CLASSIFIER_WEIGHTS}. Name a finished run of a "
+            f"{source} is not a released classifier: there is no {CLASSIFIER_WEIGHTS}. Name a finished run of a "
             "classifier, or its release folder."
         )
     folder = source if source.is_dir() else source.parent

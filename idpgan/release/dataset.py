@@ -108,7 +108,7 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
         except ValueError as error:
             raise InputError(f"{path} is damaged ({error}). Export the images again.") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise InputError(f"{path} is no manifest of the format {FORMAT!r}. Export the images again.")
+            raise InputError(f"{path} is not a manifest of the format {FORMAT!r}. Export the images again.")
     stated = manifest.get("privacy")
     report = None if stated is None else read_report(stated, f"privacy of {MANIFEST}")
     images = _of_npz(source) if source.is_file() else folder.read_all(source, None)
@@ -131,5 +131,5 @@ def _of_npz(path: Path) -> Images:
         return Images(images)
     classes = tuple(map(str, arrays["classes"].tolist()))
     if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(classes)):
-        raise DataError(f"{path}: labels are no whole numbers below the {len(classes)} classes. Export it again.")
+        raise DataError(f"{path}: labels are not whole numbers below the {len(classes)} classes. Export it again.")
     return Images(images, torch.from_numpy(labels.astype(np.int64)), classes)

@@ -201,8 +201,8 @@ def _class_number(part: str, classes: Sequence[str]) -> int:
         return int(part)
     known = "; ".join(classes[:_MOST_SHOWN]) + ("; ..." if len(classes) > _MOST_SHOWN else "")
     raise InputError(
-        f"--labels: {part[:_LONGEST_SHOWN]!a} is no class. The classes are {known}. Write names, or numbers from 0 to "
-        f"{len(classes) - 1} in that order, with commas between them."
+        f"--labels: {part[:_LONGEST_SHOWN]!a} is not a class. The classes are {known}. Write names, or numbers from 0 "
+        f"to {len(classes) - 1} in that order, with commas between them."
     )
 
 

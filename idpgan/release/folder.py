@@ -58,7 +58,7 @@ def write_release(
     found = (item.relative_to(target).as_posix() for item in target.rglob("*"))
     if foreign := sorted(set(found) - {*names, *inner}):
         raise InputError(
-            f"{target} holds {foreign[0]!a}, which is no part of a release. Move it away or choose another name."
+            f"{target} holds {foreign[0]!a}, which is not part of a release. Move it away or choose another name."
         )
     with whole_folder(target) as folder:
         artifact.write(folder)

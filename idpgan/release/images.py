@@ -167,7 +167,7 @@ class ImagesArtifact:
 
 
 def _check_names(names: Sequence[str], num: int) -> None:
-    """Refuse names that are no plain relative ones, or of which one stands for two files."""
+    """Refuse names that are not plain relative ones, or of which one stands for two files."""
     if len(names) != num or len(set(names)) < num:
         raise InputError(f"{num:,} images need {num:,} different names of files, got {len(set(names)):,}.")
     folders: set[str] = set()
@@ -175,7 +175,9 @@ def _check_names(names: Sequence[str], num: int) -> None:
         parts = name.split("/")
         shown = printable(name) and "\\" not in name and name.endswith(".png") and len(parts) <= _MOST_FOLDERS
         if not shown or not all(part and part[0] != "." and len(part.encode()) <= _LONGEST_NAME for part in parts):
-            raise InputError(f"{name[:80]!a} is no name for a file of a release: FOLDER/NAME.png, one printable line.")
+            raise InputError(
+                f"{name[:80]!a} is not a name for a file of a release: FOLDER/NAME.png, one printable line."
+            )
         folders.update(str(parent) for parent in PurePosixPath(name).parents)
     both = folders & set(names)
     if both:

@@ -47,7 +47,9 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         with contextlib.suppress(ValueError):  # InputErrors too
             document = parse_json(read_plain(path, _MOST_BYTES))
     if not isinstance(document, dict) or document.get("format") != form:
-        raise InputError(f"{where} exists and is no earlier result of this command. Choose another name or move it.")
+        raise InputError(
+            f"{where} exists and is not an earlier result of this command. Choose another name or move it."
+        )
 
 
 def refuse_closed(path: Path, where: str) -> None:

@@ -63,7 +63,7 @@ def _packed_pixels(content: bytes, head: bytes, shape: tuple[int, int, int]) -> 
     if not whole or kinds[0] != b"IHDR" or kinds.count(b"IEND") > 1 or not content.startswith(_SIGNATURE):
         raise ValueError("is damaged, or holds more than pixels")
     if content[16 : 16 + len(head)] != head or struct.unpack_from(">I", content, 8)[0] != len(head):
-        raise ValueError(f"is no 8-bit picture of {shape[1]} x {shape[2]} pixels with {shape[0]} channels")
+        raise ValueError(f"is not an 8-bit picture of {shape[1]} x {shape[2]} pixels with {shape[0]} channels")
     unpacker = zlib.decompressobj()
     try:
         rows = unpacker.decompress(b"".join(data), shape[1] * (1 + shape[0] * shape[2]) + 1)

@@ -33,7 +33,7 @@ def _one_line(text: str) -> str:
 
 def _version(text: str) -> str:
     if len(text) > _LONGEST_VERSION or not _VERSION.fullmatch(text):
-        raise ValueError("it is no version number")
+        raise ValueError("it is not a version number")
     return text
 
 

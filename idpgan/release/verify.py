@@ -96,7 +96,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     """
     folder = path / "release" if (path / "release" / PRIVACY).exists() else path
     if not (folder / PRIVACY).exists():
-        raise InputError(f"{folder} is no release: it holds no {PRIVACY}. Name a run or its release folder.")
+        raise InputError(f"{folder} is not a release: it holds no {PRIVACY}. Name a run or its release folder.")
     stated = read_privacy(folder / PRIVACY)
     found = _Found()
     try:

@@ -2,7 +2,7 @@
 
 A later version may say the same in other words, so a release is read with its own. Nobody can derive those, and
 whoever made the release may have written anything there: `idpgan verify` shows them, and says whose they are. What a
-machine can tell is compared: everything that is no sentence, how many sentences there are, and each number in them.
+machine can tell is compared: everything that is not a sentence, how many sentences there are, and each number in them.
 """
 
 from __future__ import annotations

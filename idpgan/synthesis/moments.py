@@ -247,7 +247,7 @@ def filled(shrunken: Tensor, trace: float, trace_std: float) -> Tensor:
 
     Args:
         trace: Of the covariance before it was shrunk.
-        trace_std: Standard deviation of the noise on the trace: two of them are no variance for sure.
+        trace_std: Standard deviation of the noise on the trace: two of them are not a variance for sure.
     """
     values, vectors = torch.linalg.eigh(shrunken)
     empty = values <= values.max() * 1e-9

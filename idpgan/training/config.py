@@ -120,7 +120,7 @@ def load_method(name: str) -> Any:
     """
     known = methods_of("gan", "classifier")
     if name not in known:
-        raise ConfigError(f"method.name = '{name}' is no known method. {nearest_hint(name, known)}")
+        raise ConfigError(f"method.name = '{name}' is not a known method. {nearest_hint(name, known)}")
     return load(name)
 
 

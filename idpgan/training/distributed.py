@@ -249,7 +249,7 @@ def _digest(state: dict[str, Any]) -> str:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a state without the secret keys of noise: they stay on rank 0. A fixed seed is no secret."""
+    """Return a state without the secret keys of noise: they stay on rank 0. A fixed seed is not a secret."""
     if type(value) is not dict:  # a network's own dict holds no key
         return value
     secret = "source" in value and value.get("private")

@@ -111,7 +111,7 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
     A kill may cut off the last line, which then has no line break and is left out.
 
     Raises:
-        InputError: If another line is no JSON object with a step.
+        InputError: If another line is not a JSON object with a step.
     """
     text = path.read_text(encoding="utf-8", errors="backslashreplace")  # a damaged byte is named below, in its line
     *lines, _ = text.split("\n")  # what follows the last line break is not whole

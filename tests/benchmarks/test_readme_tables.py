@@ -141,7 +141,7 @@ def test_a_run_of_other_settings_is_no_run_of_the_row(run):
 
 def test_what_is_no_evaluation_is_refused(run, tmp_path):
     first = run("first")
-    with pytest.raises(SystemExit, match="is no evaluation"):
+    with pytest.raises(SystemExit, match="is not an evaluation"):
         measured.make_result("one", [first.parent / "environment.json"])
     shutil.rmtree(first.parent / "release")
     with pytest.raises(SystemExit, match="no finished run here"):

@@ -111,7 +111,7 @@ def test_commands_that_need_a_generator_refuse_it_in_one_line(finished, tmp_path
         assert code == 2
         assert "has released a classifier, which draws no images" in err
         assert err.count("\n") == 1
-    with pytest.raises(InputError, match="is no released classifier"):
+    with pytest.raises(InputError, match="is not a released classifier"):
         idpgan.load_classifier(tmp_path)
     for option in (["--num", 3], ["--only", "fidelity"], ["--ceiling"]):
         code, _, err = said("evaluate", finished, *option)

@@ -174,7 +174,7 @@ def test_sample_writes_npz_reproducibly(run, finished_run, tmp_path):
     [
         (["--num", "0", "--out", "x"], "--num 0"),
         (["--num", "1", "--out", "x", "--labels", "10"], "0 to 9"),
-        (["--num", "1", "--out", "x", "--labels", "a"], "'a' is no class"),
+        (["--num", "1", "--out", "x", "--labels", "a"], "'a' is not a class"),
         (["--num", "1", "--out", "gone/x"], "does not exist"),
         (["--num", "1", "--out", "."], "exists already"),
     ],

@@ -57,7 +57,7 @@ def test_three_commands(run, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     assert "48 of 49 photos are in ready, 28 x 28 grey, with metadata.csv (file_name, mood, person)." in out
     assert "No face was looked for" in out
-    assert "p03/1.png is no picture that can be read here" in out
+    assert "p03/1.png is not a picture that can be read here" in out
     assert "1 photos are exact copies of others and were kept, as in: p04/copy.png = p05/0.png" in out
     assert "1 of these groups lie under more than one person" in out
     assert "notes.txt" in out
@@ -195,7 +195,7 @@ REFUSED = {  # what is added to the photos or said -> the words
         ["--folders", "none", "--size", "30"],
         "--size 30x30 is none that networks are built for: 8 x 8, squares of 28",
     ),
-    "words": ({}, ["--folders", "none", "--size", "large"], "--size 'large' is no size"),
+    "words": ({}, ["--folders", "none", "--size", "large"], "--size 'large' is not a size"),
     "folders": ({}, ["--folders", "people"], "--folders people is unknown: label, person, none"),
     "crop": ({}, ["--folders", "none", "--crop", "face"], "--crop face is unknown: center, none"),
 }

@@ -69,7 +69,7 @@ def test_the_commas_of_a_name_are_no_ends():
     for number, name in enumerate(classes):
         assert export.parse_labels(f"{name}, 0", classes) == [number, 0]
     assert export.parse_labels(f"{classes[2]},{classes[1]}", classes) == [2, 1]
-    with pytest.raises(InputError, match="'glasses' is no class"):
+    with pytest.raises(InputError, match="'glasses' is not a class"):
         export.parse_labels("glasses", classes)
 
 

@@ -57,7 +57,7 @@ def test_an_image_of_a_nested_folder_has_cost_both_publications(published, faces
     said = published(faces / "s1", "b")
     assert "1 publication, and 1 of folders around or inside it" in said
     assert "in total epsilon = 2 (unit image" in said
-    said = published(faces, "c", epsilon=3)  # the ledger inside is no image
+    said = published(faces, "c", epsilon=3)  # the ledger inside is not an image
     assert "2 publications, and 1 of folders around or inside it" in said
     assert "in total epsilon = 5 (unit image" in said
     assert "in total epsilon = 4 (unit image" in published(faces / "s2", "d", epsilon="1e-9")  # never s1's

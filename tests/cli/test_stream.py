@@ -77,7 +77,7 @@ def test_an_answer_that_was_cut_by_a_crash_is_written_again(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["3\n", "x\n"], "line 2 holds 'x', which is no whole number"),
+        (["3\n", "x\n"], "line 2 holds 'x', which is not a whole number"),
         (["3\n", "1.5\n"], "line 2 holds '1.5'"),
         (["3\n", "\n"], "line 2 holds ''"),
         (["3\n", "12"], "line 2 \\('12'\\) has no line break"),

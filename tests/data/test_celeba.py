@@ -116,17 +116,17 @@ BAD = {
     ),
     "ragged row": (
         rewrite(celeba.ATTRIBUTES, lambda lines: lines.__setitem__(4, lines[4][:-3])),
-        r"list_attr_celeba\.txt is no list",
+        r"list_attr_celeba\.txt is not a list",
     ),
     "no declared number": (rewrite(celeba.ATTRIBUTES, lambda lines: lines.pop(0)), "must begin with the number"),
     "a person without number": (
         rewrite(celeba.IDENTITIES, lambda lines: lines.__setitem__(2, "000003.jpg x")),
-        r"identity_CelebA\.txt is no list of CelebA",
+        r"identity_CelebA\.txt is not a list of CelebA",
     ),
     "another order": (rewrite(celeba.IDENTITIES, swap), r"has 000002\.jpg in row 1 where .* has 000001\.jpg"),
     "no numbers in a list": (
         rewrite("list_landmarks_align_celeba.txt", lambda lines: lines.append("x y")),
-        r"list_landmarks_align_celeba\.txt is no list",
+        r"list_landmarks_align_celeba\.txt is not a list",
     ),
 }
 REFUSED_PICTURES = {

@@ -50,7 +50,7 @@ def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
     assert face_folder.recognize(tmp_path) == layout
     images, test, _ = face_folder.read(grey(tmp_path, layout))
     assert test is None
-    assert images.labels is None  # people are no classes
+    assert images.labels is None  # people are not classes
     people = range(1, 13)
     names = [f"{('female', 'male', 'malestaff')[p % 3]}/{p}" if layout == "faces94" else str(p) for p in people]
     pixels, identities = by_name(faces, names)
@@ -81,7 +81,7 @@ def test_the_layout_can_be_named(tmp_path, faces):
     assert torch.equal(face_folder.read(config(tmp_path, layout="people"))[0].images, faces.images)
     with pytest.raises(DataError, match=r"s1 has no place in this layout.*yaleB01"):
         face_folder.read(config(tmp_path, layout="yale-b"))
-    with pytest.raises(ConfigError, match=r"data.layout = 'olr' is no known layout. Did you mean 'orl'"):
+    with pytest.raises(ConfigError, match=r"data.layout = 'olr' is not a known layout. Did you mean 'orl'"):
         face_folder.read(config(tmp_path, layout="olr"))
     with pytest.raises(ConfigError, match="layout = orl is a key of name = 'face-folder', not of 'mnist'"):
         build(DataConfig, {"name": "mnist", "layout": "orl"}, "[data]")
@@ -144,7 +144,7 @@ BAD = {
         lambda root: (root / "00002").rename(root / "00001" / "00002"),
         r"data.num_people = 12, but .* holds 11",
     ),
-    "no image": ("people", lambda root: (root / "00001" / "notes.doc").write_text("x"), r"notes\.doc is no image"),
+    "no image": ("people", lambda root: (root / "00001" / "notes.doc").write_text("x"), r"notes\.doc is not an image"),
     "file beside people": ("orl", lambda root: layouts.save(root / "x.pgm", Image.new("L", (18, 20))), r"holds x\.pgm"),
     "same picture twice": (
         "yale",

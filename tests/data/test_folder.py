@@ -90,7 +90,7 @@ def damaged(path, image=None, cut=0):
     def write(root):
         save(root / path, image or picture(0))
         content = (root / path).read_bytes()
-        (root / path).write_bytes(content[: len(content) - cut] if cut else b"this is no image")
+        (root / path).write_bytes(content[: len(content) - cut] if cut else b"this is not an image")
 
     return write
 
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_used_keeps_its_position_as_a_null_record(tmp_path
 
 
 BAD_FOLDERS = {
-    "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is no image"),
+    "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is not an image"),
     "file beside classes": (lambda root: save(root / "x.png", picture(0)), r"x\.png lies beside"),
     "train without test": (lambda root: (root / "train").mkdir(), "train"),
     "one file more": (
@@ -230,7 +230,7 @@ def test_copies_are_remarked_on_the_terminal(tmp_path, caplog):
     for path in ("a/03.png", "b/05.png"):
         (tmp_path / path).write_bytes((tmp_path / "a" / "01.png").read_bytes())
     (tmp_path / "a" / "04.png").write_bytes(b"")
-    (tmp_path / "a" / "05.png").write_bytes(b"")  # two null records are no copies
+    (tmp_path / "a" / "05.png").write_bytes(b"")  # two null records are not copies
     assert "Exact copies" not in caplog.text
     load(config)
     assert f"Exact copies of other pictures: 2, as {tmp_path}/a/01.png = {tmp_path}/a/03.png." in caplog.text

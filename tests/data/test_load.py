@@ -121,7 +121,7 @@ def test_public_folder_for_an_embedded_set(tmp_path):
 
 def test_unknown_name_is_answered_with_the_nearest():
     for ask in (load, describe):
-        with pytest.raises(ConfigError, match=r"'mnits' is no known data set\. Did you mean 'mnist'\?"):
+        with pytest.raises(ConfigError, match=r"'mnits' is not a known data set\. Did you mean 'mnist'\?"):
             ask(DataConfig(name="mnits"))
 
 

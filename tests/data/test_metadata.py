@@ -147,7 +147,7 @@ REFUSED = {
     "person": ({}, {"header": "file_name,mood,person,glasses", "row": {4: ["1/4.png", "", "", "1"]}}, "row 17 has no"),
     "length": ({}, {"row": {4: ["1/4.png", "sad"]}}, "row 17 has 2 values for 4 columns"),
     "twice": ({}, {"row": {4: ["2/5.png", "sad", "1", "p2"]}}, "row 17 names 2/5.png a second time"),
-    "outside": ({}, {"row": {4: ["../4.png", "sad", "1", "p2"]}}, r"'../4.png', which is no path below"),
+    "outside": ({}, {"row": {4: ["../4.png", "sad", "1", "p2"]}}, r"'../4.png', which is not a path below"),
     "no name": ({}, {"row": {4: ["", "sad", "1", "p2"]}}, "row 17 has the file_name ''"),
     "header": ({}, {"header": "file,mood,glasses,person"}, "must begin with a line of column names, one of them"),
     "same column": ({}, {"header": "file_name,mood,mood,person"}, "has the column 'mood' twice"),

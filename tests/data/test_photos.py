@@ -117,14 +117,14 @@ def test_a_large_jpeg_is_read_at_a_fraction_and_looks_the_same(tmp_path):
 
 REFUSED = {
     "empty.png": (lambda path: path.write_bytes(b""), "is empty"),
-    "text.jpg": (lambda path: path.write_text("no picture"), "is no picture that can be read here"),
+    "text.jpg": (lambda path: path.write_text("no picture"), "is not a picture that can be read here"),
     "cut.png": (lambda path: cut(path), "cannot be decoded"),
     "float.tif": (lambda path: Image.fromarray(np.ones((4, 4), np.float32)).save(path), "mode F, whose range"),
     "film.gif": (
         lambda path: scene().save(path, save_all=True, append_images=[scene().rotate(180)]),
         "holds 2 pictures",
     ),
-    "folder.png": (lambda path: path.mkdir(), "is no plain file"),
+    "folder.png": (lambda path: path.mkdir(), "is not a plain file"),
 }
 
 

@@ -103,8 +103,8 @@ def test_whole_products_are_not_rounded_down():
     ("num", "num_test", "keys"),
     [
         (0, None, {}),
-        (4, None, {"holdout_share": 0.0}),  # 20 % of 4 are no test image
-        (10, None, {}),  # 10 % of 8 are no holdout image
+        (4, None, {"holdout_share": 0.0}),  # 20 % of 4 are not one test image
+        (10, None, {}),  # 10 % of 8 are not one holdout image
         (50, 10, {"public_share": 0.01}),
         (0, 10, {"holdout_share": 0.0}),
         (50, 0, {}),

@@ -169,7 +169,7 @@ def test_no_motion_leaves_images_as_they_are_and_a_shift_shifts():
 
 
 def test_motion_is_that_of_pixels_whatever_the_shape():
-    """A disk turned around the center stays a disk where the image is no square."""
+    """A disk turned around the center stays a disk where the image is not a square."""
     rows, columns = torch.meshgrid(torch.arange(112) - 55.5, torch.arange(92) - 45.5, indexing="ij")
     disk = (rows**2 + columns**2 < 30**2).float()[None, None]
     turn = torch.zeros(1, MOVES)

@@ -212,7 +212,7 @@ def test_one_label_stands_for_all(generator):
         ([0.0, 1.0, 2.0], "must be integers"),
         ([True, False, True], "must be integers"),
         ([[0], [1, 2]], "integers in a row"),
-        (["a", "b", "c"], "'a' is no class"),
+        (["a", "b", "c"], "'a' is not a class"),
     ],
 )
 def test_wrong_labels_are_refused(generator, labels, message):

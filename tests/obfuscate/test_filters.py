@@ -75,7 +75,7 @@ def test_a_fresh_key_is_drawn_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape", "options", "said"),
     [
-        ("blurr", SHAPE, {}, "'blurr' is no known obfuscator. Did you mean 'blur'?"),
+        ("blurr", SHAPE, {}, "'blurr' is not a known obfuscator. Did you mean 'blur'?"),
         ("blur", SHAPE, {"sigma": 0.0}, "sigma"),
         ("blur", (2, 8, 8), {}, "neither grey"),
         ("disguise", (1, 10, 16), {"block": 4}, "block = 4 must divide both sides of 16 x 10"),

@@ -28,7 +28,7 @@ NUMBERS = st.floats(-1e3, 1e3, width=32)
 def test_the_example_of_the_paper():
     values = torch.tensor([[10.0, 14.0, 9.0]])
     assert non_increasing(values, torch.ones(1, 3, dtype=torch.bool)).tolist() == [[12.0, 12.0, 9.0]]
-    # Theorem 6 as printed, min over j of max over i of the means: 10 in front, which is no projection.
+    # Theorem 6 as printed, min over j of max over i of the means: 10 in front, which is not a projection.
     means = {(i, j): values[0, i : j + 1].mean().item() for i in range(3) for j in range(i, 3)}
     assert min(max(means[i, j] for i in range(j + 1)) for j in range(3)) == 10.0
 

@@ -48,7 +48,7 @@ def test_labels_are_names_or_numbers(release):
     wanted = generator.sample(3, [0, 9, 5], seed=1)
     assert torch.equal(generator.sample(3, ["j", "a", "e"], seed=1), wanted)
     assert torch.equal(generator.sample(3, "e", seed=1), generator.sample(3, 5, seed=1))
-    with pytest.raises(InputError, match="'5' is no class"):
+    with pytest.raises(InputError, match="'5' is not a class"):
         generator.sample(3, "5")
 
 
@@ -123,7 +123,7 @@ def test_what_is_no_such_data_set_is_refused_in_one_line(release, tmp_path):
     good = json.loads(manifest.read_text())
     for bad, said in (
         ("{", "is damaged"),
-        ("{}", "is no manifest of the format"),
+        ("{}", "is not a manifest of the format"),
         (json.dumps({**good, "classes": {"1": 3}}), "does not name all classes"),
         (json.dumps({**good, "privacy": {"proven": 1}}), "Missing key"),
         (json.dumps({**good, "privacy": {**good["privacy"], "private": True, "reason": "a\nb"}}), "line breaks"),

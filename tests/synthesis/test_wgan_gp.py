@@ -115,7 +115,7 @@ def test_a_zero_gradient_gives_no_nan():
 
 
 def test_an_unknown_method_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"'wgan_gp' is no known method\. Did you mean 'wgan-gp'\?"):
+    with pytest.raises(ConfigError, match=r"'wgan_gp' is not a known method\. Did you mean 'wgan-gp'\?"):
         load_method("wgan_gp")
 
 

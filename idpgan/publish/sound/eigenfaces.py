@@ -24,7 +24,7 @@ from idpgan.publish.sound.numbers import (
 )
 from idpgan.publish.sound.prior import DIRECTIONS, face_directions, face_prior
 
-_LEAST_STD = 1e-6  # of the largest: what lies below is no direction of its own
+_LEAST_STD = 1e-6  # of the largest: what lies below is not a direction of its own
 
 
 class EigenfacesOptions(LawOptions):
@@ -66,7 +66,7 @@ class Coefficients:
         return float((self.weights * self.std).sum())
 
     def sensitivity(self, unit: Unit) -> tuple[Sensitivity, float]:
-        r"""Return how far neighbors are apart, and the L1 norm to clip to; infinite is no clipping.
+        r"""Return how far neighbors are apart, and the L1 norm to clip to; infinite is not clipping.
 
         Let D = X - X', |D_p| <= R, zero outside of the unit P. Without clipping coefficient i moves by
         ``|sum_{p in P} w_i u_ip D_p| <= R t_i(P)`` with ``t_i(P) = w_i sum_{p in P} |u_ip|``; all norms of the move are

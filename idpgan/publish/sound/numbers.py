@@ -66,7 +66,7 @@ def touched_pixels(shape: Sequence[int], unit: Unit) -> int:
     rows, columns = shape
     sizes = {Unit.PIXEL: 1, Unit.COLUMN: rows, Unit.IMAGE: rows * columns}
     if unit not in sizes:
-        raise InputError(f"unit = {unit} is no part of an image; known: {', '.join(sizes)}.")
+        raise InputError(f"unit = {unit} is not part of an image; known: {', '.join(sizes)}.")
     return sizes[unit]
 
 

@@ -174,7 +174,7 @@ class EvolutionPlan(PeoplePlan):
         unknown = sorted(set(self.config.method.looks or {}) - set(shape.classes if classes else ()))
         if unknown:
             raise ConfigError(
-                f"method.looks says what '{unknown[0]}' looks like, but that is no class of the generator "
+                f"method.looks says what '{unknown[0]}' looks like, but that is not a class of the generator "
                 f"({', '.join(shape.classes) or 'none'})."
             )
         self.check_people()

@@ -130,7 +130,7 @@ def test_other_weights_than_those_of_the_config_are_refused(tmp_path, first):
 def test_what_no_generator_can_do_is_refused_in_one_line(tmp_path, first, origin):
     with pytest.raises(ConfigError, match=r"is for model\.simulator = .generator"):
         read(tmp_path / "c.toml", first, model={"simulator": "fonts"})
-    with pytest.raises(InputError, match="is no release"):
+    with pytest.raises(InputError, match="is not a release"):
         read(tmp_path / "c.toml", tmp_path)
     with pytest.raises(ConfigError, match=r"name its folder as data\.public_generator"):
         config_of(model={"simulator": "generator"})
@@ -141,5 +141,5 @@ def test_what_no_generator_can_do_is_refused_in_one_line(tmp_path, first, origin
     nested = origin | {"model": {"simulator": "generator", "origin": origin}}
     for _ in range(3000):  # far beyond what Python can nest: refused at the second level
         nested = {"model": {"simulator": "generator", "origin": nested}}
-    with pytest.raises(ConfigError, match="is no simulator itself"):
+    with pytest.raises(ConfigError, match="is not a simulator itself"):
         config_of(model={"simulator": "generator", "origin": nested})

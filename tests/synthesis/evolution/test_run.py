@@ -215,7 +215,7 @@ def test_settings_that_cannot_be_are_refused(sections, words):
     [
         ({"model": {"simulator": "public"}}, "needs public images, and there are none"),
         ({"model": {"simulator": "faces"}}, "16 pixels a side or more"),
-        ({"method": {"looks": {"ten": "1"}}}, "'ten' looks like, but that is no class"),
+        ({"method": {"looks": {"ten": "1"}}}, "'ten' looks like, but that is not a class"),
     ],
 )
 def test_what_the_data_cannot_give_is_refused_before_it_is_read(sections, words):

@@ -355,7 +355,7 @@ def test_a_reference_generator_comes_into_no_release(first, tmp_path):
     shutil.copytree(first, tmp_path / "run")
     reference = tmp_path / "run" / "reference"
     save_generator(reference, load_generator(first), extra={"curator_only": True})
-    with pytest.raises(InputError, match="is no release"):
+    with pytest.raises(InputError, match="is not a release"):
         config_of(tmp_path, data={"public_generator": reference})
     draw(reference, 20, tmp_path / "images", seed=1)
     (tmp_path / "images" / "metadata.csv").unlink()
@@ -365,7 +365,7 @@ def test_a_reference_generator_comes_into_no_release(first, tmp_path):
 
 def test_a_generator_of_ones_own_without_a_release_is_refused(first, tmp_path):
     save_generator(tmp_path / "mine", load_generator(first))
-    with pytest.raises(InputError, match=r"is no release: it holds no privacy\.json"):
+    with pytest.raises(InputError, match=r"is not a release: it holds no privacy\.json"):
         config_of(tmp_path, data={"public_generator": tmp_path / "mine"})
 
 
