@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _NAMES = {
     "SyntheticDataset": "idpgan.release.dataset",
     "load_classifier": "idpgan.release.classifier",

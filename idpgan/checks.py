@@ -90,14 +90,14 @@ def _fit(value: Any, hint: Any) -> Any:
     if origin is typing.Annotated:
         return _fit(value, inner[0])
     if origin is typing.Literal:
-        return _fit_one_of(value, tuple(dict.fromkeys(map(type, inner))))  # which words there are, the function says
+        return _fit_one_of(value, tuple(dict.fromkeys(map(type, inner))))  # the function checks the words itself
     if origin is collections.abc.Callable:
         if not callable(value):
             raise _UnfitError
         return value
     if isinstance(origin, type):
         if not isinstance(value, origin) or isinstance(value, str | bytes):
-            raise _UnfitError  # what is in it, the function looks at
+            raise _UnfitError  # the function itself checks the content
         return value
     return _fit_type(value, hint)
 
@@ -130,7 +130,7 @@ def _fit_type(value: Any, kind: Any) -> Any:
     try:
         if isinstance(value, kind):
             return value
-    except TypeError:  # a protocol cannot be looked for
+    except TypeError:  # a protocol that isinstance cannot check
         return value
     raise _UnfitError
 

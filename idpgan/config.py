@@ -32,9 +32,9 @@ from idpgan.errors import ConfigError
 T = TypeVar("T", bound=pydantic.BaseModel)
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")  # a choice as Python shows it
-MOST_CHARACTERS = 1 << 20  # of a config file; the longest of ours has 2,000
-MOST_DEPTH = 8  # of tables and lists inside each other
+_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")  # an enum member as Python prints it
+MOST_CHARACTERS = 1 << 20  # most characters of a config file; the longest of ours has 2,000
+MOST_DEPTH = 8  # most levels of nested tables and lists
 _WANTED = {  # pydantic's name of a finding -> what the key wants, in the words of TOML
     "int_type": "it must be an integer, like 100, without quotes and without a decimal point",
     "float_type": "it must be a number, like 0.5, without quotes",
@@ -70,10 +70,10 @@ class Section(pydantic.BaseModel):
     def to_json(self) -> dict[str, Any]:
         """Return the keys that differ from their defaults, as JSON values: `build` makes an equal section of them.
 
-        What a release says of itself and what names a run are made of this, so that a key that is added later, and has
-        its default, changes neither. It follows that a default is part of the release format, and stays: a missing key
-        has the default that it had when the key was added. Whoever wants another one gives the key a new name, or
-        raises `idpgan.release.folder.FORMAT` and puts the old default in where the earlier format is read.
+        The content of a release and the identity of a run are made of this, so a key that is added later changes
+        neither while it has its default. Hence a default is part of the release format and stays: a missing key has the
+        default that it had when the key was added. To change a default, give the key a new name, or raise
+        `idpgan.release.folder.FORMAT` and put the old default in where the earlier format is read.
         tests/release/test_defaults.py holds all defaults and refuses another one.
         """
         written, table = self.model_dump(mode="json"), {}
@@ -105,7 +105,7 @@ def _from_toml(key: str, value: Any, annotation: Any) -> Any:
             return Path(value)
         if typing.get_origin(kind) is tuple and isinstance(value, list):
             return tuple(value)
-        if isinstance(kind, enum.EnumType):  # a choice equals its text
+        if isinstance(kind, enum.EnumType):  # an enum member equals its text
             if value not in kind.__members__.values():
                 raise ConfigError(f"{key} = {_shown(value)} is none of {', '.join(kind.__members__.values())}.")
             return kind(value)
@@ -158,7 +158,7 @@ def load_table(path: Path | None) -> dict[str, Any]:
     """
     source: Path | Traversable = _configs() / ("default.toml" if path is None else f"{path.stem}.toml")
     if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
-        source = path  # the one that is there, or else the package's of that name
+        source = path  # an existing file, or else the package's config of that name
     try:
         with source.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)

@@ -1,4 +1,4 @@
-"""Where to compute: one name for a device on the command line and in a config, checked in one place."""
+"""Compute devices: the same names on the command line and in a config, checked in one place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9]\d{0,2}))?")
 
 
 def check_device(name: str, key: str = "training.device") -> str:
-    """Return the name of a device, whether or not it is here; raise a `ConfigError` if there is none of that name."""
+    """Return the name of a device, present or not; raise a `ConfigError` if the name is unknown."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{key} {name[:40]} is unknown. Known: {DEVICES}.")
     return name
@@ -26,7 +26,8 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
 
     Args:
         name: One of `DEVICES`.
-        float64: Whether float64 is computed there: sums of clipped gradients, bounds and metrics are. mps has none.
+        float64: Whether float64 is needed there, as for sums of clipped gradients, bounds and metrics. mps lacks
+            float64.
 
     Raises:
         ConfigError: If the name is unknown, the device not here, or without the precision that is needed.

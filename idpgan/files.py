@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 
 from idpgan.errors import InputError
 
-PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # of all that is not release/: the curator's alone
-PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of a file or folder that is not whole yet
-_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # turn the rest of a line around
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside release/: for the curator only
+PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of an incomplete file or folder
+_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
             os.fsync(file.fileno())
         move_durably(part, target)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # a full disk does not say of which file
+        if error.errno is not None and error.filename is None:  # the error of a full disk names no file
             error.filename = os.fspath(target)
         raise
     finally:
@@ -118,7 +118,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 if target.exists():
                     target.rename(old)
                 part.rename(target)
-            finally:  # whatever failed, a signal too: the old folder goes back where no new one stands
+            finally:  # after any failure, also a signal: the old folder goes back if there is no new one
                 if not target.exists() and old.exists():
                     old.rename(target)
             flush_folder(target.parent)
@@ -145,7 +145,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     with _filling(target) as part:
         yield part
         refuse_filled(target)
-        part.rename(target)  # onto an empty folder too; refused by the system where somebody filled it just now
+        part.rename(target)  # replaces an empty folder; the system refuses if somebody filled it just now
         flush_folder(target.parent)
 
 
@@ -156,10 +156,10 @@ def _filling(target: Path) -> Iterator[Path]:
         while True:
             part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
             part.mkdir()
-            # Where the system knows no locks, `new_folder` gets none either, and removes nothing.
+            # Without locks on this system, `new_folder` gets no lock either, and removes nothing.
             with contextlib.suppress(OSError, ImportError):
                 held.enter_context(file_lock(part, folder=True))
-            if part.exists():  # else it was taken for dead before it was locked
+            if part.exists():  # otherwise another process removed it as dead before it was locked
                 break
         try:
             yield part
@@ -168,7 +168,7 @@ def _filling(target: Path) -> Iterator[Path]:
 
 
 def refuse_filled(target: Path) -> None:
-    """Refuse a folder to be where something lies already; an empty folder is nothing.
+    """Refuse an output folder if something lies there already; an empty folder is accepted.
 
     Raises:
         InputError: Naming it.
@@ -186,7 +186,7 @@ def file_lock(path: str | os.PathLike[str], *, busy: str | None = None, folder: 
     Args:
         path: Locks of two handles in one process exclude each other too.
         busy: Message of the `InputError` if another holds the lock; None = wait for it.
-        folder: Whether it must be a folder, so that no file is made where it has gone.
+        folder: Whether it must be a folder, so that no file is created if the folder is gone.
 
     Raises:
         OSError: If the file cannot be opened.
@@ -220,9 +220,9 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):  # tried, not asked: only a try knows of read-only file systems
+        with tempfile.TemporaryFile(dir=folder):  # only an attempt finds out about read-only file systems
             pass
-    except OSError as error:  # under the name that was asked for, not the one that was tried
+    except OSError as error:  # name the path that was asked for, not the one that was tried
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
@@ -264,7 +264,7 @@ def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
                 raise InputError(f"{path} has {status.st_size:,} bytes, but at most {most_bytes:,} are expected.")
             return file.read(min(most_bytes, status.st_size) + 1)[
                 :most_bytes
-            ]  # it takes as much memory as is asked for
+            ]  # reading allocates as much memory as is asked for
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
 

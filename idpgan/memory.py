@@ -8,7 +8,7 @@ from pathlib import Path
 from idpgan.errors import InputError
 
 GIB = 1 << 30
-_CGROUPS = (  # limits of a container: version 2, version 1
+_CGROUPS = (  # memory limits of a container, cgroup version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
@@ -62,5 +62,5 @@ def _free_of_container(files: tuple[str, str]) -> int | None:
     try:
         limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
         return max(int(limit) - int(used), 0)
-    except (OSError, ValueError):  # "max" is not a limit
+    except (OSError, ValueError):  # "max" means no limit
         return None

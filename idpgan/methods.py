@@ -39,7 +39,7 @@ class MethodInfo:
 
     @property
     def nothing_to_audit(self) -> str | None:
-        """Why there is no guarantee to audit, one sentence; None where one is claimed or proven."""
+        """One sentence why there is no guarantee to audit; None where a guarantee is claimed or proven."""
         if self.claimed is not None or self.proven != "inf":
             return None
         return f"{self.reason}, so there is no guarantee to audit."

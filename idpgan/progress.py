@@ -1,4 +1,4 @@
-"""How far a piece of work is: one function type that every room calls, and its display."""
+"""Progress of a piece of work: one function type that every room calls, and its display."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-REFRESH_SECONDS = 0.2  # of a bar on a terminal
+REFRESH_SECONDS = 0.2  # between two updates of a bar on a terminal
 LINE_SECONDS = 10.0  # between two lines where stderr is not a terminal
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Told how far a piece of work is; called often, so it must cost nothing."""
+    """A callback that learns how far a piece of work is; called often, so it must cost nothing."""
 
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
         """Say that `done` of `total` steps, images or runs are done.
@@ -72,7 +72,7 @@ class Bars:
             progress.TextColumn("{task.fields[speed]:>6.1f}/s {task.fields[note]}"),
             progress.TimeRemainingColumn(compact=True),
             console=console or Console(stderr=True),
-            auto_refresh=False,  # no thread of its own: the work calls often enough
+            auto_refresh=False,  # needs no thread: the work calls often enough
         )
         self._work: dict[str, tuple[TaskID, _Work]] = {}
         self._drawn_at = 0.0

@@ -1,11 +1,11 @@
-"""The processes that `torchrun` starts for one command: whose rows are whose, sums over all, and what rank 0 tells.
+"""The processes that `torchrun` starts for one command: shares of rows, sums over all ranks, and messages of rank 0.
 
-One decision for the whole house: **rank 0 is the run, the others lend it their hands.** Rank 0 alone writes files,
-charges the ledger, prints and says what comes next; every other rank does what it is told and ends when it is told
-nothing. PyTorch is imported when two processes meet, so that this module is light.
+One rule for the whole package: **rank 0 coordinates; the other ranks only compute.** Rank 0 alone writes files, charges
+the ledger, prints and sends what to do next; every other rank does that, and ends when rank 0 sends the end. PyTorch is
+imported only when several processes meet, so that this module is light to import.
 
-Training tells numbers of steps (`training.distributed`); `publish`, `audit` and `attack` tell an `order`, a JSON value
-that says what to do, and the others carry out one after the other.
+Training sends numbers of steps (`training.distributed`). `publish`, `audit` and `attack` send an `order`, a JSON value
+that says what to do, and the other ranks carry out one order after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from idpgan.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-END = 0  # what rank 0 tells besides the number of a step, which is at least 1
+END = 0  # message of rank 0; the number of a step is at least 1
 _ORDER = -1
 SHARED = ("train", "publish", "attack", "audit")  # commands whose work several processes share
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -32,15 +32,15 @@ class LostRankError(InputError):
 
 
 class Ranks:
-    """The processes of one run as one of them sees them; alone, every method does nothing or returns what it got.
+    """The processes of one run as seen by one of them; alone, every method does nothing or returns its argument.
 
     All methods but `share`, `rows` and `weight` are collective: all ranks call the same ones in the same order.
 
     Attributes:
         rank: 0 .. size - 1; see `first`.
         size: Number of processes.
-        busy: Whether the others wait for numbers, and not for a word.
-        words: The group by which words go, on the CPU.
+        busy: Whether the others wait for numbers, and not for a message.
+        words: The process group that sends messages, on the CPU.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, words: Any = None) -> None:
@@ -146,11 +146,11 @@ class Ranks:
                     dist.recv(rows, rank, group=self.words)
         return whole
 
-    # Words -----------------------------------------------------------------------------------------------------
+    # Messages --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def together(self, word: int) -> Iterator[None]:
-        """Tell the others what comes next (rank 0), and do it in the block, as they do."""
+        """Tell the others what comes next (rank 0); in the block rank 0 does the same as they."""
         if not self.alone:
             self.busy = True
             self._number(word)
@@ -158,30 +158,30 @@ class Ranks:
         self.busy = False  # not where the block fails: the others are in the middle of it
 
     def end(self) -> None:
-        """Tell the others that nothing comes next (rank 0), if they wait for a word."""
+        """Tell the others that nothing comes next (rank 0), if they wait for a message."""
         if not self.alone and not self.busy:
             self.busy = True
             self._number(END)
 
     def hear(self) -> int:
-        """Wait for the next word of rank 0 (the others)."""
+        """Wait for the next message of rank 0 (the others)."""
         return self._number(END)
 
     @contextlib.contextmanager
     def order(self, content: Mapping[str, Any]) -> Iterator[None]:
-        """Tell the others what to do, a JSON value (rank 0), and do it in the block, as they do; see `orders`."""
+        """Tell the others what to do, a JSON value (rank 0); in the block rank 0 does the same; see `orders`."""
         with self.together(_ORDER):
             if not self.alone:
                 self.send(json.dumps(content).encode())
             yield
 
     def orders(self) -> Iterator[dict[str, Any]]:
-        """Yield what rank 0 orders until it tells the end: the whole life of every other rank."""
+        """Yield what rank 0 orders until it sends the end: the main loop of every other rank."""
         while self.hear() != END:
             yield json.loads(self.receive())
 
     def tell(self, value: Any = None) -> Any:
-        """Return the JSON value that rank 0 gives, to every rank; what the others give is nothing."""
+        """Return rank 0's JSON value on every rank; the values of the others are ignored."""
         if self.alone:
             return value
         if self.first:
@@ -232,13 +232,13 @@ class Ranks:
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[Any]:
-        """Give `torch.distributed`, and say in one sentence that another rank does not answer; nothing goes on then."""
+        """Give `torch.distributed`; if another rank does not answer, end the run with one sentence that says so."""
         import torch.distributed
 
         try:
             yield torch.distributed
         except BaseException as error:
-            self.busy = True  # nobody hears a word any more
+            self.busy = True  # nobody receives messages any more
             if not isinstance(error, RuntimeError):
                 raise
             raise LostRankError(
@@ -254,7 +254,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int
     """Return rank, number of processes and rank on this machine, as `torchrun` sets them; (0, 1, 0) without it.
 
     Raises:
-        InputError: If its variables do not fit together, or another launcher's (all but LOCAL_RANK) name several
+        InputError: If the variables do not fit together, or those of another launcher (all but LOCAL_RANK) name several
             processes: each would take itself for the only one.
     """
     if any(name not in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
@@ -276,7 +276,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int
 
 
 def refuse_several(command: str) -> None:
-    """Refuse a command that several processes would do as often as there are of them, and charge as often.
+    """Refuse a command that each of several processes would run and charge separately.
 
     Raises:
         InputError: On rank 0, if there are several.
@@ -284,7 +284,7 @@ def refuse_several(command: str) -> None:
     """
     rank, size, _ = launched()
     if rank:
-        raise SystemExit(0)  # rank 0 says it; after a failure here torchrun would stop it before it can
+        raise SystemExit(0)  # rank 0 reports it; if this rank failed, torchrun would stop rank 0 before it can
     if size > 1:
         raise InputError(
             f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "

@@ -26,7 +26,7 @@ _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 @dataclass(frozen=True)
 class _Place:
-    """A file or folder of a run, by its name in it; read from a run it is the path."""
+    """A file or folder of a run, defined by its name; as an attribute of a run it gives the path."""
 
     name: str
 
@@ -52,7 +52,7 @@ class RunFolder:
         state_dir: Secret folder (mode 0700) for resuming.
         state: Weights, optimizers, samplers and noise state.
         prepared: The tensors that ``prepare()`` released to the training.
-        ledger: The charges, durable before the read that they pay for, or with the result of a one-time release.
+        ledger: The charges: durable before the read that they pay for, or with the result of a one-time release.
         release: Folder to give away.
         evaluation: Scores against private images.
         attack: Results of membership inference.
@@ -128,13 +128,13 @@ class RunFolder:
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
-                refuse_used(run)  # again, as it may have been made in between
+                refuse_used(run)  # checked again, as the folder may have been made in between
                 if _is_unborn(run):  # nothing was read or charged before its config was whole
-                    for entry in sorted(run.path.rglob("*"), reverse=True):  # what is inside a folder comes before it
+                    for entry in sorted(run.path.rglob("*"), reverse=True):  # the content before its folder
                         entry.rmdir() if entry.is_dir() else entry.unlink()
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
-                    folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is written over
+                    folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is overwritten
                     made.append(folder)
                     folder.chmod(PRIVATE_FOLDER)
                 write_private_json(run.environment, described)
@@ -142,7 +142,7 @@ class RunFolder:
                     write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
                 write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
         except OSError as error:
-            if made:  # it is ours, and not another process's
+            if made:  # this call made the folder, not another process
                 shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
@@ -177,7 +177,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Open an existing run; raises `InputError` if the folder is missing or no run."""
+        """Open an existing run; raises `InputError` if the folder is missing or not a run."""
         run = cls(Path(path))
         if not run.path.exists():
             raise InputError(f"The run {run.path} does not exist. Check the name; runs lie in runs/ unless told else.")
@@ -224,7 +224,7 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
 
     ``device`` is torch's name, such as "cpu" or "cuda:0". The git commit is None outside a checkout.
     """
-    import torch  # here, as importing this module must stay cheap for the command line
+    import torch  # imported here, as importing this module must stay cheap for the command line
 
     on_gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
@@ -252,7 +252,7 @@ def _git_commit() -> dict[str, Any] | None:
     """Return the commit of the checkout that this very file belongs to, and whether its package was changed."""
     here = Path(__file__)
     if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
-        return None  # installed, perhaps below somebody else's repository
+        return None  # an installed package, perhaps below somebody else's repository
     commit = _git(here.parent, "rev-parse", "HEAD")
     changed = _git(here.parent, "status", "--porcelain", "--", ".")
     return None if commit is None else {"commit": commit, "changed": bool(changed)}

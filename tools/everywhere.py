@@ -2,8 +2,8 @@
 
     python tools/everywhere.py [--workers 2] [names of variants]
 
-One line for each variant, with the names of the tests that failed below it. Tests a copy of the last commit, so that
-work can go on; logs and results lie in runs/everywhere/COMMIT, and a variant that has a result there is not run again.
+Prints one line for each variant, with the names of failed tests below it. The suite runs on a copy of the last commit,
+so that work can go on; logs and results are in runs/everywhere/COMMIT, and a variant with a result is not run again.
 """
 
 import argparse
@@ -21,16 +21,16 @@ TRAINED = "trained and not (slow or gpu or data)"
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A machine: what its environment says, its threads, its Python, and whether constraints.txt holds there."""
+    """A machine: its environment variables, threads and Python, and whether constraints.txt applies."""
 
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     threads: int = 1
-    python: str = ""  # e.g. "python3.12"; without one, the interpreter that runs this
+    python: str = ""  # e.g. "python3.12"; empty: the current interpreter
     pinned: bool = True
 
     @property
     def own_packages(self) -> bool:
-        """Whether the variant needs an environment of its own."""
+        """Whether the variant needs its own environment."""
         return bool(self.python) or not self.pinned
 
 
@@ -48,7 +48,7 @@ VARIANTS |= {python: Variant(python=python) for python in ("python3.12", "python
 
 
 def find_python(name: str) -> str | None:
-    """The interpreter of that name that runs: on the path, or of pyenv, whose shims may stand for nothing."""
+    """Return a working interpreter of that name, from the path or from pyenv, whose shims may be broken."""
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     found = [shutil.which(name), *map(str, sorted(home.glob(f"versions/*/bin/{name}")))]
     runs = (path for path in found if path and subprocess.run([path, "-V"], capture_output=True).returncode == 0)
@@ -56,7 +56,7 @@ def find_python(name: str) -> str | None:
 
 
 def interpreter(name: str, variant: Variant, tree: Path, log: Path) -> str | None:
-    """The Python that has the variant's packages, installed under .venvs/; None where it cannot be had."""
+    """Return the Python with the variant's packages, installed under .venvs/; None if it is unavailable."""
     if not variant.own_packages:
         return sys.executable
     base = find_python(variant.python) if variant.python else sys.executable
@@ -76,7 +76,7 @@ def interpreter(name: str, variant: Variant, tree: Path, log: Path) -> str | Non
     ]
     pip += [*(["-c", "constraints.txt"] if variant.pinned else []), "-e", ".[test,dev]"]
     with log.open("w") as file:
-        fits = [python, "-c", "import torchvision"]  # torch and torchvision of two builds install, and do not load
+        fits = [python, "-c", "import torchvision"]  # mismatched torch and torchvision install but do not load
         for command in ([base, "-m", "venv", python.parent.parent], pip, fits):
             if subprocess.run(command, cwd=tree, stdout=file, stderr=subprocess.STDOUT).returncode:
                 return None
@@ -84,7 +84,7 @@ def interpreter(name: str, variant: Variant, tree: Path, log: Path) -> str | Non
 
 
 def run_tests(python: str, variant: Variant, tree: Path, log: Path, options: list[str]) -> tuple[str, list[str]]:
-    """What pytest says in its last line, and the tests that failed."""
+    """Return the last line of pytest, and the failed tests."""
     environment = {
         **os.environ,
         **variant.environment,
@@ -100,7 +100,7 @@ def run_tests(python: str, variant: Variant, tree: Path, log: Path, options: lis
 
 
 def run_variant(name: str, number: int, tree: Path, folder: Path, workers: int) -> tuple[str, list[str]]:
-    """Run the suite once and the trained tests twice, with shifts that no other variant has."""
+    """Run the suite once and the trained tests twice, with seed shifts that no other variant uses."""
     variant, started = VARIANTS[name], time.monotonic()
     python = interpreter(name, variant, tree, folder / f"{name}.install.log")
     if python is None:

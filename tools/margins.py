@@ -2,8 +2,8 @@
 
     python tools/margins.py [--shifts 20] [options of pytest, such as paths; without any: the tests marked `trained`]
 
-Each comparison of numbers that a test asserts, say `assert accuracy > 0.9`, is a statistic: pytest tells its values, so
-that a test needs no other words for them. Runs pytest once for each shift, and is its plugin there.
+Each comparison of numbers that a test asserts, say `assert accuracy > 0.9`, is a statistic: pytest reports its values,
+so that tests need no extra code. This script runs pytest once for each shift, and is a plugin of these runs.
 """
 
 import argparse
@@ -25,17 +25,17 @@ RECORD = "MARGINS_FILE"
 
 
 class Recorder:
-    """Plugin of pytest: adds a line (test, line, how often before, text, values) for each comparison it asserts."""
+    """Pytest plugin: writes (test, line, earlier occurrences, text, values) for each asserted comparison."""
 
     def __init__(self, path):
         self.path, self.seen = path, collections.Counter()
 
     def pytest_assertion_pass(self, item, lineno, orig, expl):
-        """Record what held."""
+        """Record a passed assertion."""
         self._record(item, lineno, orig, expl)
 
     def pytest_exception_interact(self, node, call):
-        """Record what did not hold, which pytest has no other hook for."""
+        """Record a failed assertion; pytest has no other hook for it."""
         if call.excinfo.errisinstance(AssertionError):
             explained = str(call.excinfo.value).partition("assert ")[2]
             self._record(node, call.excinfo.traceback[-1].lineno + 1, None, explained)
@@ -50,11 +50,11 @@ class Recorder:
 
 
 def compared(explained):
-    """Value, threshold and the way from the one to the other (negative: failed) of each comparison of two numbers."""
+    """Return value, threshold and signed margin (negative: failed) of each comparison of two numbers."""
     try:
-        bare = re.sub(r"tensor\(([^,()]+)[^()]*\)", r"\1", explained)  # of `tensor(0.5, dtype=torch.float64)`
+        bare = re.sub(r"tensor\(([^,()]+)[^()]*\)", r"\1", explained)  # unwraps `tensor(0.5, dtype=torch.float64)`
         tree = ast.parse(bare.replace(" ± ", " @ "), mode="eval").body
-    except SyntaxError:  # the explanation of something else than numbers
+    except SyntaxError:  # the explanation is not about numbers
         return
     for part in tree.values if isinstance(tree, ast.BoolOp) else [tree]:
         if not isinstance(part, ast.Compare):
@@ -67,7 +67,7 @@ def compared(explained):
 
 
 def compared_pair(left, operation, right):
-    """Value, threshold and the way between them, of one comparison; none where it is another than of sizes."""
+    """Return value, threshold and margin of one comparison; nothing if it does not compare sizes."""
     if isinstance(operation, ast.Lt | ast.LtE):
         yield number(left), number(right), number(right) - number(left)
     elif isinstance(operation, ast.Gt | ast.GtE):
@@ -78,7 +78,7 @@ def compared_pair(left, operation, right):
 
 
 def number(node):
-    """What pytest printed, as a number: `0.5`, `(0.75 * 0.5)`, `tensor(0.5)`, `np.float64(0.5)`."""
+    """Convert a number printed by pytest: `0.5`, `(0.75 * 0.5)`, `tensor(0.5)`, `np.float64(0.5)`."""
     names = {"__builtins__": {}, "np": np, "inf": float("inf"), "nan": float("nan")}
     return float(eval(compile(ast.Expression(node), "explained", "eval"), names))
 
@@ -89,10 +89,10 @@ def pytest_configure(config):
 
 
 def run_shifted(shift, options, folder):
-    """Run pytest with the seeds shifted; the compared numbers, and whether all tests passed."""
+    """Run pytest with shifted seeds; return the compared numbers, and whether all tests passed."""
     record = folder / f"{shift}.jsonl"
     paths = [str(Path(__file__).parent), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
-    # Bytecode of its own: a test module that was compiled without the hook would call none.
+    # Uses a separate bytecode cache, since test modules compiled without the hook would not call it.
     own = {RECORD: str(record), "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "margins", "-p", "no:cacheprovider"]
     command += ["-o", "enable_assertion_pass_hook=true", "--seed-shift", str(shift), *options]
@@ -104,7 +104,7 @@ def run_shifted(shift, options, folder):
 
 
 def table(found):
-    """One row for each statistic: distance, mean, deviation, mean threshold, times it failed, runs, place, text."""
+    """Return one row for each statistic: distance, mean, deviation, mean threshold, failures, runs, place, text."""
     rows = {}
     for place, group in found.items():
         gaps, values = [one["gap"] for one in group], [one["value"] for one in group]
@@ -116,7 +116,7 @@ def table(found):
         text = next((one["text"] for one in group if one["text"]), "")
         failed = sum(gap < 0 for gap in gaps)
         row = (statistics.mean(gaps) / spread, mean, deviation, threshold, failed, len(group), place, text)
-        rows[place[:3]] = min(row, rows.get(place[:3], row))  # of a loop, the repetition with the least
+        rows[place[:3]] = min(row, rows.get(place[:3], row))  # in a loop, the repetition with the least distance
     return sorted(rows.values())
 
 

@@ -2,10 +2,10 @@
 
     python tools/net.py BASE [HEAD] [--cache DIR] [--only PATTERN] [--skip PATTERN] [--jobs N]
 
-HEAD is the current commit unless another is named; ``.`` is the working tree as it lies there. A recording maps names
+HEAD defaults to the current commit; ``.`` is the working tree with uncommitted changes. A recording maps names
 to values and digests: tensors, pixels, config.json, privacy.json, ledgers, prices, ``--json`` outputs, refusals,
-parameters of commands. What is recorded stands in tools/recording/. With ``--cache`` what was recorded of a commit is
-kept in a folder, under the hash of the commit and that of these tools, and not recorded again. Exit code 1: there are
+parameters of commands. tools/recording/ defines the recorded cases. With ``--cache`` a folder keeps the recording of a
+commit under the hash of the commit and the hash of these tools, and it is not recorded again. Exit code 1 means
 differences.
 """
 
@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from worktrees import FIXED, ROOT, checkout, commit_of, environment
 
 RECORDING = Path(__file__).parent / "recording"
-SHOWN = 200  # characters of a value
+SHOWN = 200  # most characters shown of a value
 MISSING = "(absent)"
 Recording = Mapping[str, Mapping[str, Any]]  # names and values, by case
 
@@ -42,7 +42,7 @@ def record(name: str, recorder: Path, cache: Path, only: str, jobs: int) -> Reco
     commit = None if name == "." else commit_of(name)
     kept = cache / f"{commit or 'tree'}-{tools_digest(recorder)}.json"
     if commit is None:
-        kept.unlink(missing_ok=True)  # files change without a name for it
+        kept.unlink(missing_ok=True)  # uncommitted files can change without a new hash
     began, before = time.monotonic(), read(kept)
     with nullcontext(ROOT) if commit is None else checkout(commit) as tree:
         run_recorder(recorder, tree, kept, only, jobs)
@@ -58,13 +58,13 @@ def record(name: str, recorder: Path, cache: Path, only: str, jobs: int) -> Reco
 
 
 def made(folder: Path) -> Path:
-    """Return a folder after making it, as an absolute path."""
+    """Make a folder and return its absolute path."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
 
 
 def read(kept: Path) -> dict[str, Any]:
-    """Return what is kept of a commit: entries and seconds of each case."""
+    """Return the cached entries and seconds of each case of a commit."""
     return dict(json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else {}
 
 
@@ -77,20 +77,20 @@ def run_recorder(recorder: Path, tree: Path, kept: Path, only: str, jobs: int) -
                 code = recording.wait()
             finally:
                 with suppress(ProcessLookupError):
-                    os.killpg(recording.pid, signal.SIGKILL)  # where this was interrupted, its cases still run
+                    os.killpg(recording.pid, signal.SIGKILL)  # after an interrupt its cases still run
         if code:
             sys.exit(f"net: the recording of {tree} failed.")
 
 
 def tools_digest(recorder: Path) -> str:
-    """Return a hash of everything that decides what is recorded."""
+    """Return a hash of all files that determine the recording."""
     texts = [path.read_bytes() for path in sorted(recorder.glob("*.py"))]
     texts += [repr((FIXED, sys.version)).encode()]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
 
 class Difference(NamedTuple):
-    """A name under which two recordings hold different values, and the case that it is of."""
+    """A name under which two recordings hold different values, and its case."""
 
     case: str
     name: str
@@ -99,7 +99,7 @@ class Difference(NamedTuple):
 
 
 def differences(base: Recording, head: Recording, skip: str) -> Iterator[Difference]:
-    """Yield what differs, but not where the name matches ``skip``."""
+    """Yield the differences whose names do not match ``skip``."""
     for case in sorted({*base, *head}):
         ours, theirs = base.get(case, {}), head.get(case, {})
         for name in sorted({*ours, *theirs}):
@@ -109,7 +109,7 @@ def differences(base: Recording, head: Recording, skip: str) -> Iterator[Differe
 
 
 def show(name: str, before: Any, after: Any) -> str:
-    """Say how a value changed; of a text of several lines, which lines."""
+    """Describe how a value changed; for a text of several lines, which lines."""
     if isinstance(before, list) and isinstance(after, list):
         before, after = ("\n".join(map(str, value)) for value in (before, after))
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
@@ -131,7 +131,7 @@ def main() -> None:
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("net: stopped."))  # so that the worktree is removed
     with tempfile.TemporaryDirectory(prefix="idpgan-recorder-") as place:
-        recorder = Path(shutil.copytree(RECORDING, Path(place) / "recording"))  # the same for both, whatever is edited
+        recorder = Path(shutil.copytree(RECORDING, Path(place) / "recording"))  # a copy for both, unaffected by edits
         base, head = (
             record(name, recorder, made(given.cache or Path(place) / side), given.only, given.jobs)
             for side, name in (("base", given.base), ("head", given.head))

@@ -2,7 +2,7 @@
 
     python tools/size.py [DIR] [--json]
 
-A code line holds neither only blanks, nor only a comment, nor a part of a docstring; templates in strings count. A
+Blank lines, comment lines and docstring lines are no code lines; templates in strings are. A
 function is every def (methods and nested ones too) and every lambda that is assigned to a name. Its code lines are
 those from its decorator to its end. Imports inside functions count as imports; so do those for type checkers, except
 in an ``__init__.py``, where they only repeat what is loaded lazily.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LONG = 50  # code lines of a function, above which it is listed
+LONG = 50  # functions with more code lines are listed
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Graph = Mapping[str, set[str]]
 
@@ -52,7 +52,7 @@ def read(package: Path) -> list[Source]:
 
 
 def read_file(path: Path, package: Path) -> Source:
-    """Return what is counted of one file."""
+    """Return the counts of one file."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     hidden = docstring_lines(tree)
@@ -99,7 +99,7 @@ def last_line(node: Any) -> int:
 
 
 def imported(tree: ast.AST, package: str, type_checking: bool) -> Iterator[str]:
-    """Yield the modules of the package that a file imports; a name that is imported may be a module or not."""
+    """Yield the package's modules that a file imports; an imported name may or may not be a module."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not type_checking:
             continue
@@ -221,7 +221,7 @@ def measure(package: Path) -> dict[str, Any]:
 
 
 def show(found: Mapping[str, Any]) -> str:
-    """Say the figures as text."""
+    """Return the figures as text."""
     rows = [
         f"{found['code_lines']:,} code lines in {found['files']} files",
         f"{found['functions']:,} functions ({found['assigned_lambdas']} of them assigned lambdas): "

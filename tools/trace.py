@@ -4,7 +4,7 @@
 
 Trains the default for 20 steps, attacks that run, and publishes six images with ``--method best``, each in a process of
 its own, and counts the functions and lambdas of the package that are called. A file counts as executed where one of its
-functions is, and as loaded where it is imported. With ``--base`` the same is done for a commit and shown beside it.
+functions is, and as loaded where it is imported. With ``--base`` the same figures of a commit are shown beside them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Calls:
             self.counts[code] = self.counts.get(code, 0) + 1
 
     def summary(self) -> dict[str, Any]:
-        """Return what was executed; bodies of classes and comprehensions are not functions."""
+        """Return the executed functions; bodies of classes and comprehensions are not functions."""
         counted: dict[tuple[str, str, int], int] = {}
         for code, count in self.counts.items():
             named = code.co_name == "<lambda>" or not code.co_name.startswith("<")
@@ -70,13 +70,13 @@ OPTIMIZED = 1  # CO_OPTIMIZED: a function, and not the body of a class
 
 
 def inside(package: Path, arguments: Sequence[str], out: Path) -> None:
-    """Run one command under the profiler, and write what it executed."""
+    """Run one command under the profiler, and write the executed functions."""
     import idpgan
 
     if Path(idpgan.__file__).parent != package:
         sys.exit(f"trace: {idpgan.__file__} was imported in the place of {package}.")
     for name in [name for name in sys.modules if name.split(".")[0] == "idpgan"]:
-        del sys.modules[name]  # so that its own loading is seen too
+        del sys.modules[name]  # so that loading the package is counted too
     calls = Calls(package)
     threading.setprofile(calls)
     sys.setprofile(calls)
@@ -120,7 +120,7 @@ def draw_faces(folder: Path) -> None:
 
 
 def show(base: dict[str, dict[str, Any]] | None, head: dict[str, dict[str, Any]]) -> str:
-    """Say the figures as a table; with a base, its figure stands before an arrow."""
+    """Return the figures as a table; with a base, its figure precedes an arrow."""
     rows = [f"{'':9}" + "".join(f"{figure:>24}" for figure in FIGURES)]
     for name in WAYS:
         row = f"{name:9}"

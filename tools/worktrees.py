@@ -1,4 +1,4 @@
-"""Commits of this repository beside each other: temporary git worktrees, and the environment in which they run."""
+"""Several commits of this repository at once: temporary git worktrees, and the environment in which they run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FIXED = {  # what would make two runs of the same code differ
 
 
 def git(*arguments: str) -> str:
-    """Run git in this repository, and return what it says.
+    """Run git in this repository, and return its output.
 
     Raises:
-        SystemExit: With git's own words where it refuses.
+        SystemExit: With git's message if it fails.
     """
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     if done.returncode:

@@ -1,10 +1,10 @@
-"""Attacks: was this image among those that a generator or a classifier was trained on, and who is on a released one?
+"""Attacks: was an image in the training data of a generator or a classifier, and which person is on a released image?
 
 Every membership attack is a pure function that gives each image a score, higher for a member; `evaluate_scores` turns
-the scores of members and non-members into numbers with intervals. `train_attacker` makes the attacker who asks for
-people or attributes on transformed images, `known_plaintext` and `jigsaw` reconstruct disguised ones. All of that is
-computed with private images: curator only. An attack that fails proves nothing; a guarantee does. The names below are
-loaded on first use.
+the scores of members and non-members into numbers with intervals. `train_attacker` trains an attacker that infers
+people or attributes from transformed images. `known_plaintext` and `jigsaw` reconstruct disguised images. All results
+are computed with private images: curator only. A failed attack proves nothing; only a guarantee does. The names below
+are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Adversarial examples: the least change that fools a classifier, and the worst one within a bound.
+"""Adversarial examples: the smallest change that fools a classifier, and the worst change within a bound.
 
 Both attacks see the network and its gradients (white box). They work on whole batches, on the device of the images.
-Lengths are in units of the pixel range: 1 takes black to white. Networks are asked in [-1, 1], where that is 2.
+Lengths are in units of the pixel range: 1 takes black to white. Networks take images in [-1, 1], where that is 2.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def pgd(
     section 2.1: from a uniform start within the bound, ``x <- clip(x + step_size sign(grad loss))``.
 
     Args:
-        network: What is attacked.
+        network: The network under attack.
         images: (n, C, H, W) uint8, or floating point in [-1, 1].
-        labels: (n,) int64, the true ones.
+        labels: (n,) int64, the true classes.
         radius: Bound on the change of a pixel, in units of the pixel range, 0 .. 1.
         steps: >= 1.
         step_size: In the same unit; None = ``2.5 radius / steps``, enough to reach the bound from anywhere within it.
-        seed: Of the start; None starts at the image.
+        seed: Seed of the random start; None starts at the image.
 
     Returns:
         (n, C, H, W), floating point in [-1, 1], on the device of the images.
@@ -99,7 +99,7 @@ class Fooled:
 
     @property
     def robustness(self) -> float:
-        """Rho of the paper: the mean of length / norm, over images that were fooled and are not black; NaN if none."""
+        """Rho of the paper: the mean of length / norm, over fooled images that are not black; NaN if there are none."""
         counted = self.success & (self.norms > 0)
         return float((self.lengths[counted] / self.norms[counted]).mean())
 
@@ -113,9 +113,9 @@ def deepfool(network: Network, images: Tensor, *, steps: int = 50, overshoot: fl
     beyond. For a linear network the first step is exact.
 
     Args:
-        network: What is attacked; at least 2 classes.
+        network: The network under attack; at least 2 classes.
         images: (n, C, H, W) uint8, or floating point in [-1, 1].
-        steps: At most, >= 1.
+        steps: Largest number of steps, >= 1.
         overshoot: eta of the paper, >= 0.
 
     Raises:
@@ -163,14 +163,14 @@ def _nearest_boundary(network: Network, images: Tensor, classes: Tensor) -> Tens
     distances[rows, classes] = torch.inf
     nearest = distances.nan_to_num(nan=torch.inf).argmin(1)
     length = gaps[rows, nearest].abs() / squares[rows, nearest].clamp(min=1e-30)
-    # On a boundary the gap is 0 and no step would be taken: the least one that floating point sees is.
+    # On a boundary the gap is 0, and so would be the step: add the smallest one that floating point resolves.
     length = length + 1e-6 / squares[rows, nearest].clamp(min=1e-12).sqrt()
     return (length[:, None] * slopes[rows, nearest]).view_as(images).detach()
 
 
 @typed
 def accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
-    """Return the share of images that the network finds the class of; images as in `pgd`, attacked or not."""
+    """Return the share of images that the network classifies correctly; images as in `pgd`, attacked or not."""
     check_attacked(images, labels)
     with torch.no_grad():
         right = [

@@ -1,4 +1,4 @@
-"""One attack: its row in the registry, what the attacker knows, how it is run, and what comes of it."""
+"""One attack: its row in the registry, what the attacker knows, how it is run, and its result."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Knowledge:
     Attributes:
         samples: Generated images, with labels if the generator is conditional.
         classifier: Logits (n, K) of the released classifier for images (n, C, H, W).
-        critic: Scores of the trained critic: the attacker is inside.
+        critic: Scores of the trained critic, for an attacker inside (white box).
         reference: Real images of the same distribution, neither members nor non-members.
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
             distribution.
-        why_not: For a missing attribute, by name: one sentence why the run cannot give it.
-        ranks: Processes of `torchrun` that share what is computed of distances, seen by rank 0.
+        why_not: By name of a missing attribute: one sentence why the run cannot provide it.
+        ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
     """
 
     samples: Images | None = None
@@ -59,7 +59,7 @@ class Knowledge:
     ranks: Ranks = ALONE
 
     def missing(self, name: str) -> str | None:
-        """Return why an attribute, or "sample_labels", is not there; None if it is."""
+        """Return why an attribute, or "sample_labels", is missing; None if it is present."""
         if name == "sample_labels":
             there = self.samples is None or self.samples.labels is not None
         else:
@@ -67,7 +67,7 @@ class Knowledge:
         return None if there else self.why_not.get(name, f"needs {WORDS[name]}")
 
     def needed(self, name: str) -> Any:
-        """Return an attribute that `missing` has found to be there."""
+        """Return an attribute that `missing` has found present."""
         found = getattr(self, name)
         if found is None:
             raise InputError(f"This attack needs {WORDS[name]}, and there are none.")
@@ -75,12 +75,12 @@ class Knowledge:
 
 
 class Membership(NamedTuple):
-    """Real images of one distribution, by what the attacked generator has to do with them.
+    """Real images of one distribution, grouped by their relation to the attacked generator.
 
     Attributes:
-        members: The first private images: it was trained on them.
-        non_members: As many holdout images: it was not.
-        reference: The test part and the rest of the holdout: neither, and known to the attacker.
+        members: The first private images; the generator was trained on them.
+        non_members: Equally many holdout images; the generator was not trained on them.
+        reference: The test part and the rest of the holdout: neither of the two, and known to the attacker.
     """
 
     members: Images
@@ -89,7 +89,7 @@ class Membership(NamedTuple):
 
     @property
     def people(self) -> tuple[Tensor, Tensor] | None:
-        """Who is on members and on non-members, (n,) each; None where nobody knows, or people are on both sides."""
+        """People on the images of both sides, (n,) each; None if identities are unknown or somebody is on both."""
         members, others = self.members.identities, self.non_members.identities
         if members is None or others is None or bool(torch.isin(members, others).any()):
             return None
@@ -158,10 +158,10 @@ class Attack:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one attack came to; a skipped one has a reason in ``skipped`` and neither result nor scores.
+    """The outcome of one attack; a skipped one has a reason in ``skipped`` and neither result nor scores.
 
     Attributes:
-        seconds: What it took.
+        seconds: Run time.
         scores: Of members and of non-members, (n,) each, float32 on the CPU.
     """
 
@@ -172,7 +172,7 @@ class Outcome:
     scores: tuple[Tensor, Tensor] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; "roc" are points (false-positive rate, true-positive rate) of the curve."""
+        """Return a JSON-able dict; "roc" holds the points (false-positive rate, true-positive rate) of the curve."""
         facts = {"access": self.attack.access, "paper": self.attack.paper, "seconds": round(self.seconds, 2)}
         curve = {} if self.scores is None else {"roc": thinned_curve(*self.scores)}
         return {**facts, "skipped": self.skipped, **(self.result.to_json() if self.result else {}), **curve}
@@ -188,7 +188,7 @@ def run_attack(
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> Outcome:
-    """Score members and non-members in one set, in which the attack cannot tell them apart, and judge the scores.
+    """Score members and non-members in one set, where the attack cannot tell them apart, and evaluate the scores.
 
     At most ``most_costly`` members are judged by an attack that optimizes for each image.
     """

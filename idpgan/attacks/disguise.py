@@ -2,8 +2,8 @@
 
 The method is that of Sharma and Chen, "Poster: Image disguising for privacy-preserving deep learning" (2018),
 arXiv:1902.01878, who claim that a disguised image cannot be reconstructed; the attacks are ours. The attacker knows the
-method and the side of a block, never the key. `known_plaintext` knows some pairs of an image and its disguise;
-`jigsaw` knows disguised images alone, and puts permuted blocks together by their edges.
+method and the side of a block, never the key. `known_plaintext` knows some pairs of an image and its disguise; `jigsaw`
+knows only disguised images, and reorders permuted blocks by their edges.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _RIDGE = 1e-10  # of the mean variance: keeps flat blocks solvable
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What the attacker has found out.
+    """The key as the attacker has recovered it.
 
     Attributes:
-        order: int64 (K,): the block of the original, row by row, that came to each place.
+        order: int64 (K,): the original block (numbered row by row) that was moved to each place.
         decoders: (K, b + 1, b): maps a row of the disguised block at each place, and 1, to the row of the original.
         block: Side of a block, px.
     """
@@ -85,10 +85,11 @@ def known_plaintext(originals: Tensor, disguised: Tensor, block: int) -> Key:
 def jigsaw(disguised: Tensor, block: int, *, typical: Tensor | None = None, starts: int = 8) -> Key:
     """Put permuted blocks in order without any original: neighbors differ least along their common edge.
 
-    Differences are means over all images, which share one permutation. From each of some first blocks a picture is
-    grown greedily, the least difference first, within a frame of the known size; the picture whose edges differ least
-    in sum wins. Where left and right edges of the originals are alike, as grounds are, the picture may be shifted
-    around; a typical image tells by how much. Where blocks were multiplied as well, edges say nothing and this fails.
+    Differences are means over all images, which share one permutation. Several first blocks are tried. From each, a
+    picture is grown greedily, smallest difference first, within a frame of the known size; the picture with the
+    smallest sum of edge differences wins. Where left and right edges of the originals are alike, as backgrounds are,
+    the picture may be shifted cyclically; a typical image shows by how much. Where blocks were also multiplied, edges
+    carry no information and the attack fails.
 
     Args:
         disguised: (N, C, H, W) floating point, one permutation for all.
@@ -101,7 +102,7 @@ def jigsaw(disguised: Tensor, block: int, *, typical: Tensor | None = None, star
     height, width = disguised.shape[2] // block, disguised.shape[3] // block
     rows = _rows(disguised, block).float()  # (K, n, b)
     cut = rows.view(height * width, -1, block, block)  # (K, N C, b, b)
-    across = _differences(cut[..., :, -1], cut[..., :, 0])  # (K, K): how ill the second fits right of the first
+    across = _differences(cut[..., :, -1], cut[..., :, 0])  # (K, K): mismatch of the second block right of the first
     below = _differences(cut[..., -1, :], cut[..., 0, :])
     tried = torch.linspace(0, height * width - 1, min(starts, height * width)).round().long().unique()
     grown = [_grow(across, below, (height, width), int(first)) for first in tried]
@@ -121,7 +122,7 @@ def jigsaw(disguised: Tensor, block: int, *, typical: Tensor | None = None, star
 
 
 def _differences(ends: Tensor, begins: Tensor) -> Tensor:
-    """Return mean squared differences of all edges (K, n, b) to all others, (K, K); none to itself."""
+    """Return mean squared differences of all edges (K, n, b) to all others, (K, K); infinite on the diagonal."""
     first, second = ends.flatten(1).double(), begins.flatten(1).double()
     apart = torch.cdist(first, second).square() / first.shape[1]
     return apart.fill_diagonal_(torch.inf).cpu()

@@ -70,7 +70,7 @@ def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progr
         if rows.stop == len(images):
             seen += distances.shape[1]
             progress("distances", seen, len(cloud))
-    # The expanded square loses digits where two images are nearly equal: the distances of those chosen are exact.
+    # The expanded square loses digits where two images are nearly equal: recompute the chosen distances exactly.
     for part in torch.arange(len(images)).split(max(1, _CPU_NUMBERS // (images[0].numel() * count))):
         near = flat(cloud[where[part].flatten().to(cloud.device)].to(images.device))
         best[part] = (near.view(len(part), count, -1) - flat(images[part])[:, None]).square().mean(2)
@@ -78,7 +78,7 @@ def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progr
 
 
 def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield (positions of images, their squared distances to a part of the cloud); all images for part after part."""
+    """Yield (positions of images, their squared distances to a part of the cloud); each part meets all images."""
     side = math.isqrt(_CPU_NUMBERS)  # of a square block of distances that fits the memory
     if images.device.type == "cuda":
         side = max(256, math.isqrt(int(_GPU_SHARE * torch.cuda.mem_get_info(images.device)[0] / 4)))
@@ -92,14 +92,14 @@ def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
-    """Return mean (D,) and directions (D, k) of the largest variance, perhaps divided by their standard deviation.
+    """Return mean (D,) and directions (D, k) of the largest variance, optionally divided by their standard deviation.
 
-    The first 4,000 rows of the cloud count. Directions without variance are left out, so k <= ``count``.
+    Only the first 4,000 rows of the cloud are used. Directions without variance are left out, so k <= ``count``.
     """
     rows = flat(cloud[:_FIT_ROWS]).double()
     mean = rows.mean(0)
     rows = rows - mean
-    small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # of the two Gram matrices the smaller one
+    small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # the smaller of the two Gram matrices
     values, vectors = torch.linalg.eigh(small.T @ small)
     keep = max(1, min(count, int((values > 1e-9 * values[-1]).sum())))
     values, vectors = values[-keep:].clamp(min=1e-30), vectors[:, -keep:]
@@ -111,7 +111,7 @@ def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tens
 
 
 def projected(images: Tensor, onto: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the coordinates (n, k) of images in `components`, on the device of these."""
+    """Return the coordinates (n, k) of images in `components`, on the device of the components."""
     mean, vectors = onto
     return torch.cat([(flat(part.to(mean.device)) - mean) @ vectors for part in images.split(_FIT_ROWS)])
 
@@ -141,7 +141,7 @@ def flat(images: Tensor) -> Tensor:
 
 
 def bandwidth(cloud: Tensor) -> float:
-    """Return the bandwidth under which points of a cloud (S, k), S >= 2, are likeliest, each given all the others."""
+    """Return the bandwidth with the largest leave-one-out likelihood of points of a cloud (S, k), S >= 2."""
     points = cloud[:_WIDTH_ROWS]
     between = nearest_neighbors(points, cloud, 2)[0][:, 1].mul(cloud.shape[1]).sqrt().median()
     widths = between.clamp(min=1e-3) * torch.logspace(-1, 1.5, _BANDWIDTHS, device=cloud.device)
@@ -165,9 +165,9 @@ Task = Literal["nearest", "within", "density"]
 def shared(
     task: Task, images: Tensor, cloud: Tensor, number: float, progress: Progress = silent, ranks: Ranks = ALONE
 ) -> Tensor:
-    """Compare images (n, ...) with a cloud (S, ...), each rank its share of the images; return (n,), as one would.
+    """Compare images (n, ...) with a cloud (S, ...), split over the ranks; return (n,), as one process would.
 
-    The other ranks `follow`: they get images and cloud from rank 0, and need neither data nor run.
+    The other ranks call `follow`: they get images and cloud from rank 0, and need neither the data nor the run.
 
     Args:
         task: "nearest": mean squared difference to the nearest row; "within": `within`; "density": `log_density`.
@@ -189,10 +189,10 @@ def shared(
 
 
 def follow(ranks: Ranks) -> None:
-    """Compare this rank's shares of images until rank 0 ends: all that another rank does.
+    """Compare this rank's shares of images until rank 0 ends: the whole task of the other ranks.
 
     Raises:
-        LostRankError: If rank 0 ends without a word; it has said why.
+        LostRankError: If rank 0 ends without a message; rank 0 has reported why.
     """
     for asked in ranks.orders():
         with agreed(ranks):

@@ -6,24 +6,24 @@ the ranks of Sun and Xu (2014). Where one side beats the other in every pair DeL
 there the n pairs (member i, non-member i), independent of each other, give ``AUC >= (alpha / 2)^(1/n)``, exactly.
 
 Accuracy and precision are those of one threshold, chosen on one half of the scores and judged on the other, with
-Clopper-Pearson intervals. Numbers are equal on both sides, so that a guess has accuracy and precision 1/2.
+Clopper-Pearson intervals. There are as many members as non-members, so that a guess has accuracy and precision 1/2.
 
 The true-positive rate at a false-positive rate a takes its threshold from the non-members alone. What is estimated is
 the rate at the *true* threshold, ``t* = inf{t : P[non-member > t] <= a}``, which n non-members know only up to an
 interval of their order statistics: the k-th highest is below t* with probability at most ``P[Bin(n, a) < k]``, and
-above it with at most ``P[Bin(n, a) >= k]``. A quarter of alpha goes to each end of that interval, and one to each
-Clopper-Pearson bound of the members' rate there; the rate falls with the threshold, so the four together cover it.
-Nothing is assumed of the scores, ties included. Below log(alpha / 4) / log(1 - a) non-members (437 at a = 1 %, 4,380
-at 0.1 %, 95 %) the lower end is 0: so few cannot show how rarely a non-member scores as high.
+above it with at most ``P[Bin(n, a) >= k]``. A quarter of alpha goes to each end of that interval, and another to each
+Clopper-Pearson bound of the members' rate there; the rate falls with the threshold, so the four together cover it. The
+scores need no assumptions; ties are allowed. Below log(alpha / 4) / log(1 - a) non-members (437 at a = 1 %, 4,380 at
+0.1 %, 95 %) the lower end is 0: so few non-members cannot show how rarely one scores as high.
 
 Where images belong to people (`member_groups`), all of this holds for people instead of images: intervals are those of
 a cluster bootstrap (people drawn with replacement), every other *person* calibrates, and accuracy and precision are at
 even odds, whatever the numbers of images in the measuring half. Images of one person resemble each other, so 1,000
-images of 100 people say less than 1,000 people do. What a mean over images varies by is taken from means over people
-drawn again (Field and Welsh, Bootstrapping clustered data, 2007). A proportion gets the Clopper-Pearson interval of as
-many independent images as would vary like that, corrected by Student's t for few people (Korn and Graubard, Confidence
+images of 100 people say less than 1,000 people do. The variance of a mean over images is that of means over resampled
+people (Field and Welsh, Bootstrapping clustered data, 2007). A proportion gets the Clopper-Pearson interval of the
+number of independent images with that variance, corrected by Student's t for few people (Korn and Graubard, Confidence
 intervals for proportions with small expected number of positive counts estimated from survey data, 1998); a proportion
-of 0 or 1, which does not vary, that of the people.
+of 0 or 1, which does not vary, gets the interval for the number of people.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class AttackResult:
         auc_interval: Of `auc`, at `confidence`.
         accuracy: On the measuring half, at `threshold`.
         accuracy_interval: Of `accuracy`.
-        precision: Members among those of the measuring half that were called members; None if nobody was.
-        precision_interval: Of `precision`; (0, 1) if nobody was called a member.
+        precision: Members among those of the measuring half that were called members; None if no image was.
+        precision_interval: Of `precision`; (0, 1) if no image was called a member.
         threshold: Chosen on the calibration half: "member" is said where the score is at least this.
         tpr_at_fpr: Highest true-positive rate at a false-positive rate of at most 0.01 and 0.001, by that rate; None
             where there are fewer non-members than `LEAST_NON_MEMBERS`: n too small.
-        tpr_intervals: Of `tpr_at_fpr`, the threshold's own error included; None alike.
+        tpr_intervals: Of `tpr_at_fpr`, with the error of the threshold included; None in the same cases.
         num_members: Members, as many as non-members.
         confidence: Of each interval by itself.
         notes: What a reader has to know.
-        num_people: People among members and among non-members; None where each image was taken for itself.
+        num_people: People among members and among non-members; None where images were treated as independent.
     """
 
     auc: float
@@ -112,7 +112,7 @@ def evaluate_scores(
         non_members: (n,) scores of as many non-members from the same distribution.
         confidence: Of each interval, in (0, 1).
         member_groups: (n,) whole numbers, the person on each member's image; None where images are independent.
-        non_member_groups: The same of the non-members, who are other people.
+        non_member_groups: The same for the non-members, who are other people.
 
     Raises:
         InputError: If a score is NaN, numbers differ or are below 2, the confidence is out of range, or groups are
@@ -231,7 +231,7 @@ def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[Pe
 
 def _judged(positive: np.ndarray, negative: np.ndarray, alpha: float) -> _Judged:
     """Choose a threshold on every other image, and judge it on the rest."""
-    # Scores come in an order that has nothing to do with their values: every other one calibrates.
+    # The order of the scores is independent of their values: every other score calibrates.
     threshold = _best_threshold(positive[::2], negative[::2])
     judged = positive[1::2], negative[1::2]
     true_positives, false_positives = (int((side >= threshold).sum()) for side in judged)
@@ -266,7 +266,7 @@ def _judged_by_person(
         return threshold, accuracy, interval, None, (0.0, 1.0)
     precision, called = rates[0] / sum(rates), [side.person[found] for side, found in zip(halves, hits, strict=True)]
     persons = sum(len(np.unique(side)) for side in called)
-    with np.errstate(invalid="ignore"):  # a replicate in which nobody is called
+    with np.errstate(invalid="ignore"):  # a replicate in which no image is called a member
         again = replicates[0] / (replicates[0] + replicates[1])
     trials = effective(precision, again, sum(map(len, called)), persons, alpha)
     return threshold, accuracy, interval, precision, binomial_interval(precision * trials, trials, alpha)
@@ -275,7 +275,7 @@ def _judged_by_person(
 def _tpr_at_fpr(
     positive: np.ndarray, negative: np.ndarray, alpha: float, people: tuple[People, People] | None
 ) -> tuple[dict[float, float | None], dict[float, Interval | None], list[str]]:
-    """Return true-positive rates by false-positive rate, their intervals, and what cannot be told of so few."""
+    """Return true-positive rates by false-positive rate, their intervals, and notes on rates without enough scores."""
     independent = len(negative) if people is None else people[1].num
     what = "non-members" if people is None else "people among the non-members"
     rates: dict[float, float | None] = dict.fromkeys(LEAST_NON_MEMBERS)
@@ -321,7 +321,7 @@ def _auc(
 
 
 def _best_threshold(positive: np.ndarray, negative: np.ndarray) -> float:
-    """Return the score from which on calling everything a member is most often right; the lowest of equal ones."""
+    """Return the threshold with the highest accuracy; the lowest of equally good ones."""
     candidates = np.unique(np.concatenate([positive, negative]))
     hits = len(positive) - np.searchsorted(np.sort(positive), candidates, side="left")
     alarms = len(negative) - np.searchsorted(np.sort(negative), candidates, side="left")
@@ -342,7 +342,7 @@ def _tpr_interval(
 
     threshold, highest = _fpr_threshold(negative, rate), np.sort(negative)[::-1]
     trials, n = float(len(positive)), len(negative)
-    if people is not None:  # as many independent images as would vary like these
+    if people is not None:  # the number of independent images with the same variance
         trials, others = (
             effective(float((scores > threshold).mean()), side.rates(scores > threshold), len(scores), side.num, alpha)
             for scores, side in zip((positive, negative), people, strict=True)
@@ -429,7 +429,7 @@ def student(alpha: float, people: int) -> float:
 
 
 def effective(rate: float, replicates: np.ndarray, images: int, people: int, alpha: float) -> float:
-    """Return how many independent images would show a rate as exactly as these do, in [1, images].
+    """Return how many independent images would estimate a rate as precisely as these do, in [1, images].
 
     Args:
         rate: What was found.

@@ -41,7 +41,7 @@ class Exposure:
         space_bits: log2 |R|.
         shape: Of the fitted law: skewness parameter, location, scale.
         ks_statistic: Distance of the references from the fitted law (Kolmogorov and Smirnov).
-        ks_p_value: Its p-value; parameters were fitted, so it is too large. Below 0.01 the fit is no good.
+        ks_p_value: Its p-value; parameters were fitted, so it is too large. Below 0.01 the fit is poor.
     """
 
     by_rank: Tensor
@@ -80,7 +80,7 @@ def _check(scores: Tensor, references: Tensor, least: int) -> tuple[np.ndarray, 
 def rank_exposure(scores: Tensor, references: Tensor) -> Tensor:
     """Return ``log2((n + 1) / rank)`` of each canary among itself and n references, (m,) float64.
 
-    That estimates the exposure in the whole space, up to its ceiling ``log2(n + 1)`` (the paper's "approximation by
+    This estimates the exposure in the whole space, up to its ceiling ``log2(n + 1)`` (the paper's "approximation by
     sampling"). Ties count against the canary.
 
     Args:

@@ -1,10 +1,10 @@
-"""Who is on a released image, and which attribute: by a network that knows clear images, or transformed ones as well.
+"""Re-identification and attribute inference on released images, by a network trained on clear or transformed images.
 
-The *static* attacker trains a network on clear images alone, as papers on obfuscation test what they propose. The
-*adaptive* one runs the mechanism himself on images whose labels he knows, and trains on clear and transformed images
+The *static* attacker trains a network on clear images alone, as papers on obfuscation test their own proposals. The
+*adaptive* attacker runs the mechanism on images with known labels, and trains on clear and transformed images
 (McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning", 2016, arXiv:1609.00408). Both are then
-shown transformed images of which they know nothing. Re-identification asks for people who were trained on, on other
-pictures of theirs (`picture_disjoint`); attribute inference asks about people nobody has seen (`person_disjoint`).
+tested on transformed images that they have not seen. Re-identification asks for people in the training images, on other
+pictures of them (`picture_disjoint`); attribute inference asks about people outside of them (`person_disjoint`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Inference:
     """How often an attacker was right. Curator only.
 
     Attributes:
-        accuracy: Share of test images whose label he told, in [0, 1].
-        low: Of the confidence interval; where people are known, that of people (`idpgan.attacks.evaluate`).
+        accuracy: Share of test images whose label was inferred correctly, in [0, 1].
+        low: Lower end of the confidence interval; where people are known, of the interval over people
+            (`idpgan.attacks.evaluate`).
         chance: Share of test images with the label that is most frequent among them: what one constant answer gets.
         num_labels: Labels to choose from.
         num_test: Images asked about.
@@ -94,15 +95,14 @@ def train_attacker(
 ) -> Attacker:
     """Train a network on images whose labels the attacker knows.
 
-    The network is the convolutional classifier of `idpgan.models.classifier`; shifted and mirrored images are trained
-    on as well. Of all epochs the one is kept that knows a part of these images best: nothing is chosen by what the
-    attacker is asked about.
+    The network is the convolutional classifier of `idpgan.models.classifier`, also trained on shifted and mirrored
+    images. The epoch that does best on a part of these images is kept: test images do not enter this choice.
 
     Args:
         known: Sets of images, float32 (N, C, H, W) in [0, 1], with labels int64 (N,): clear images, and for an adaptive
-            attacker transformed ones beside them.
+            attacker also transformed images.
         epochs: Passes over all of them.
-        mirror: Whether a mirrored image has the same label. False where left and right mean something to a key.
+        mirror: Whether a mirrored image has the same label. False where the key distinguishes left and right.
 
     Raises:
         InputError: If images and labels do not fit together, or there is only one label.
@@ -120,7 +120,7 @@ def train_attacker(
     channels, height, width = pixels.shape[1:]
     model = build_classifier("cnn", (channels, height, width), len(values), seed=seed).to(device)
     config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=learning_rate, seed=seed)
-    judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of his own
+    judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of the attacker's own images
 
     with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):
         torch.manual_seed(torch_seed(seed, 3))
@@ -150,11 +150,11 @@ def _moved(batch: Tensor, rng: torch.Generator, mirror: bool) -> Tensor:
 
 @typed
 def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Split within each person, pictures in turn: the same people, other pictures.
+    """Split within each person, evenly in order: both parts show the same people on different pictures.
 
     Args:
         identities: int64 (N,).
-        share: Of a person's pictures in the first part, in (0, 1); at least one, and one is left.
+        share: Share of a person's pictures in the first part, in (0, 1); each part gets at least one.
 
     Returns:
         Positions of both parts, int64, ascending.
@@ -179,7 +179,7 @@ def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Te
 
 @typed
 def person_disjoint(identities: Tensor, share: float = 0.5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Split people: nobody is in both parts.
+    """Split by person: each person is in one part only.
 
     Returns:
         Positions of both parts, int64, ascending; the first has ``share`` of the people, rounded, at least one.

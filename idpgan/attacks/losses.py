@@ -1,4 +1,4 @@
-"""Membership inference by how well a released classifier knows an image: its loss, as it is or against what is usual.
+"""Membership inference by the loss of a released classifier on an image, raw or compared with non-members.
 
 Pure functions like those of `membership`: scores (n,), higher = more like a member. No shadow models are trained.
 """
@@ -22,8 +22,8 @@ from idpgan.training.fit import FitConfig, predict
 Logits = Callable[[Tensor], Tensor]  # images (n, C, H, W) -> (n, K)
 
 LEAST_REFERENCE = 40
-_LEAST_OF_CLASS = 20  # reference images of a class for a line of its own
-_STEPS = 400  # of the fit, at least; where the images are many it is six epochs
+_LEAST_OF_CLASS = 20  # reference images that a class needs for a line of its own
+_STEPS = 400  # least number of steps of the fit; large sets get six epochs
 _RIDGE = 1e-3
 
 
@@ -31,7 +31,7 @@ _RIDGE = 1e-3
 def loss_threshold(images: Tensor, labels: Tensor | None, logits: Logits) -> Tensor:
     """Score by the classifier's confidence in the image's class: members have a lower loss (Yeom et al. 2018).
 
-    The score is the log-odds, which orders images as the loss does and does not round.
+    The score is the log-odds, which orders images as the loss does, without rounding.
 
     Args:
         images: (n, C, H, W) uint8 or floating point.
@@ -56,7 +56,7 @@ def loss_calibrated(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by how far the confidence lies above that in equally difficult images of the class that are not members.
+    """Score by how far the confidence lies above that in equally difficult non-members of the class.
 
     A second classifier, fitted to one half of the reference images, says how difficult an image is (Watson et al.
     2022, "On the importance of difficulty calibration in membership inference attacks"). On the other half a line per
@@ -69,8 +69,8 @@ def loss_calibrated(
         labels: (n,) int64, or None: then the likeliest class counts.
         logits: Of the classifier under attack.
         reference: At least 40 labeled images of the same distribution, neither members nor non-members.
-        seed: Of the second classifier.
-        progress: Told of its epochs.
+        seed: Seed of the second classifier.
+        progress: Called with the epochs of its fit.
 
     Raises:
         InputError: If images, labels and reference do not fit together, or the reference is too small.

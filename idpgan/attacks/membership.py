@@ -1,8 +1,8 @@
 r"""Membership inference by comparing an image with generated ones, with a critic, or with a classifier.
 
 Pure functions: each gives n images their scores, higher for members. They see members and non-members in one tensor and
-are not told which is which. A *calibrated* score is the score minus that against a reference, which takes out how
-ordinary an image is: ordinary images are near to generated ones whether they were trained on or not.
+are not told which is which. A *calibrated* score subtracts the score against a reference. This removes how typical an
+image is: typical images are near generated ones whether or not they were trained on.
 
 | attack | paper | needs |
 |---|---|---|
@@ -51,7 +51,7 @@ _SPACE_ROWS = 2000  # of each set that density_ratio takes its space from
 
 @typed
 def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent, ranks: Ranks = ALONE) -> Tensor:
-    """Score by minus the squared distance to the nearest generated image, mean over pixels.
+    """Score by the negative squared distance to the nearest generated image, mean over pixels.
 
     Images (n, ...) and samples (S, ...) are uint8, mapped to [-1, 1], or floating point. The scores are (n,) float32,
     at most 0; 0 for an image that was generated exactly. ``ranks`` share the images (`distances.shared`).
@@ -91,9 +91,9 @@ def neighborhood_count(
 
     Args:
         images: (n, ...) uint8, mapped to [-1, 1], or floating point.
-        samples: (S, ...) generated images, alike; the components are theirs.
-        radius: In the space of the components; None is the paper's heuristic, the median over all images of the
-            distance to the nearest sample, so that half of the images have none.
+        samples: (S, ...) generated images in the same form; the components are fitted to them.
+        radius: Radius in the space of the components; None is the paper's heuristic, the median over all images of the
+            distance to the nearest sample, so that half of the images have no sample within it.
         dimensions: Principal components; 40 in the paper for MNIST.
         ranks: Processes of `torchrun` that share the images (`distances.shared`).
 
@@ -125,7 +125,7 @@ def density_ratio(
     """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?
 
     Both densities are Gaussian kernel estimates in ``dimensions`` whitened principal components of the two sets
-    together. The paper lets the estimator be chosen; here the bandwidth of each is the one with the best leave-one-out
+    together. The paper leaves the estimator open; here each bandwidth is the one with the best leave-one-out
     likelihood. All images are uint8, mapped to [-1, 1], or floating point; none of the reference is among ``images``.
     ``ranks`` share the images (`distances.shared`).
 
@@ -188,14 +188,14 @@ def classifier_confidence(
 ) -> Tensor:
     """Score by the confidence of a classifier that was trained on the generated images (Yang, Zhou and Ning, 3.2.2).
 
-    The confidence p is that in the image's class or, where the attacker does not know it, in the likeliest one. The
+    p is the confidence in the image's class or, where the attacker does not know the class, in the likeliest one. The
     score is its log-odds log(p / (1 - p)), which orders images as p does but does not round to 1 (Carlini et al. 2022).
 
     Args:
         images: (n, C, H, W) uint8.
         labels: (n,) int64 in [0, K), or None.
         samples: At least 3 generated images with labels.
-        steps: Of the fit, at least; where the images are many it is six epochs.
+        steps: Least number of steps of the fit; large sets get six epochs.
 
     Raises:
         InputError: If the samples have no labels, or are too few.
@@ -216,7 +216,7 @@ def classifier_confidence(
 def fitted_classifier(
     images: Images, config: FitConfig, steps: int, device: torch.device, progress: Progress, what: str
 ) -> Classifier:
-    """Fit a network to labeled images for so many steps at least; where the images are many it is six epochs."""
+    """Fit a network to labeled images for at least so many steps; large sets get six epochs."""
     if images.labels is None:
         raise TypeError("checked to have labels.")
     model = build_classifier("cnn", images.image_shape, len(images.classes), seed=config.seed).to(device)
@@ -245,19 +245,19 @@ def latent_reconstruction(
     batch_size: int = 128,
     progress: Progress = silent,
 ) -> Tensor:
-    """Score by minus the smallest squared difference to G(z, label) over z, mean over pixels: (n,) float32, at most 0.
+    """Score by the negative least squared difference to G(z, label) over z, mean over pixels: (n,) float32, at most 0.
 
-    How well can the generator be made to draw this image? The partial black box of GAN-Leaks (Chen et al. 2020,
-    arXiv:1909.03935): the attacker chooses latent vectors. The paper's Powell search becomes Adam through the released
-    generator, for many images at once; its start is not a random vector but the latent vectors of the nearest of a pool
-    of generated images, one per restart.
+    The score measures how well the generator can be made to draw the image: the partial black box of GAN-Leaks (Chen et
+    al. 2020, arXiv:1909.03935), where the attacker chooses latent vectors. Adam through the released generator replaces
+    the paper's Powell search, for many images at once. Each restart begins at the latent vector of one of the nearest
+    images in a pool of generated images, not at a random vector.
 
     Args:
         images: (n, C, H, W) uint8, mapped to [-1, 1], or floating point.
         labels: (n,) int64; None if unknown or the generator is unconditional. Where a conditional generator is attacked
             without labels, each image takes the class of the nearest image of the pool.
         generator: Its parameters are not changed.
-        steps: Of Adam, on z.
+        steps: Adam steps on z.
         restarts: Starts per image, taken from ``pool`` generated images per class.
         batch_size: Images optimized at once.
 

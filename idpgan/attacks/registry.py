@@ -52,7 +52,7 @@ def _loss(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
 
 
 def _calibrated(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    """Score by the same attack minus that against the reference generator and its images."""
+    """Score by the same attack minus its score against the reference generator and its images."""
     samples, generator = knowledge.reference_samples, knowledge.reference_generator
     reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
     return calibrate(score(knowledge, images, progress), score(reference, images, silent))
@@ -133,14 +133,14 @@ ATTACKS: Mapping[str, Attack] = {row.name: row for row in _ROWS}
 
 @typed
 def select_attacks(names: Sequence[str], target: str = "generator") -> tuple[Attack, ...]:
-    """Return attacks by name; "all" is every one on such a target.
+    """Return attacks by name; "all" is every attack on that target.
 
     Args:
-        names: Of attacks, or "all".
+        names: Names of attacks, or "all".
         target: What is attacked: "generator" or "classifier".
 
     Raises:
-        InputError: If one is unknown, or is for another target; the message names the nearest.
+        InputError: If a name is unknown, or is for another target; the message names the nearest name.
     """
     fitting = {name: row for name, row in ATTACKS.items() if row.target == target}
     for name in names:

@@ -1,8 +1,8 @@
-"""Who is on a released image? Matching its column and row spaces with those of clean images.
+"""Re-identification of released images: their column and row spaces are matched with those of clean images.
 
-SRA and ESRA (and LRM and MM, where an image has more rows than its rank) put noise on a few numbers and multiply it by
-factors of the private image that carry none. Whatever the noise, the released image lies in the space of those factors,
-so it can be matched with a gallery of clean photographs of the same people, at every epsilon alike. Measured:
+SRA and ESRA (and LRM and MM, where an image has more rows than its rank) put noise on a few numbers and multiply these
+by noise-free factors of the private image. Whatever the noise, the released image lies in the space of those factors,
+so it can be matched with a gallery of clean photographs of the same people, equally well at every epsilon. Measured:
 docs/matrix-publishers.md.
 """
 
@@ -33,16 +33,16 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
       nothing where the released image has full row rank, as any noisy image with n >= m has.
     * "rows": in the span of the ``v_i``.
     * "pairs": in the span of the matrices ``u_i v_i^T``: ``sum_i (u_i^T G v_i)^2``. Noise on the singular values keeps
-      each pair together, so this stays sharp where both spans are everything. Values that were made equal (isotonic
-      refinement) mix their pairs and cost a little.
+      each pair together, so this stays sharp where both spans are the whole space. Values that were made equal
+      (isotonic refinement) mix their pairs, which costs a little accuracy.
 
-    The singular values of the released image are not used: under the published methods they are noise. Best on the
-    unclipped release; clipping to 8 bits destroys the rank, and with it most of what there is to match.
+    The singular values of the released image are not used: under the published methods they are noise. The match works
+    best on the unclipped release; clipping to 8 bits destroys the rank, and with it most of the evidence.
 
     Args:
         released: (N, m, n) floating point, as released, not clipped.
-        gallery: (G, m, n) clean images, of the released images' people; other pictures than those released.
-        match: What is compared.
+        gallery: (G, m, n) clean images of the same people, on other pictures than the released ones.
+        match: What is compared, see above.
         gallery_rank: Leading singular values of each gallery image that are used, at least 1; fewer if it has fewer.
 
     Returns:
@@ -87,8 +87,8 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
 def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -> Tensor:
     """Tell for each released image whether the best gallery image is of the right person, bool (N,).
 
-    Its mean is the rank-one identification rate; a guess has the share of the gallery that is of the person. Equal
-    scores identify nobody: False. Scores are (N, G), higher for more likely.
+    Its mean is the rank-one identification rate; a guess succeeds with the person's share of the gallery. Tied scores
+    count as False. Scores are (N, G), higher for more likely.
 
     Raises:
         InputError: If the shapes do not fit.

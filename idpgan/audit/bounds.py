@@ -1,4 +1,4 @@
-r"""From counts to a lower bound of epsilon: Clopper-Pearson intervals, the choice of a threshold, the cap.
+r"""Lower bounds of epsilon from counts: Clopper-Pearson intervals, the choice of a threshold, the cap.
 
 An (epsilon, delta) mechanism allows, for every event E, ``P'(E) <= e^epsilon P(E) + delta``, and the same with the two
 neighbors swapped or E replaced by its complement. With E = "the attacker says neighbor", TPR its probability on the
@@ -7,13 +7,13 @@ neighbor and FPR on the data (Jagielski, Ullman, Oprea 2020):
 Both terms rest on the same two statements, "TPR >= TPR_low" and "FPR <= FPR_high", each one-sided at alpha / 2, since
 FNR_high = 1 - TPR_low and TNR_low = 1 - FPR_high. So the maximum holds with confidence 1 - alpha.
 
-Epsilon at a small delta is seen in far tails only. A second bound, with a threshold and counts of its own, is that of
-the separation ``Phi^-1(TPR_low) - Phi^-1(FPR_high)``: no mu-GDP with a smaller mu holds. The trade-off function of two
-laws is ``f(a) = least false-negative rate of any test with false-positive rate a``
-(`Dong, Roth, Su (2022) <https://arxiv.org/abs/1905.02383>`_). Two Gaussians of distance mu standard deviations have
-``f(a) = Phi(Phi^-1(1 - a) - mu)``; so a test with rates (FPR, TPR) has the separation ``Phi^-1(TPR) - Phi^-1(FPR)``,
-and mu-GDP allows none above mu. Unlike epsilon at a tiny delta, that is seen in the middle of the laws, where an audit
-has many counts: `Nasr et al. (2023) <https://arxiv.org/abs/2302.07956>`_ audit DP-SGD tightly that way.
+Epsilon at a small delta depends only on the far tails. A second bound, with its own threshold and counts, is the
+separation ``Phi^-1(TPR_low) - Phi^-1(FPR_high)``: no mu-GDP with a smaller mu holds. The trade-off function of two laws
+is ``f(a) = least false-negative rate of any test with false-positive rate a`` (`Dong, Roth, Su (2022)
+<https://arxiv.org/abs/1905.02383>`_). Two Gaussians of distance mu standard deviations have ``f(a) = Phi(Phi^-1(1 - a)
+- mu)``; so a test with rates (FPR, TPR) has the separation ``Phi^-1(TPR) - Phi^-1(FPR)``, and mu-GDP allows none above
+mu. Unlike epsilon at a tiny delta, mu shows in the middle of the distributions, where an audit has many counts: `Nasr
+et al. (2023) <https://arxiv.org/abs/2302.07956>`_ audit DP-SGD tightly that way.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from idpgan.errors import InputError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 
-_CAUTION = 1000  # the choice is made at a stricter confidence: the best of many thresholds owes something to luck
-_MIDDLE, _TAIL = 128, 64  # candidate thresholds per side: evenly by rank, and closer and closer towards each tail
+_CAUTION = 1000  # the choice uses a stricter confidence, since the best of many thresholds is partly luck
+_MIDDLE, _TAIL = 128, 64  # candidate thresholds per side: evenly by rank, and increasingly dense towards each tail
 _GAUSSIAN = {"gaussian"}
 _LARGEST_MU = 1e4
-_DELTAS = (-14.0, 3.0)  # logits among which the best delta is looked for: 8e-7 .. 0.95
-_TOLERANCE = 0.05  # of the logit; any delta gives a bound, the best one the tightest
+_DELTAS = (-14.0, 3.0)  # range of logits for the search of the best delta: 8e-7 .. 0.95
+_TOLERANCE = 0.05  # tolerance of the logit; any delta gives a bound, the best delta the tightest one
 
 
 def clopper_pearson(successes: np.ndarray, trials: int, alpha: float) -> tuple[np.ndarray, np.ndarray]:
@@ -73,8 +73,8 @@ def epsilon_bound(
 ) -> np.ndarray:
     """Return the lower bound of epsilon that held-out counts prove; see the module. Minus infinity is "nothing".
 
-    Counted are the runs that were called neighbor, out of ``held_out`` per side: true positives on the neighbor, false
-    positives on the data. The confidence 1 - alpha is that of each number by itself.
+    The counts are the runs called "neighbor", out of ``held_out`` per side: true positives on the neighbor, false
+    positives on the data. The confidence 1 - alpha holds for each bound separately.
     """
     alpha = (1 - confidence) / 2
     tpr_low, _ = clopper_pearson(true_positives, held_out, alpha)
@@ -96,9 +96,9 @@ def separation_bound(
 
 @typed
 def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
-    """Return the largest epsilon that ``held_out`` runs per side can show: all of them called right.
+    """Return the largest epsilon that ``held_out`` runs per side can show, with all guesses right.
 
-    "Infinite" is never measured: a mechanism without any noise reaches this number and no more.
+    An audit never measures "infinite": a mechanism without any noise reaches only this number.
 
     Example:
         >>> [round(cap(10**k), 1) for k in (4, 5, 6)]
@@ -109,12 +109,12 @@ def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class Separation:
-    """A lower bound of the separation of the two laws, with all that is needed to compute it again.
+    """A lower bound of the separation of the two distributions, with everything needed to recompute it.
 
     Attributes:
         mu_lower: With the result's confidence, no mu-GDP guarantee with a smaller mu holds; 0 if nothing was found.
         fpr_high: Upper bound of the test's false-positive rate: where on the trade-off curve the bound stands.
-        statistic: Which statistic the choosing half preferred for this bound.
+        statistic: The statistic that the choosing half selected for this bound.
         threshold: Of the statistic.
         direction: See `AuditResult`.
         true_positives: See `AuditResult`.
@@ -142,21 +142,21 @@ class Separation:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """A lower bound of epsilon, with all that is needed to compute it again.
+    """A lower bound of epsilon, with everything needed to recompute it.
 
     Attributes:
         epsilon_lower: With probability `confidence` over the audit's runs, no (epsilon, delta) guarantee with a smaller
             epsilon holds; 0 if nothing was found.
-        cap: What `epsilon_lower` would be had every held-out run been called right.
-        statistic: Which statistic the choosing half preferred.
+        cap: The value of `epsilon_lower` if every held-out guess were right.
+        statistic: The statistic that the choosing half selected.
         threshold: Of the statistic.
-        direction: 1: "neighbor" is said where the statistic is at least the threshold; -1: where it is below.
-        true_positives: Held-out runs on the neighbor of which that was said.
-        false_positives: Held-out runs on the data of which that was said.
+        direction: 1: the guess is "neighbor" if the statistic is at least the threshold; -1: if it is below.
+        true_positives: Held-out runs on the neighbor with that guess.
+        false_positives: Held-out runs on the data with that guess.
         held_out: Held-out runs per side: runs // 2.
         runs: Runs per side.
         delta: Of the guarantee under test.
-        confidence: 1 - alpha, of each of the two bounds by itself.
+        confidence: 1 - alpha, for each of the two bounds separately.
         separation: The second bound.
     """
 
@@ -177,7 +177,7 @@ class AuditResult:
     def of_counts(
         cls, true_positives: int, false_positives: int, *, runs: int, delta: float, confidence: float, **chosen: Any
     ) -> Self:
-        """Compute bound and cap from the counts of the held-out half; ``chosen`` are the other attributes."""
+        """Compute bound and cap from the counts of the held-out half; ``chosen`` holds the other attributes."""
         held_out = runs // 2
         bound = epsilon_bound(np.array(true_positives), np.array(false_positives), held_out, delta, confidence)
         return cls(
@@ -196,13 +196,13 @@ class AuditResult:
         """Return a JSON-able dict."""
         facts = dataclasses.asdict(self)
         for bound in (facts, facts["separation"]):
-            if not np.isfinite(bound["threshold"]):  # infinity has no number in JSON
+            if not np.isfinite(bound["threshold"]):  # JSON has no infinity
                 bound["threshold"] = str(bound["threshold"])
         return facts
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from `to_json`, and compute the bound again.
+        """Rebuild from the output of `to_json`, and recompute the bound.
 
         Raises:
             InputError: If a key is missing or unknown, or bound and counts do not fit.
@@ -240,12 +240,12 @@ class AuditResult:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the first half settled.
+    """The choice made on the first half of the runs.
 
     Attributes:
         direction: See `AuditResult`.
         threshold: See `AuditResult`.
-        bound: The lower bound that the choosing runs themselves would give: for comparing statistics only.
+        bound: The lower bound from the choosing runs themselves, only for comparing statistics.
     """
 
     direction: int
@@ -256,14 +256,14 @@ class Choice:
 def choose(
     data_scores: np.ndarray, neighbor_scores: np.ndarray, delta: float, confidence: float
 ) -> tuple[Choice, Choice]:
-    """Choose direction and threshold on the first half's scores, (n,) each, n equal: the ones with the best bound.
+    """Choose direction and threshold with the best bound on the first half's scores, (n,) on each side.
 
     Returns:
-        The choice for epsilon, and that for the separation.
+        The choice for epsilon and the choice for the separation.
     """
     data, neighbor = np.sort(data_scores).astype(np.float64), np.sort(neighbor_scores).astype(np.float64)
     runs = len(data)
-    # Thresholds to try: scores at some ranks, dense in the tails, and the middles between neighbors.
+    # Candidate thresholds: scores at some ranks, dense in the tails, and midpoints of adjacent ones.
     tail = np.geomspace(1, runs, _TAIL).astype(int) - 1
     ranks = np.unique(np.concatenate([np.linspace(0, runs - 1, _MIDDLE).astype(int), tail, runs - 1 - tail]))
     values = np.unique(np.concatenate([scores[ranks] for scores in (data, neighbor)]))
@@ -279,7 +279,7 @@ def choose(
     for upward, downward in (by_epsilon, by_separation):
         best, direction = max((float(upward.max()), 1), (float(downward.max()), -1))
         (ties,) = np.nonzero((upward if direction == 1 else downward) == best)
-        middle = float(thresholds[ties[len(ties) // 2]])  # farthest from being missed
+        middle = float(thresholds[ties[len(ties) // 2]])  # the middle of equally good thresholds
         chosen.append(Choice(direction, middle, best))
     return chosen[0], chosen[1]
 
@@ -288,7 +288,7 @@ def choose(
 
 
 def separation(true_positive_rate: np.ndarray, false_positive_rate: np.ndarray) -> np.ndarray:
-    """Return by how many standard deviations two Gaussians must differ for tests to have these rates, >= 0.
+    """Return how many standard deviations apart two Gaussians must be for tests to have these rates, >= 0.
 
     Example:
         >>> separation(np.array([0.84134, 0.1]), np.array([0.5, 0.5])).round(3).tolist()
@@ -302,7 +302,8 @@ def separation(true_positive_rate: np.ndarray, false_positive_rate: np.ndarray) 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """Return the least delta at which two Gaussians of distance ``mu`` > 0 are (epsilon, delta)-close.
 
-    `Balle and Wang (2018), Theorem 8 <https://arxiv.org/abs/1805.06530>`_, in logarithms where it would overflow.
+    `Balle and Wang (2018), Theorem 8 <https://arxiv.org/abs/1805.06530>`_, in logarithms where the formula would
+    overflow.
     """
     first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
     return float(math.exp(first) * -math.expm1(min(second - first, 0.0)))
@@ -311,7 +312,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the least epsilon >= 0 at which two Gaussians of distance ``mu`` >= 0 are (epsilon, delta)-close.
 
-    At delta = 0 there is none but infinity, for mu above 0.
+    At delta = 0 and mu > 0 the result is infinite.
 
     Example:
         >>> round(gaussian_epsilon(1.0, 1e-5), 3)
@@ -340,7 +341,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def least_misses(epsilon: float, delta: float, false_positive_rate: float) -> float:
     """Return the false-negative rate that (epsilon, delta) forces on every test of that false-positive rate.
 
-    Wasserman and Zhou (2010): both neighbors, and the test as well as its complement.
+    Wasserman and Zhou (2010): the bound uses both neighbors, and the test as well as its complement.
     """
     one = 1 - delta - math.exp(min(epsilon, 700.0)) * false_positive_rate
     other = math.exp(-epsilon) * (1 - delta - false_positive_rate)
@@ -351,8 +352,8 @@ def least_misses(epsilon: float, delta: float, false_positive_rate: float) -> fl
 def proven_separation(events: tuple[Event, ...], false_positive_rate: float, epsilon: float, delta: float) -> float:
     """Return the largest `separation` that the proof allows at this false-positive rate; infinite if nothing is proven.
 
-    Where all noise is Gaussian, the law is that of two Gaussians, and this is the mu of their (epsilon, delta), which
-    is proven; otherwise it is the curve that the accountant proves for ``events`` at all deltas.
+    If all noise is Gaussian, the outputs follow two Gaussians, and the result is the mu of the proven (epsilon, delta);
+    otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas.
     """
     if not all(event.is_private for event in events):
         return math.inf
@@ -369,5 +370,5 @@ def proven_separation(events: tuple[Event, ...], false_positive_rate: float, eps
 
 
 def is_nearly_gaussian(events: Sequence[Event]) -> bool:
-    """Say whether all noise is Gaussian, sampled or not: where the epsilon of a separation is worth printing."""
+    """Return whether all noise is Gaussian, sampled or not; only then is the epsilon of a separation printed."""
     return bool(events) and all(event.kind in _GAUSSIAN | {"poisson-gaussian"} for event in events)

@@ -1,8 +1,8 @@
-"""What can be audited: a mechanism with its worst-case neighbors, its claim and its proof.
+"""The cases of audits: a mechanism with its worst-case neighbors, its claim and its proof.
 
 An entry (`idpgan.audit.entry`) turns a request into a *case*, one game to play. A *pair* is the two neighbors of a
-case, and an *adjacency* is what neighbors are: a unit and a relation. Every method and every publisher brings its own
-entry; here are those of the privacy mechanisms, ``CASES``.
+case, and an *adjacency* defines neighbors by a unit and a relation. Every method and every publisher has its own entry;
+``CASES`` holds those of the privacy mechanisms.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 
 USUAL_RUNS = 100_000
-MOST_CANARIES = 20_000  # of one call: per-record gradients grow with the square
-IMAGE_SHAPE = (112, 92)  # of ORL
-_STEPS = 1000  # of the discrete mechanisms, in grid steps
-_CHOICES = 20  # of the exponential mechanism and noisy max
+MOST_CANARIES = 20_000  # canaries of one call: per-record gradients grow with their square
+IMAGE_SHAPE = (112, 92)  # px of ORL
+_STEPS = 1000  # sensitivity of the discrete mechanisms, in grid steps
+_CHOICES = 20  # choices of the exponential mechanism and noisy max
 _CATEGORIES = 10
 
 
@@ -57,14 +57,14 @@ class AuditCase:
     """One game to play.
 
     Attributes:
-        claimed: What a paper says, or whoever asked for that epsilon; None = nothing.
+        claimed: The claim of a paper, or the requested epsilon; None = no claim.
         proven: What the accountant proves.
         release: Maps (R, *shape) and a noise source to R independent outputs.
         statistics: Makers of statistics to choose from.
         entrywise: See `audit`.
-        notes: What a reader has to know, one sentence each.
-        events: What is released, for the trade-off curve that is proven; empty = nothing is.
-        runs: Usual number of runs per side: some seconds, and a few minutes where a run is a training.
+        notes: Notes for the reader, one sentence each.
+        events: The events of the release, for the proven trade-off curve; empty = nothing is proven.
+        runs: Default number of runs per side, which takes seconds, or a few minutes if a run is a training.
         rows: See `audit`.
     """
 
@@ -82,7 +82,7 @@ class AuditCase:
 
     @property
     def delta(self) -> float:
-        """The delta at which epsilon is bounded: the proof's, or the claim's where nothing is proven."""
+        """The delta at which epsilon is bounded: that of the proof, or of the claim if nothing is proven."""
         return self.proven.delta if self.proven.finite or self.claimed is None else self.claimed.delta
 
     def run(
@@ -100,13 +100,14 @@ class AuditCase:
 
         Args:
             runs: Per side; None = those of the case.
-            seed: Fixes the noise, for a result that can be had again; None = the operating system's.
+            seed: Fixes the noise, for a reproducible result; None = noise from the operating system.
             threads: Each has its own noise.
             device: A GPU draws from its own Philox generator, which only continuous noise can use.
             ranks: Processes of `torchrun` that share the runs: all call this alike, and get the same result.
 
         Raises:
-            InputError: If a number is out of range, or the GPU's noise cannot be fixed or is not fit for the mechanism.
+            InputError: If a number is out of range, or if the GPU's noise cannot be fixed or does not suit the
+                mechanism.
         """
         runs = self.runs if runs is None else runs
         check_runs(runs, self.delta, confidence)
@@ -135,9 +136,10 @@ class AuditCase:
         return Audited(self, result)
 
     def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
-        """Play the game once with many canaries, each in or out by a coin of its own; see `one_run`.
+        """Play the game once with many canaries, each included or not by its own coin; see `one_run`.
 
-        All ``canaries`` are in one call of `release`, for a training one training. ``seed`` fixes coins and noise.
+        All ``canaries`` share one call of `release`; if the case is a training, one training. ``seed`` fixes coins and
+        noise.
 
         Raises:
             InputError: If a number is out of range.
@@ -157,14 +159,14 @@ class AuditCase:
 
 @dataclass(frozen=True)
 class Audited:
-    """A case and the two bounds that its game gave."""
+    """A case and the two bounds from its game."""
 
     case: AuditCase
     result: AuditResult
 
     @property
     def guarantee(self) -> Guarantee:
-        """The lower bound, in the form of the two numbers that it stands beside."""
+        """The lower bound, in the same form as the claimed and the proven epsilon."""
         result, proven = self.result, self.case.proven
         basis = (
             f"lower bound at {result.confidence} confidence, cap {result.cap:.2f}, {result.runs} runs per side, right "
@@ -175,7 +177,7 @@ class Audited:
 
     @functools.cached_property
     def proven_mu(self) -> float:
-        """What the proof allows where the separation was audited; see `tradeoff.proven_separation`."""
+        """The separation that the proof allows at the audited rate; see `tradeoff.proven_separation`."""
         proven, events = self.case.proven, self.case.events
         if not events or not 0 < self.result.separation.fpr_high < 1:
             return math.inf
@@ -183,7 +185,7 @@ class Audited:
 
     @property
     def implied_epsilon(self) -> float | None:
-        """What the audited separation says of epsilon if the law is Gaussian; None where the noise is another."""
+        """The epsilon implied by the audited separation for Gaussian noise; None for other noise."""
         if not is_nearly_gaussian(self.case.events) or not self.result.delta:
             return None
         return gaussian_epsilon(self.result.separation.mu_lower, self.result.delta)
@@ -202,7 +204,7 @@ class Audited:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict in one sentence."""
         if self.violation:
             what = "epsilon" if self.result.epsilon_lower > self.case.proven.epsilon else "separation"
             return f"VIOLATION: the audited {what} exceeds the proven one. {doubt(self.result.confidence)}"
@@ -233,7 +235,7 @@ class Audited:
 
 
 def doubt(confidence: float) -> str:
-    """Say what a bound above the proven epsilon can mean: a bound may be too high by chance."""
+    """Explain a bound above the proven epsilon: a bound may be too high by chance."""
     return (
         f"Proof or code is wrong, or chance: a bound of confidence {confidence:g} is too high in up to "
         f"{100 * (1 - confidence):.3g} of 100 audits. Repeat it with --confidence 0.9999: a defect stays."
@@ -247,9 +249,9 @@ _BASIS = re.compile(
 
 
 def audited_again(stated: Guarantee) -> str | None:
-    """Compute the bound that `Audited.guarantee` states again, from the counts in its own words.
+    """Recompute the bound stated by `Audited.guarantee` from the counts in its text.
 
-    Returns None, or why the bound cannot be what an audit of a run has written.
+    Returns None, or the reason why no audit of a run can have written this bound.
     """
     found = _BASIS.fullmatch(stated.basis)
     known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbors.OF_RUNS}
@@ -268,7 +270,7 @@ def audited_again(stated: Guarantee) -> str | None:
 
 
 def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:
-    """Return what was asked for, and what the events prove at the request's delta."""
+    """Return the requested guarantee, and the guarantee that the events prove at the request's delta."""
     delta, adjacency = request.delta or 0.0, (events[0].unit, events[0].relation)
     claimed = Guarantee(request.epsilon, delta, *adjacency, "asked for")
     epsilon = compose_epsilon(events, delta)
@@ -281,7 +283,7 @@ def _adjacency(request: Request) -> tuple[Unit, Relation]:
 
 
 def _scalar(name: str, kind: Any, request: Request) -> AuditCase:
-    """Return the case of noise on one number whose sensitivity is 1, or a thousand steps of a discrete mechanism."""
+    """Return the case of noise on one number of sensitivity 1, or of a thousand steps for a discrete mechanism."""
     discrete = kind in (DiscreteLaplace, RoundedGaussian)
 
     def mechanism_of(multiplier: float) -> Mechanism:
@@ -313,7 +315,7 @@ def _selection(name: str, kind: type[Exponential] | type[NoisyMax], request: Req
 
 
 def _randomized_response(request: Request) -> AuditCase:
-    """Return the case of one label of ten."""
+    """Return the case of one label out of ten."""
     mechanism = RandomizedResponse(_CATEGORIES, request.epsilon, *_adjacency(request))
     pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
     given = guarantees(request, mechanism.event)

@@ -1,15 +1,15 @@
 r"""The distinguishing game: which of two neighbors was released?
 
-The mechanism runs R times on each neighbor. On the first half of the runs statistic, direction and threshold are
-chosen; on the other half the guesses are counted, and the counts bound epsilon from below (`bounds`). One call plays
-both neighbors, a row each.
+The mechanism runs R times on each neighbor. The first half of the runs chooses statistic, direction and threshold; the
+guesses on the other half are counted, and the counts bound epsilon from below (`bounds`). One call plays both
+neighbors, in rows.
 
-Runs are streamed in chunks of rows: outputs are scored and dropped. What grows with R is one float32 score per
-choosing run and statistic; of the held-out half nothing is kept but two counts.
+Runs are streamed in chunks of rows: outputs are scored and dropped. Memory grows with R only by one float32 score per
+choosing run and statistic; the held-out half leaves only two counts.
 
-Several processes (`ranks`) play the same game: each runs its share of every part with noise of its own, rank 0 chooses
-by the scores of all and tells the others what it chose, and the counts add up. All runs are independent, whoever makes
-them, so the law of the counts is that of one process.
+Several processes (`ranks`) play the same game: each runs its share of every part with its own noise, rank 0 chooses by
+the scores of all ranks and sends them its choice, and the counts are added. All runs are independent on every rank, so
+the counts have the same distribution as with one process.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from idpgan.ranks import ALONE, Ranks
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
 _T = TypeVar("_T")
-_CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # of float64 input per call: stays in the cache; fills the GPU
-_FIT_NUMBERS = 1 << 22  # of outputs per side kept for statistics that learn
+_CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # float64 inputs per call: fit the cache; fill the GPU
+_FIT_NUMBERS = 1 << 22  # numbers of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
 _PROBE = 16
-MOST_RUNS = 10**9  # per side: hours, even of one number each
+MOST_RUNS = 10**9  # runs per side: hours, even with one number per run
 
 
 @typed
@@ -57,22 +57,22 @@ def audit(
     """Bound a mechanism's epsilon from below by telling two neighbors apart.
 
     Args:
-        mechanism: Maps (R, *data.shape) to (R, *out): R *independent* releases, one per row. Where a release is one of
-            a whole batch, the batch is the row. Several = equal mechanisms with independent noise, one per thread.
+        mechanism: Maps (R, *data.shape) to (R, *out): R *independent* releases, one per row. If a release covers a
+            whole batch, the batch is the row. A sequence = equal mechanisms with independent noise, one per thread.
         data: One neighbor, without the row dimension.
         neighbor: The other; same shape and dtype.
         runs: R, runs per side; half of them choose, the other half are counted.
         confidence: Probability that the bound holds, over the audit's own randomness.
         statistics: Makers of statistics to choose from; None = `statistics.usual`.
-        entrywise: Whether the mechanism treats every number by itself: then only those that differ are released, as
+        entrywise: Whether the mechanism treats every number separately: then only differing numbers are released, as
             rows of (number of differing entries,), and statistics are made for these.
-        rows: Most rows of one call, both sides together; None = by the size of the data. Given for mechanisms whose
-            call is a whole training: rows are then taken as independent without a trial.
-        ranks: Processes of `torchrun` that share the runs: all call this with the same arguments but their own noise,
+        rows: Most rows of one call, both sides together; None = by the size of the data. Set it for mechanisms whose
+            call is a whole training: rows are then assumed independent without a test.
+        ranks: Processes of `torchrun` that share the runs: all call this with the same arguments and their own noise,
             and get the same result.
 
     Returns:
-        The bound with all that it rests on. It says nothing about how much larger epsilon is.
+        The bound with the counts and choices behind it. Epsilon may be much larger.
 
     Raises:
         InputError: If an argument is out of range, the neighbors do not fit each other, or rows are not independent.
@@ -123,7 +123,7 @@ def audit(
 
 
 def _neighbors(data: Tensor, neighbor: Tensor, entrywise: bool) -> tuple[Tensor, Tensor]:
-    """Return two neighbors that fit each other; entrywise only the numbers that differ."""
+    """Return two compatible neighbors; if entrywise, only the numbers that differ."""
     if data.shape != neighbor.shape or data.dtype != neighbor.dtype:
         raise InputError(
             f"neighbors must have one shape and dtype, got {tuple(data.shape)} {data.dtype} and "
@@ -138,7 +138,7 @@ def _neighbors(data: Tensor, neighbor: Tensor, entrywise: bool) -> tuple[Tensor,
 
 
 def _fit(game: _Game, candidates: list[Statistic], output: Tensor, choosing: int) -> tuple[list[Statistic], int]:
-    """Let the statistics learn that have to; return those that can be used, and the runs that were taken for it."""
+    """Fit the statistics that learn; return the usable statistics, and the number of runs used for fitting."""
     runs = 0
     if any(candidate.learns for candidate in candidates):
         runs = min(choosing // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
@@ -155,7 +155,7 @@ def _fit(game: _Game, candidates: list[Statistic], output: Tensor, choosing: int
 def _choose(
     game: _Game, candidates: list[Statistic], runs: int, delta: float, confidence: float
 ) -> list[tuple[int, Choice]]:
-    """Return number, direction and threshold of the best statistic, once for each bound, as rank 0 finds them."""
+    """Return index, direction and threshold of rank 0's best statistic, once for each bound."""
 
     def score(outputs: Tensor) -> Tensor:  # (rows, statistics)
         return torch.from_numpy(np.stack([_score(candidate, outputs) for candidate in candidates], axis=1))
@@ -173,7 +173,7 @@ def _choose(
 
 
 def check_runs(runs: int, delta: float, confidence: float) -> None:
-    """Raise an `InputError` for numbers that no audit can be played with."""
+    """Raise an `InputError` for numbers that are invalid for an audit."""
     if isinstance(runs, bool) or not isinstance(runs, int) or not _FEWEST_RUNS <= runs <= MOST_RUNS:
         raise InputError(
             f"runs = {str(runs)[:40]} must be a whole number of {_FEWEST_RUNS} .. {MOST_RUNS:,} per side; "
@@ -201,7 +201,7 @@ def _probe(play: Play, data: Tensor) -> Tensor:
 
 
 def _rows(values: Tensor, rows: int) -> Tensor:
-    """Return (rows, *shape), a copy that the mechanism may do with as it likes."""
+    """Return a copy (rows, *shape) that the mechanism may modify."""
     return values.expand(rows, *values.shape).clone(memory_format=torch.contiguous_format)
 
 
@@ -220,7 +220,7 @@ class _Game:
     def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
         """Release each side ``runs`` times, or this rank's share of them.
 
-        Return what ``use`` made of each chunk of outputs, side by side.
+        Return the results of ``use`` on each chunk of outputs, for each side.
         """
         runs = self.ranks.rows(runs)
         sizes = [min(self.chunk, runs - start) for start in range(0, runs, self.chunk)]
@@ -245,12 +245,12 @@ class _Game:
         return [data for data, _ in pairs], [neighbor for _, neighbor in pairs]
 
     def gather(self, parts: Sequence[Tensor], row: Tensor, runs: int) -> Tensor:
-        """Return the rows, each like ``row``, that all ranks made of so many runs of a side, on rank 0."""
+        """Return on rank 0 the rows, each like ``row``, that all ranks made from the runs of a side."""
         return self.ranks.gather_rows(torch.cat([row.new_empty((0, *row.shape)), *parts]), runs)
 
 
 def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
-    """Return scores as float32: equal likelihood ratios stay equal whatever the last bits of their sums are."""
+    """Return scores as float32, so that equal likelihood ratios stay equal despite rounding of their sums."""
     scores = statistic(outputs).float().cpu().numpy()
     if np.isnan(scores).any():
         raise InputError(f"the statistic '{statistic.name}' is not a number for some output.")
@@ -258,6 +258,6 @@ def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:
 
 
 def _count(statistic: Statistic, choice: Choice, outputs: Tensor) -> int:
-    """Return of how many outputs it is said that they come from the neighbor."""
+    """Return the number of outputs that are called "neighbor"."""
     above = int((_score(statistic, outputs).astype(np.float64) >= choice.threshold).sum())
     return above if choice.direction == 1 else len(outputs) - above

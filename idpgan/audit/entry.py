@@ -1,7 +1,7 @@
-"""What is asked of an audit, and how a method makes its case: an entry. Imports nothing heavy.
+"""Requests for audits, and entries, by which a method makes its case. This module imports nothing heavy.
 
-A *request* is what somebody wants audited: an epsilon, and what may be chosen besides. An *entry* turns it into a
-*case* (`idpgan.audit.cases`), one game to play; of a run it needs the config and public facts besides, and no image.
+A *request* says what to audit: an epsilon and optional choices. An *entry* turns it into a *case*
+(`idpgan.audit.cases`), one game to play; for a run it also needs the config and public facts, but no image.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody wants audited; None = the method's default.
+    """What to audit; None = the method's default.
 
     Attributes:
-        epsilon: What the method is asked to keep to, > 0.
+        epsilon: The epsilon requested from the method, > 0.
         unit: What one neighbor changes.
         pair: A name of `neighbors.PAIRS`.
         law: Of the noise.
@@ -45,14 +45,14 @@ class Request:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is public about a run, and the file of what its `prepare` released.
+    """The public facts of a run, and the file that its `prepare` released.
 
     Attributes:
         image_shape: (C, H, W).
         num_private: N.
-        delta: Where the run states its epsilon.
-        claimed: What its release claims; None if it claims nothing, or is not written yet.
-        prepared: state/prepared.safetensors. It holds noisy values only, which were charged as they were written.
+        delta: The delta at which the run states its epsilon.
+        claimed: The claim of its release; None if it has no claim, or is not written yet.
+        prepared: state/prepared.safetensors. It holds only noisy values, which were charged when they were written.
     """
 
     image_shape: ImageShape
@@ -74,7 +74,7 @@ class RunFacts:
         """Return the shape of a tensor that `prepare` released.
 
         Raises:
-            InputError: If nothing is released yet, or the file is damaged.
+            InputError: If nothing has been released yet, or the file is damaged.
         """
         return tuple(self.prepared_tensor(name).shape)
 
@@ -97,12 +97,12 @@ class Entry:
     """How to make a case by name.
 
     Attributes:
-        build: Makes the case, an `idpgan.audit.cases.AuditCase`, from a request whose None are filled in.
+        build: Makes the case, an `idpgan.audit.cases.AuditCase`, from a request with all defaults filled in.
         units: Possible units, the default first; empty = any.
         relations: Possible relations, the default first; empty = any.
         delta: Default.
-        options: Further fields of `Request` that it knows, with their possible values, the default first.
-        pure: Values of ``law`` for which delta is 0 unless told.
+        options: Further fields of `Request` that the method accepts, with their possible values, the default first.
+        pure: Values of ``law`` for which the default delta is 0.
         of_run: Makes the case of what a run has released, from its config and the public facts of its data; None for
             what is not a run.
     """
@@ -119,7 +119,7 @@ class Entry:
         """Fill in defaults and make the case.
 
         Raises:
-            InputError: If the request holds what the method does not know.
+            InputError: If the request holds an option or value that the method does not accept.
         """
         for what, value in (("epsilon", request.epsilon), ("delta", request.delta)):
             if isinstance(value, bool) or not isinstance(value, int | float | None):

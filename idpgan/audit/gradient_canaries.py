@@ -1,12 +1,12 @@
-r"""The audit of steps of DP-SGD: canary gradients at every step, through the step code of a method itself.
+r"""The audit of DP-SGD steps: canary gradients at every step, through the method's own step code.
 
-One training plays many games at once. The network has one weight per canary, and the gradient of canary j is weight j's
-alone, of a norm far above C: clipping leaves C. A record that is present goes through its own Poisson coin, the clipped
-sum, the noise and the division of `DPSGDPlan`; one that is absent is a null record at the same position. So number j of
-every noisy gradient is N(0, s^2) for an absent canary and ``(1 - q) N(0, s^2) + q N(C, s^2)`` for a present one,
-independent of all other canaries: the dominating pair of the Poisson-sampled Gaussian mechanism. The attacker sees the
-gradient of every step (Nasr et al. 2023, gradient canaries), and its score is the exact log-likelihood ratio, the sum
-over steps of ``log(1 - q + q exp((y - 1/2) / sigma^2))``, y in units of C.
+One training plays many games at once. The network has one weight per canary, and the gradient of canary j is nonzero
+only at weight j, with a norm far above C: clipping reduces it to C. A record that is present goes through its own
+Poisson coin, the clipped sum, the noise and the division of `DPSGDPlan`; one that is absent is a null record at the
+same position. So number j of every noisy gradient is N(0, s^2) for an absent canary and ``(1 - q) N(0, s^2) + q N(C,
+s^2)`` for a present one, independent of all other canaries: the dominating pair of the Poisson-sampled Gaussian
+mechanism. The attacker sees the gradient of every step (Nasr et al. 2023, gradient canaries), and its score is the
+exact log-likelihood ratio, the sum over steps of ``log(1 - q + q exp((y - 1/2) / sigma^2))``, y in units of C.
 
 The weights never move (a learning rate of `STILL`), so that every step's gradient is the same.
 """
@@ -28,16 +28,16 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 
-Training = Callable[[int], Tensor]  # number of a step, from 1 -> what the attacker sees of it, (R,) in units of C
+Training = Callable[[int], Tensor]  # number of a step, from 1 -> the attacker's view of it, (R,) in units of C
 
 STILL = 1e-30  # learning rate
 SLOPE = 100.0  # gradient of a canary / clip norm: far above 1
-NO_LIMIT = 1e12  # an epsilon that any step is below
+NO_LIMIT = 1e12  # an epsilon above that of any step
 SHAPE = (1, 8, 8)
 _BITS = 40  # pixels that hold the number of a canary
-_MOST_STEPS = 10_000  # simulated: some minutes
-_CALLS = 10_000  # steps of all trainings of one audit together, about: some minutes
-_MOST_RUNS = 50_000  # unless told
+_MOST_STEPS = 10_000  # simulated steps: some minutes
+_CALLS = 10_000  # approximate steps of all trainings of one audit: some minutes
+_MOST_RUNS = 50_000  # default limit
 _STATISTICS: tuple[Maker, ...] = (
     lambda one, other: Column(0, EXACT),
     lambda one, other: Column(1, RANGE),
@@ -79,7 +79,7 @@ def canary_images(canaries: int) -> Images:
 
 
 class CanarySteps:
-    """What decides how much the steps of a training tell; a method says how one is played.
+    """The quantities that determine the privacy of a training's steps; a method defines how a training is played.
 
     Attributes:
         sample_rate: q.
@@ -93,7 +93,7 @@ class CanarySteps:
 
     @property
     def code(self) -> str:
-        """What was played and what was left out, one sentence."""
+        """What was played and what was omitted, in one sentence."""
         raise NotImplementedError
 
     def training(self, present: Tensor, noise: Noise) -> Training:
@@ -112,14 +112,14 @@ class CanarySteps:
 
     @property
     def event(self) -> Event:
-        """What all steps cost."""
+        """The charge for all steps."""
         return Event(
             "poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, self.noise_multiplier, self.count, self.sample_rate
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know."""
+        """Notes for the reader."""
         part = ""
         if self.simulated < self.count:
             part = f"{self.simulated:,} of {self.count:,} steps were simulated: what they show holds for all"
@@ -135,7 +135,7 @@ class CanarySteps:
 
         Returns:
             (R, 2) float64 on the CPU: each canary's log-likelihood ratio of presence, and the range of its numbers over
-            the steps, which is 0 where noise is drawn once and used again.
+            the steps, which is 0 if noise is drawn once and reused.
         """
         step = self.training(present, noise)
         score = torch.zeros(len(present), dtype=torch.float64, device=noise.device)
@@ -150,14 +150,14 @@ class CanarySteps:
         return torch.stack([score, most - least], 1).cpu()
 
     def positions(self, present: Tensor) -> tuple[int, Tensor]:
-        """Return how many records a training has, and which are null: they fill it up to where a batch holds one."""
+        """Return the number of records, and which are null: null records pad the set until a batch holds one record."""
         positions = max(len(present), math.ceil(1 / self.sample_rate))
         null = torch.ones(positions, dtype=torch.bool)
         null[: len(present)] = ~present.cpu()
         return positions, null
 
     def divisor(self, positions: int) -> int:
-        """Return the public divisor for so many records."""
+        """Return the public divisor for a number of records."""
         return max(1, round(self.sample_rate * positions))
 
 
@@ -172,12 +172,12 @@ def canary_case(
     """Return the case of a training whose records are canaries.
 
     Args:
-        method: What is audited.
-        steps: The part of it that is steps of DP-SGD.
+        method: The audited method.
+        steps: Its DP-SGD steps.
         events: All that it releases.
         play: Trains once; see `Steps.play`.
         request: Epsilon and delta that were asked for.
-        claimed: None = what was asked for.
+        claimed: None = the requested guarantee.
     """
     asked, proven = guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Neighboring images that mechanisms find hardest to hide: constructed from constants, never from private data.
+"""Neighboring images that are hardest for mechanisms to hide, constructed from constants, never from private data.
 
 Images are (m, n) or (C, H, W) tensors of float64; black and white are the ends of the public pixel range. A unit that
 is not part of an image raises an `InputError`.
@@ -77,15 +77,15 @@ def extremes(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
 
 
 def nearly_equal(shape: Sequence[int], unit: Unit, step: float = 1 / 255, low: float = 0.0) -> Pair:
-    """Return a black image, and the same with one unit a step lighter: catches noise whose scale is the image's own."""
+    """Return a black image, and the same with one unit a step lighter: detects noise scaled by the image."""
     black = torch.full(tuple(shape), low, dtype=torch.float64)
     return Pair(f"black against a {unit} lighter by {step:.3g}", black, _changed(black, unit, low + step))
 
 
 def low_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
-    """Return two images of rank one or two with different column spaces: catches singular vectors without noise.
+    """Return two images of rank one or two with different column spaces: detects singular vectors without noise.
 
-    The upper half of the first row(s) is white; in the neighbor one unit is the negative. At least two rows are needed.
+    The upper half of the first row(s) is white; in the neighbor one unit is inverted. At least two rows are needed.
     """
     if len(shape) < 2 or shape[-2] < 2:
         raise InputError(f"a low-rank pair needs at least two rows, got shape {tuple(shape)}.")
@@ -96,7 +96,7 @@ def low_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
 
 
 def brighter(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
-    """Return a grey image, and the same with one unit white: catches noise whose scale is the image's own.
+    """Return a grey image, and the same with one unit white: detects noise whose scale depends on the image.
 
     Unlike `nearly_equal` neither image is black, so both get noise.
     """
@@ -107,11 +107,11 @@ def brighter(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1
 def full_rank(shape: Sequence[int], unit: Unit, low: float = 0.0, high: float = 1.0) -> Pair:
     """Return an image of full rank, cosine waves, and the same with one unit negative.
 
-    With more rows than columns the column spaces differ: catches singular vectors without noise, and a choice of rank.
+    With more rows than columns the column spaces differ: detects singular vectors without noise, and a choice of rank.
     """
     rows, columns = shape[-2:]
     row, column = torch.arange(rows, dtype=torch.float64)[:, None], torch.arange(columns, dtype=torch.float64)
-    waves = torch.cos(torch.pi * (2 * row + 1) * (column + 1) / (2 * rows))  # of the DCT, without its constant
+    waves = torch.cos(torch.pi * (2 * row + 1) * (column + 1) / (2 * rows))  # cosines of the DCT, without its constant
     image = (low + (high - low) * (0.5 + 0.5 * waves)).expand(tuple(shape)).clone()
     neighbor = _negative(image, unit, low, high)
     return Pair(f"image of full rank against its negative in one {unit}", image, neighbor)

@@ -1,19 +1,19 @@
-r"""Audit of a whole training in one run: canaries that are in or out by independent coins.
+r"""Audit of a whole training in one run, with canaries that are included by independent coins.
 
 `Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_: m
 canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
-lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP in each coin, the number V of right ones
-among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
+lowest scores, and abstains on the rest. If the training is (epsilon, delta)-DP in each coin, the number V of correct
+guesses among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^eps / (1 + e^eps)),
 
 .. math:: P[V \ge v] \le P[W \ge v] + 2 m \delta \max_{1 \le i \le v} \tfrac{1}{i} P[v > W \ge v - i].
 
 The lower bound is the largest epsilon for which that probability stays below 1 - confidence. The numbers of guesses are
-fixed before the coins are looked at; several numbers share the error probability evenly.
+fixed before the coins are read; several numbers share the error probability evenly.
 
 Each coin is one step of zero-out-one: a canary that is out is a *null record* at its position, so that the number of
-positions, which every method takes as public, is the same for all coins. Replacing a record is two such steps: a
-bound under replace-one is not what is tested here. A black-box attacker scores by samples or generator, a white-box one
-by the critic or by the gradients; this module wants only the scores.
+positions, which every method takes as public, is the same for all coins. Replacing a record is two such steps, so this
+audit does not test a bound under replace-one. A black-box attacker scores by samples or generator, a white-box one by
+the critic or by the gradients; this module needs only the scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from idpgan.privacy.noise import Noise
 
 CanaryKind = Literal["holdout", "mislabeled", "noise"]
 _CANARY_KINDS = ("holdout", "mislabeled", "noise")
-_HALVINGS = 40  # of the bisection for epsilon: to 1e-12 of it
+_HALVINGS = 40  # bisection steps for epsilon: relative accuracy 1e-12
 _T = TypeVar("_T")
 
 
@@ -57,13 +57,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class OneRunResult:
-    """A lower bound of epsilon from one run, with all that is needed to compute it again.
+    """A lower bound of epsilon from one run, with everything needed to recompute it.
 
     Attributes:
         epsilon_lower: With probability `confidence` no (epsilon, delta) guarantee with a smaller epsilon holds.
-        cap: What it would be had every guess been right.
-        guesses: r, of the number of guesses that gave the bound.
-        correct: v, right ones among them.
+        cap: The bound if every guess were right.
+        guesses: r, the number of guesses that gave the bound.
+        correct: v, the number of right guesses.
         canaries: m.
         tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
         confidence: Over the coins and the training.
@@ -87,13 +87,13 @@ class OneRunResult:
 
 @typed
 def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, seed: int = 0) -> Images:
-    """Make canaries: records that a model would have no reason to know unless it was trained on them.
+    """Make canaries: records that a model knows only if it was trained on them.
 
     They come from the holdout: "holdout" takes ordinary images, "mislabeled" gives them the next class, "noise" draws
     every pixel, with the labels of ordinary ones. Canaries may be public, and so may ``seed``; the coins must not.
 
     Raises:
-        InputError: If the holdout has fewer images, or no labels to be wrong.
+        InputError: If the holdout has too few images, or no labels to change.
     """
     if kind not in _CANARY_KINDS:
         raise InputError(f"There are no canaries of the kind '{kind}'. Known: {', '.join(_CANARY_KINDS)}.")
@@ -114,10 +114,10 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, se
 
 @typed
 def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
-    """Toss a coin for each canary, and append all to the private images, those that are out as null records.
+    """Toss a coin for each canary, and append all to the private images, excluded ones as null records.
 
-    Everything that follows is done with the trial's split, so that any method works. No canary may be in a part that is
-    trained on. ``seed`` is as in `toss`.
+    All later steps use the trial's split, so that any method works. No canary may be in a part used for training.
+    ``seed`` is as in `toss`.
 
     Raises:
         InputError: If there are no canaries, or they do not fit the private images.
@@ -161,7 +161,7 @@ def toss(num: int, seed: int | None = None) -> Tensor:
 
 @typed
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
-    """Bound the probability that an (epsilon, delta)-DP training lets so many guesses be right (Theorem 5.2).
+    """Bound the probability of this many correct guesses under (epsilon, delta)-DP training (Theorem 5.2).
 
     Of m ``canaries`` r <= m are guessed, abstentions not counted, and v <= r guesses are ``correct``.
 
@@ -187,7 +187,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 def epsilon_from_guesses(
     canaries: int, guesses: int, correct: int, *, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Return the largest epsilon that so many right guesses refute; 0 if none; see `p_value`.
+    """Return the largest epsilon that this many correct guesses refute; 0 if none; see `p_value`.
 
     The bound holds with probability ``confidence``, over coins and training.
 
@@ -228,7 +228,7 @@ def audit_guesses(
     broken by position, which the coins do not depend on.
 
     Args:
-        scores: (m,), higher = rather in; they must not depend on the coins but through the training.
+        scores: (m,), higher = more likely included; they may depend on the coins only through the training.
         included: (m,) bool, the coins.
         guesses: Numbers r to try, chosen before scores and coins are known; None is m, m/4 and m/20. They share the
             error probability.
@@ -281,7 +281,7 @@ def audit_one_run(
         split: The data set without canaries.
         canaries: See `make_canaries`.
         train: Any training: gets the data set with the coins' canaries, returns whatever the attacks take.
-        attacks: By name: (what was trained, all canaries) -> scores (m,), higher = rather in. They are not told the
+        attacks: By name: (what was trained, all canaries) -> scores (m,), higher = rather in. They do not get the
             coins. Black box: samples or generator; white box: the critic.
         delta: Of the guarantee under test, for zero-out-one.
         confidence: Of each bound by itself; all bounds rest on the same coins.

@@ -1,7 +1,7 @@
-r"""What the attacker computes from one output: a score that should be higher on the neighbor.
+r"""The attacker's statistics of one output: a score that should be higher on the neighbor.
 
-By Neyman and Pearson the log-likelihood ratio is the best there is, wherever the density is known. Otherwise there is
-a choice of statistics, and the choosing half of the runs says which one is taken.
+By Neyman and Pearson the log-likelihood ratio is optimal if the density is known. Otherwise the choosing half of the
+runs selects one of several statistics.
 
 A *maker* is any ``callable(data, neighbor) -> Statistic``; the classes below are makers.
 """
@@ -29,7 +29,7 @@ from idpgan.privacy.mechanisms import (
 )
 
 _MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated
-_MOST_OUTCOMES = 4096  # different ones
+_MOST_OUTCOMES = 4096  # distinct outcomes
 _MOST_FITTED = 5000  # outputs per side that the classifier learns from
 
 
@@ -43,18 +43,18 @@ class Statistic:
     """A score of outputs; higher should mean neighbor, but the game tries both directions.
 
     Attributes:
-        name: As printed.
-        learns: Whether `fit` has to be called, with outputs that are used for nothing else.
+        name: The printed name.
+        learns: Whether `fit` must be called, with outputs that are used for nothing else.
     """
 
     name: str = ""
     learns: bool = False
 
     def __init__(self, *neighbors: Tensor) -> None:
-        """Ignore the data and its neighbor, which most statistics are made from."""
+        """Ignore the data and its neighbor; most statistics override this and use them."""
 
     def fit(self, data_outputs: Tensor, neighbor_outputs: Tensor) -> bool:
-        """Learn from outputs (F, *out) of each side; False = it cannot be used for such outputs."""
+        """Learn from outputs (F, *out) of each side; False = the statistic does not apply to such outputs."""
         return True
 
     def __call__(self, outputs: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class Nearness(Statistic):
 
 @dataclass(eq=False)
 class Column(Statistic):
-    """One number of an output (R, n) that is a score already, where a release is reduced to what matters of it."""
+    """One number of an output (R, n) that is already a score, for releases reduced to their relevant part."""
 
     number: int
     name: str
@@ -172,7 +172,7 @@ def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
 
 
 class Outcomes(Statistic):
-    """How often the very same output was seen on each side: for mechanisms with few outcomes, or few seeds."""
+    """How often the same output was seen on each side, for mechanisms with few outcomes or few seeds."""
 
     name, learns = "frequency of outcomes", True
 
@@ -196,7 +196,7 @@ class Outcomes(Statistic):
         return flat.view(np.dtype((np.void, flat.dtype.itemsize * flat.shape[1]))).ravel()
 
     def __call__(self, outputs: Tensor) -> Tensor:
-        """See `Statistic`; an output never seen says nothing."""
+        """See `Statistic`; an unseen output scores 0."""
         keys = self._keys(outputs)
         place = np.searchsorted(self._known, keys).clip(max=len(self._known) - 1)
         return torch.from_numpy(np.where(self._known[place] == keys, self._scores[place], 0.0))
@@ -229,7 +229,7 @@ class Linear(Statistic):
 
 
 class Classifier(Statistic):
-    """A small network that learns to tell the two sides apart, for outputs of which nothing is known."""
+    """A small network that learns to distinguish the two sides, for outputs of unknown form."""
 
     name, learns = "learned classifier", True
 
@@ -288,7 +288,7 @@ class SubspaceDistance(Statistic):
 
 
 class OutputRank(Statistic):
-    """Numerical rank of the output, summed over its matrices: catches factors whose size is the private image's."""
+    """Numerical rank of the output, summed over its matrices: detects factors sized by the private image."""
 
     def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         if data.ndim < 2:
@@ -302,7 +302,7 @@ class OutputRank(Statistic):
 
 
 class NoiseScale(Statistic):
-    """Log of the mean |output - data| where both neighbors are equal: catches noise whose scale is the data's."""
+    """Log of the mean |output - data| where both neighbors are equal: detects noise whose scale depends on the data."""
 
     def __init__(self, data: Tensor, neighbor: Tensor) -> None:
         self._equal = (data == neighbor).flatten()
@@ -337,8 +337,8 @@ _LAYOUTS = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 
 class LowOrderBits(Statistic):
     """The coarsest power of two of which all numbers of the output are multiples.
 
-    Floating-point noise has fine steps near zero; what is added to it coarsens them (Mironov 2012). It finds the leak
-    in *every* continuous mechanism in floating point, a correct one included, so it is taken only where asked for.
+    Floating-point noise has fine steps near zero; adding a value coarsens them (Mironov 2012). This statistic finds the
+    leak in *every* continuous mechanism in floating point, a correct one included, so it is used only on request.
     """
 
     name = "low-order bits"
@@ -356,7 +356,7 @@ class LowOrderBits(Statistic):
 
 
 def usual(data: Tensor, output: Tensor) -> list[Maker]:
-    """Return the statistics to try where none is given.
+    """Return the statistics to try if none is given.
 
     The shape of ``output``, one output without its row dimension, says whether it can be compared with the data.
     """

@@ -1,4 +1,4 @@
-"""Methods that train a private classifier, which is given away itself. Imports nothing heavy."""
+"""Methods that train and release a private classifier. This module imports nothing heavy."""
 
 from idpgan.methods import methods_of
 

@@ -1,17 +1,17 @@
 r"""arden: a network split between phones and a cloud.
 
 Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy: improving performance of private deep learning in mobile cloud".
-The phone's part, trained on public images and then frozen, turns an image into few bounded features; some pixels are
-nullified before, and noise is added to the features. The cloud's part learns from noisy features.
+The phone's part, trained on public images and then frozen, turns an image into a few bounded features. Some pixels are
+nullified first, and noise is added to the features. The cloud's part learns from the noisy features.
 
-Who is protected from whom: nobody sees an image but its own phone. (1) *Training*: every private image is perturbed
-once, its label goes through randomized response, and everything after that is post-processing: `FeatureNoise` and
-`RandomizedResponse` together are the price, unit image, replace-one. (2) *Use*: an image that the classifier is asked
-about is perturbed by its phone (`SplitCnn.perturb`), at the image's part of epsilon each time; that is the paper's
-setting, and no read of the run's data. `logits` and `predict` take an image without noise, as its owner may.
+Threat model: only an image's own phone sees the image. (1) *Training*: every private image is perturbed once, its label
+goes through randomized response, and everything after that is post-processing. The price is `FeatureNoise` and
+`RandomizedResponse` together, unit image, replace-one. (2) *Use*: an image to be classified is perturbed by its phone
+(`SplitCnn.perturb`) and costs the image's part of epsilon each time; this is the paper's setting and reads none of the
+run's data. `logits` and `predict` take an image without noise, for use by its owner.
 
-Labeled public images (`data.public_share`) train the phone's part, and the cloud's with fresh noise at every step. A
-null record is perturbed and released like any other, as a black image of class 0: under replace-one, being null is
+Labeled public images (`data.public_share`) train the phone's part, and the cloud's part with fresh noise at every step.
+A null record is perturbed and released like any other, as a black image of class 0: under replace-one, being null is
 part of a record's content.
 """
 
@@ -95,7 +95,7 @@ class ArdenTraining(TrainingConfig):
 
 
 class ArdenRun(RunConfig):
-    """A whole config file of arden; unit image, replace-one: every image is perturbed by itself."""
+    """A whole config file of arden; unit image, replace-one: every image is perturbed separately."""
 
     method: ArdenConfig = ArdenConfig()
     privacy: ArdenPrivacy
@@ -122,7 +122,7 @@ class ArdenPlan(ClassifierPlan):
 
     @functools.cached_property
     def channel(self) -> FeatureNoise:
-        """The noise of features, on what the label leaves of epsilon."""
+        """The noise on features, at the epsilon that the label leaves."""
         privacy = self.config.privacy
         return FeatureNoise(self.num_features(len(self.shape.classes)), privacy.epsilon - privacy.label_epsilon)
 
@@ -138,12 +138,12 @@ class ArdenPlan(ClassifierPlan):
 
     @property
     def claimed(self) -> Guarantee:
-        """What the paper states for an image."""
+        """The paper's claim for an image."""
         paper = self.channel.claimed(self.config.method.nullification) + self.config.privacy.label_epsilon
         return Guarantee(paper, 0.0, *_ADJACENCY, _CLAIM)
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the noise, who has to perturb, and what public images have taught."""
+        """Name the noise, who has to perturb, and what was learned from public images."""
         assumptions = [
             f"noise source: {sources[0].name}",
             "an image that the classifier is asked about is protected only if its phone perturbs it (`perturb`)",
@@ -169,7 +169,7 @@ class Arden(GivesClassifier):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
-        plan: Of the run.
+        plan: The plan of the run.
         split: The private part is read once, by `prepare`; the public one, if labeled, without null records.
         ledger: Charged by `prepare` together with what it releases.
         device: Where networks and data live; what is released is drawn on the CPU.
@@ -196,7 +196,7 @@ class Arden(GivesClassifier):
         self._clean = torch.empty(0, self.channel.features)  # features of the public images
 
     def prepare(self) -> None:
-        """Train the phone's part; then perturb all images and labels, once, and let go of the raw ones."""
+        """Train the phone's part; then perturb all images and labels, once, and drop the raw ones."""
         if len(self._public):
             fit_phone(self.newest, self._public, self.config.phone_steps, self._rng)
         released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
@@ -213,7 +213,7 @@ class Arden(GivesClassifier):
         return {"steps": torch.cat(chunks), "labels": labels}
 
     def _take(self, steps: Tensor, labels: Tensor) -> None:
-        """Go on from what was released: the phone's part is fixed, and raw images are not needed any more."""
+        """Continue from the release: the phone's part is fixed, and raw images are no longer needed."""
         self._steps, self._labels = steps.to(self.device), labels.to(self.device)
         self.newest.phone.requires_grad_(False)
         public = self._public.images.split(_CHUNK)
@@ -256,12 +256,12 @@ class Arden(GivesClassifier):
         return {**super().state(), "prepared": {"steps": self._steps, "labels": self._labels}}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        """Restore what `state` returned; raw images are dropped as in `prepare`."""
         super().load_state(state)
         self._take(state["prepared"]["steps"], state["prepared"]["labels"])
 
 
-# Noisy training sees public images, or what is left of private ones after their noise; after the paper and its code.
+# Noisy training sees public images and perturbed private ones; it follows the paper and its code.
 
 
 def falling(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:
@@ -302,7 +302,7 @@ def noisy_loss(
         nullified: (B, d) features of the same images, some pixels nullified.
         labels: (B,).
         channel: The noise, drawn afresh.
-        rng: Of it; public noise need not be secret.
+        rng: Random numbers of the noise; noise on public images need not be secret.
         clean_weight: lambda in [0, 1].
         radius: eta, L2, in units of the noise's scale b; 0 leaves the last term out.
     """

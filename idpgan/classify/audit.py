@@ -1,4 +1,4 @@
-"""The audits of classifiers: canary gradients through a method's own steps; what leaves a phone or a participant."""
+"""Audits of classifiers: canary gradients in a method's own steps; the data that leave a phone or a participant."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.training.config import TrainingConfig
 from idpgan.training.plan import plan_run
 
-_CLASSES = ("0", "1")  # every canary is of the first
-_FEATURES = 16  # of an image of arden that stands for all
-_UPLOADS = 1000  # of a round of dssgd that stands for all
+_CLASSES = ("0", "1")  # every canary has the first class
+_FEATURES = 16  # of the example image of arden, used without a run
+_UPLOADS = 1000  # of the example round of dssgd, used without a run
 _ROUNDS, _ROWS = 4000, 200  # of dssgd that are played, and of one call
 
 
-# The shapes that the cases of all rooms share ---------------------------------------------------------------------
+# Constructors that the cases of all packages share -------------------------------------------------------------
 
 
 def released_case(
@@ -64,7 +64,7 @@ def released_case(
     claimed: Guarantee | None = None,
     **more: Any,
 ) -> AuditCase:
-    """Return the case of what is released for these events; None as claim = what was asked for."""
+    """Return the case of a release that these events price; claim None = the request."""
     asked, proven = guarantees(request, *events)
     return AuditCase(method, pair, claimed or asked, proven, release, (statistic,), events=tuple(events), **more)
 
@@ -92,7 +92,7 @@ class WatchedClassifier(TrainsClassifier):
     gradient: Tensor
 
     def watch(self, plan: DPSGDPlan) -> None:
-        """Take steps by this very plan, and look at each gradient before the optimizer steps."""
+        """Take steps by this plan, and record each gradient before the optimizer steps."""
 
         def look(*_: object) -> None:
             if self.weight.grad is None:
@@ -103,13 +103,13 @@ class WatchedClassifier(TrainsClassifier):
         self.optimizer.register_step_pre_hook(look)
 
     def seen(self) -> Tensor:
-        """Return what the last gradient tells of each canary, (positions,): the clipped sum in units of C."""
+        """Return each canary's share of the last gradient, (positions,): the clipped sum in units of C."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ClassifierSteps(CanarySteps):
-    """What decides how much the steps of a classifier tell.
+    """The settings that determine how much the steps of a classifier leak.
 
     Attributes:
         name: Of the method.
@@ -153,7 +153,7 @@ class ClassifierSteps(CanarySteps):
 
 
 def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: float) -> Entry:
-    """Return how a private classifier is audited, by a plan that stands for all where no run says which."""
+    """Return the audit of a private classifier; without a run, it audits a representative plan."""
 
     def case(played: ClassifierSteps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
         return canary_case(name, played, (played.event,), played.play, request, claimed)
@@ -171,10 +171,10 @@ def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: 
 
 
 class _WatchedLinear(WatchedClassifier, ScatteringLinear):
-    """scattering-linear, where the features of canary j are the j-th axis, so that column j of the gradient is its.
+    """scattering-linear, where the features of canary j are the j-th axis, so that it owns column j of the gradient.
 
     Under weights of zero the residual of every canary is (-1/2, 1/2), a known direction, on which the column is
-    projected; the axes are so long that its gradient is far above the clip norm.
+    projected; the axes are so long that each canary's gradient is far above the clip norm.
     """
 
     def _build(self) -> PrivateClassifier:
@@ -197,12 +197,12 @@ def watched_linear(
     section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
     own = ScatteringLinearTraining(**training.model_dump())
     config = ScatteringLinearRun(method=section, privacy=privacy, training=own)
-    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)  # charged for nothing
+    ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)  # never charged
     return _WatchedLinear.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
 
 
 class _CanaryClassifier(PrivateClassifier):
-    """Says how much an image looks like the first class by the weight of the canary that it shows."""
+    """Scores the first class for an image by the weight of the canary that the image shows."""
 
     network = "canaries"
 

@@ -1,4 +1,4 @@
-"""What all classifiers have in common: what is refused, the price of a private step, and what is given away."""
+"""What all classifiers share: checks of the plan, the price of a private step, and the released product."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class ClassifierPlan(RunPlan):
         """Return the network before the first step.
 
         Raises:
-            InputError: If there is none for such images or classes.
+            InputError: If no network is built for such images or classes.
         """
         raise NotImplementedError
 
     def step_bytes(self, classifier: PrivateClassifier) -> int:
-        """Return the memory that a step takes at least, its images and weights aside."""
+        """Return the least memory that a step takes besides its images and weights."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Refuse a section [model], images without a network, and a step that no memory holds."""
+        """Refuse a section [model], images without a network, and a step that does not fit in memory."""
         config, shape, name = self.config, self.shape, self.config.method.name
         if config.model != ModelConfig():
             raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")
@@ -99,8 +99,8 @@ class ClassifierPrivacy(PrivacyConfig):
 class ClassifierRun(RunConfig):
     """A whole config file of a private classifier, whose [method] has a ``clip_norm``.
 
-    ``training.batch_size`` is the expected number B of images in a step: each is drawn by a coin of chance
-    q = min(1, B / N). From B = N on every image is in every step.
+    ``training.batch_size`` is the expected number B of images in a step: each image is drawn with probability
+    q = min(1, B / N). For B >= N every image is in every step.
     """
 
     method: Any
@@ -140,7 +140,7 @@ class StepsPlan(ClassifierPlan):
         )
 
     def check(self) -> None:
-        """Refuse what any classifier cannot have, and noise with which not even one step is within the budget."""
+        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
         super().check()
         terms = self.config.privacy
         if terms.noise_multiplier is not None and compose_epsilon([self.dpsgd.event], terms.delta) > terms.epsilon:
@@ -148,11 +148,11 @@ class StepsPlan(ClassifierPlan):
 
 
 class GivesClassifier(Method):
-    """A method that gives a classifier away, and lets attackers ask it.
+    """A method that releases a classifier, and lets attackers query it.
 
     Attributes:
         newest: The network that is trained; it has no layer that differs between training and use.
-        NULL_RECORDS: Whether null records are read as any other; else there has to be a record that is none.
+        NULL_RECORDS: Whether null records are read like any other; otherwise at least one record must not be null.
     """
 
     newest: PrivateClassifier
@@ -169,7 +169,7 @@ class GivesClassifier(Method):
 
     @property
     def product(self) -> PrivateClassifier:
-        """The classifier that is given away."""
+        """The released classifier."""
         return self.newest
 
     def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
@@ -198,7 +198,7 @@ class TrainsClassifier(GivesClassifier):
         noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
 
     Attributes:
-        product: The average of the iterates, in eval mode: what is given away.
+        product: The average of the iterates, in eval mode: the released classifier.
         newest: The iterate.
         dpsgd: The steps.
     """
@@ -225,7 +225,7 @@ class TrainsClassifier(GivesClassifier):
         return self.dpsgd.event
 
     def statistics(self, losses: Tensor, norms: Tensor) -> Stats:
-        """Average over the records of a step that counted, for the curator; nothing where there are none.
+        """Average over the records of a step that counted, for the curator; empty if none counted.
 
         Args:
             losses: (B,).

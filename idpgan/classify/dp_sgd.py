@@ -1,9 +1,9 @@
 r"""dp-sgd: a small convolutional classifier by DP-SGD (Abadi et al. 2016, "Deep Learning with Differential Privacy").
 
-A step reads the records that independent coins of chance q = B / N choose, and releases the noisy sum of their clipped
+A step reads the records that Poisson sampling at rate q = B / N draws, and releases the noisy sum of their clipped
 gradients divided by the public B: a step of `privacy.dpsgd.DPSGDPlan`, the Poisson-sampled Gaussian mechanism, unit
 image, zero-out-one. Sensitivity: an image and its label are one record, and a record's gradient is a function of that
-record and of the weights, as no layer mixes records (`validate_private_critic` tries it). The moving average of the
+record and of the weights, as no layer mixes records (`validate_private_critic` tests this). The moving average of the
 weights is post-processing.
 """
 
@@ -53,7 +53,7 @@ class DpSgdConfig(MethodConfig):
 
 
 class DpSgdTraining(TrainingConfig):
-    """[training] of dp-sgd: large batches, as the noise of a step is that of its sum."""
+    """[training] of dp-sgd: large batches, since the noise on a step's sum does not grow with the batch."""
 
     steps: int = Field(1000, ge=1, le=MOST_STEPS)
     batch_size: int = Field(512, ge=1, le=1_000_000)

@@ -1,13 +1,14 @@
 """dssgd: distributed selective stochastic gradient descent.
 
 Shokri and Shmatikov 2015, "Privacy-preserving deep learning". Participants with images of their own share one network
-through a server. In its turn, a participant takes a share of the server's parameters, goes once through its images by
-gradient descent, and uploads a few of the changes, which the server adds. Everything that is uploaded is public; the
-images never leave a participant.
+through a server. Each participant in turn downloads a share of the server's parameters, does one epoch of gradient
+descent on its images, and uploads a few of the changes, which the server adds. All uploads are public; the images never
+leave a participant.
 
-With noise the uploads are `Sharing.release`. Positions are dealt to participants in turn, so under replace-one an image
-is in one participant's uploads only: a round costs what one participant's does, and rounds add up. Parameters that a
-participant does not take from the server (download_share below 1) stay with it and are in no one else's uploads.
+With noise, `Sharing.release` makes the uploads. Positions are dealt to participants in turn, so under replace-one an
+image affects the uploads of one participant only: a round costs as much as one participant's uploads, and the costs of
+rounds add up. Parameters that a participant does not download (download_share below 1) stay with it and enter only its
+own uploads.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class DssgdTraining(TrainingConfig):
 
 
 class DssgdRun(RunConfig):
-    """A whole config file of dssgd; unit image, replace-one: an image lies with one participant."""
+    """A whole config file of dssgd; unit image, replace-one: each image belongs to one participant."""
 
     method: DssgdConfig = DssgdConfig()
     privacy: DssgdPrivacy = DssgdPrivacy()
@@ -100,9 +101,9 @@ class Sharing:
 
     Without noise: the largest c, or a random c of those above the threshold. With noise (Shokri and Shmatikov 2015,
     figure 12): changes are clipped to [-bound, bound] and rounded to a grid, and the parameters are dealt to c random
-    blocks, whatever the data. In each block a sparse vector with a threshold of its own names the first |change| above
-    it, and that change is uploaded with Laplace noise, clipped again. Blocks are ours (the paper goes on from one
-    upload to the next in one list): at most c uploads at the same price, but c comparisons run at once.
+    blocks, whatever the data. In each block a sparse vector with a threshold of its own finds the first |change| above
+    it, and that change is uploaded with Laplace noise, clipped again. The blocks are ours (the paper scans one list,
+    from one upload to the next): at most c uploads at the same price, but c comparisons run in parallel.
 
     Formal guarantee (with noise): other images of the participant move each of its clipped changes by at most 2 bound,
     whatever the local training does, and its absolute value by less. So each block costs a `SparseVector` of one
@@ -110,11 +111,11 @@ class Sharing:
 
     Attributes:
         parameters: d.
-        uploads: c <= d, at most so many a round.
+        uploads: c <= d, the most uploads in a round.
         bound: gamma.
         threshold: tau.
         largest: How to choose without noise.
-        epsilon: Of a round; None = no noise.
+        epsilon: Epsilon of a round; None = no noise.
     """
 
     parameters: int
@@ -141,7 +142,7 @@ class Sharing:
         return Event("pure", *_ADJACENCY, pure_epsilon=sharing_epsilon(scales, self.uploads, float(_STEPS), 1))
 
     def select(self, change: Tensor, rng: torch.Generator) -> Tensor:
-        """Return what is uploaded of changes (d,) without noise, the rest 0; ``rng`` makes the random choice."""
+        """Return the uploads of changes (d,) without noise, the rest 0; ``rng`` makes the random choice."""
         size = change.abs()
         score = size if self.largest else torch.rand(len(size), generator=rng) * (size > self.threshold)
         chosen = score.topk(self.uploads).indices
@@ -151,9 +152,9 @@ class Sharing:
         return kept
 
     def release(self, changes: Tensor, noise: Noise) -> Tensor:
-        """Return what is uploaded of changes (R, d), float, R independent participants: (R, d), the rest 0.
+        """Return the noisy uploads of changes (R, d), float, of R independent participants: (R, d), the rest 0.
 
-        A change that is not finite counts as 0, so that an answer is given whatever the images are.
+        A change that is not finite counts as 0, so that uploads exist whatever the images are.
         """
         finite = torch.where(changes.isfinite(), changes.double(), 0.0)
         steps = (finite.clamp(-self.bound, self.bound) / self.bound * _STEPS).round().long()
@@ -178,7 +179,7 @@ class Sharing:
 
 
 class DssgdPlan(ClassifierPlan):
-    """The plan of a run of dssgd, which has no budget: the paper has no total."""
+    """The plan of a run of dssgd, which has no budget: the paper states no total."""
 
     WAY_OUT = "Lower method.participants, method.width or method.local_batch_size."
     budget = None
@@ -223,7 +224,7 @@ class DssgdPlan(ClassifierPlan):
         return ReluCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
     def check(self) -> None:
-        """Refuse what any classifier cannot have, and participants without an image."""
+        """Refuse what no classifier supports, and participants without an image."""
         super().check()
         participants, num_private = self.config.method.participants, self.shape.num_private
         if participants > num_private:
@@ -266,16 +267,16 @@ class Dssgd(GivesClassifier):
 
     @property
     def noises(self) -> tuple[Noise, ...]:
-        """The source of the uploads' noise; none without it."""
+        """The source of the uploads' noise; empty without noise."""
         return () if self.sharing.epsilon is None else (self.noise,)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Those of the steps."""
+        """The noise sources of the steps."""
         return tuple(noise.source for noise in self.noises)
 
     def step_event(self) -> Event:
-        """Every round uploads."""
+        """The price of a round: every step is a round."""
         return self.plan.round_event
 
     def step(self, step: int) -> Stats:
@@ -289,7 +290,7 @@ class Dssgd(GivesClassifier):
             taken = torch.rand(len(server), generator=self._rng) < self.config.download_share
             start = torch.where(taken.to(self.device), source, self._local[participant])
             trained, loss = self._train(start, self.shard(participant))
-            if self.sharing.epsilon is not None:  # whether a run goes on is seen by all: what diverged changes nothing
+            if self.sharing.epsilon is not None:  # stopping would be visible to all: diverged weights keep the start
                 trained = torch.where(trained.isfinite(), trained, start)
             self._local[participant] = trained
             shared = self._upload((trained - start).cpu())
@@ -305,16 +306,16 @@ class Dssgd(GivesClassifier):
         return torch.arange(participant, len(self._images), self.config.participants)
 
     def _upload(self, change: Tensor) -> Tensor:
-        """Return what leaves a participant, (d,)."""
+        """Return a participant's upload, (d,)."""
         if self.sharing.epsilon is None:
             return self.sharing.select(change, self._rng)
         return self.sharing.release(change[None], self.noise)[0]
 
     def _train(self, start: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Go once through images from some parameters; return the parameters (d,) and the mean loss.
+        """Train one epoch on images from given parameters; return the new parameters (d,) and the mean loss.
 
-        Null records are left out after the shuffle: its random numbers are common to all participants, and those that
-        others draw may not depend on who is null here.
+        Null records are dropped after the shuffle: all participants share its random numbers, and those that others
+        draw must not depend on which records are null here.
         """
         vector_to_parameters(start.clone(), self.newest.parameters())
         optimizer = torch.optim.SGD(self.newest.parameters(), self.config.learning_rate)

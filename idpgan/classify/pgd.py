@@ -1,8 +1,8 @@
 r"""pgd: adversarial training (Madry, Makelov, Schmidt, Tsipras, Vladu 2018, eq. 2.1).
 
 ``min_w E max_(|d|_inf <= radius) loss(w, x + d, y)``: every batch is attacked by projected gradient ascent on the
-newest weights, and the network takes an Adam step on what comes of it. Nothing hides the training images, so proven is
-infinite: the method is there to be attacked.
+newest weights, and the network takes an Adam step on the result. Nothing protects the training images, so the proven
+epsilon is infinite: the method serves as a target for attacks.
 """
 
 from __future__ import annotations

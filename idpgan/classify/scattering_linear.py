@@ -15,7 +15,7 @@ would have gradients of norm sqrt(2) |p - y|: no proof breaks, as all weights ar
 clip would go to the bias.)
 
 The features are computed at the first step of a process, after its charge, stay in memory and are never released or
-written: they belong to the private images.
+written: they are as private as the images.
 """
 
 from __future__ import annotations

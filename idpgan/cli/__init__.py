@@ -78,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
     code 2, signals with 128 and their number. Anything else is a defect.
     """
-    for output in (sys.stdout, sys.stderr):  # a terminal that lacks a character gets its number
+    for output in (sys.stdout, sys.stderr):  # a character that the terminal lacks is printed as its number
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="backslashreplace")
     root = logging.getLogger()
     if (
         not root.handlers and logging.lastResort is not None
-    ):  # else the import of Opacus gives every warning a time stamp
+    ):  # without this the import of Opacus adds a time stamp to every warning
         root.addHandler(logging.lastResort)
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -94,12 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with sigterm_raises():
             code = app(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
-        what = error.format_message().rstrip(".") or "A command is missing"  # after the help, where nothing was given
+        what = error.format_message().rstrip(".") or "A command is missing"  # empty after the help
         code = say(f"{what}. See --help.", BAD)
     except InputError as error:
         code = say(str(error), BAD)
     except MachineError as fault:
         code = say(str(fault), fault.code)
-    except Terminated:  # before the command has begun
+    except Terminated:  # SIGTERM before the command began
         code = say("stopped by SIGTERM; nothing was begun.", TERMINATED)
     sys.exit(flush_output() or code)

@@ -47,7 +47,7 @@ def audit(
 
 
 def _nothing(what: str) -> Answer | None:
-    """Return the sentence that says why a method has nothing to audit, if so: that is an answer, not an error."""
+    """Return why a method has nothing to audit, if so: this is an answer, not an error."""
     from idpgan.jobs.audit import nothing_to_audit
 
     sentence = nothing_to_audit(what)
@@ -159,7 +159,7 @@ def _print(audited: Audited) -> None:
         f"{result.threshold:.6g}) was right {result.true_positives:,} and wrong {result.false_positives:,} times of "
         f"{result.held_out:,}",
     ]
-    if math.isfinite(audited.proven_mu):  # the second bound, and what it would say of epsilon
+    if math.isfinite(audited.proven_mu):  # the second bound, and the epsilon that it implies
         found, proven, implied = result.separation, audited.proven_mu, audited.implied_epsilon
         share = f" ({found.mu_lower / proven:.0%})" if proven > 0 else ""
         also = "" if implied is None else f"; if the law is Gaussian, that is epsilon >= {implied:.4f}"

@@ -1,4 +1,4 @@
-"""What makes a function a command: its options model becomes options, and its answer is printed as text or as JSON."""
+"""Turns a function into a command: its options model becomes options, and its answer is printed as text or as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
 
 
 class Answer(NamedTuple):
-    """What came of a command: a JSON value or an object that has one, how it is said in words, and the exit code."""
+    """The result of a command: a JSON value or an object that has one, a printer of the text, and the exit code."""
 
     value: Any
     show: Callable[[], None]
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
-    """Return a command of a function that gives an `Answer`, or None where there is nothing to say.
+    """Turn a function that returns an `Answer`, or None for no output, into a command.
 
     Its parameter ``options`` becomes an option for each field of the model that it is annotated with; a field
     ``tuple[str, ...]`` may be repeated. ``progress`` becomes ``--no-progress``: the body gets what shows the progress.
@@ -72,7 +72,7 @@ def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
             parameters += replaced
     if "as_json" not in own:
         parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson))
-    del call.__wrapped__  # else its signature would count
+    del call.__wrapped__  # inspect would prefer the wrapped function's signature
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
@@ -127,7 +127,7 @@ def print_table(
 
 @contextmanager
 def kept(result: Mapping[str, Any]) -> Iterator[None]:
-    """Print on stdout what took minutes to compute, if the block fails to write it."""
+    """Print a result that took minutes to compute on stdout, if the block fails to write it."""
     try:
         yield
     except OSError:

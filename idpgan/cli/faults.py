@@ -1,4 +1,4 @@
-"""The one place where what the machine refuses becomes one line: disk full, no permission, no memory, signals."""
+"""The one place that reports refusals of the machine in one line: disk full, no permission, no memory, signals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from idpgan.files import PART
 from idpgan.ranks import SHARED, refuse_several
 
-BAD = 2  # exit code of bad input and of an environment that refuses
-INTERRUPTED, PIPE_CLOSED, TERMINATED = (128 + number for number in (2, 13, 15))  # as shells count signals
+BAD = 2  # exit code for bad input and for refusals of the machine
+INTERRUPTED, PIPE_CLOSED, TERMINATED = (128 + number for number in (2, 13, 15))  # exit codes of signals, as in shells
 
 _WAYS_OUT = {
     errno.ENOSPC: "Make room there, or write to another disk.",
@@ -36,7 +36,7 @@ _WAYS_OUT = {
     errno.ENOTDIR: "Name a folder, not a file.",
 }
 _NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
-_NOT_WRITTEN = ("file write failed", "failed writing")  # of torch's zip writer
+_NOT_WRITTEN = ("file write failed", "failed writing")  # messages of torch's zip writer
 
 
 class MachineError(Exception):
@@ -79,7 +79,7 @@ def explain(error: BaseException) -> MachineError | None:
         return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
     if isinstance(error, OSError):
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-        name = names[-1] if names else "a file or the output"  # of a rename it is the target that people know
+        name = names[-1] if names else "a file or the output"  # of a rename, users know the target
         folder, last = os.path.split(name)
         part = PART.fullmatch(last)
         name = os.path.join(folder, part[1]) if part else name
@@ -132,7 +132,7 @@ def flush_output() -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        with contextlib.suppress(OSError, ValueError):  # else Python tries again at its end, and prints a traceback
+        with contextlib.suppress(OSError, ValueError):  # or Python tries again at exit, with a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         fault = explain(error)
         return say(str(fault), fault.code) if fault else BAD

@@ -1,10 +1,11 @@
-r"""Ways to release all prefix sums of a stream, as factorizations W = B M, with exact errors: what FDA competes with.
+r"""Mechanisms for all prefix sums of a stream as factorizations W = B M, with exact errors, for comparison with FDA.
 
 Every mechanism is ``B (M x + z)``, z with the scale of the sensitivity of M, its largest column norm: L1 with Laplace
 noise and pure epsilon, L2 with Gaussian noise and (epsilon, delta). The variance of answer t is ``||B_t||^2`` times the
 squared sensitivity times the variance of one release of sensitivity 1. One event adds at most 1 to one value.
 
-Noise here is floating point: this file compares mechanisms, `ContinualCounter` releases whole counts.
+Noise in this file is floating point, because the file only compares mechanisms; `ContinualCounter` releases whole
+counts.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Factorization:
         return self.squares * self.sensitivity**2
 
     def mechanism(self, noise_multiplier: float) -> Laplace | Gaussian:
-        """Return the noise on M x; with Laplace noise epsilon = 1 / noise_multiplier."""
+        """Return the mechanism that adds noise to M x; for Laplace noise epsilon = 1 / noise_multiplier."""
         kind = Laplace if self.norm == 1 else Gaussian
         return kind(self.sensitivity, noise_multiplier, *fenwick.ADJACENCY)
 
@@ -64,7 +65,7 @@ class Factorization:
         Args:
             values: (..., n) floating point. Leading dimensions are series; an event is in one of them.
             noise_multiplier: Noise scale / sensitivity.
-            ledger: Charged first; None = one in memory.
+            ledger: Ledger that is charged first; None = a ledger in memory.
         """
         mechanism = self.mechanism(noise_multiplier)
         (Ledger(*fenwick.ADJACENCY) if ledger is None else ledger).charge(mechanism.event)
@@ -95,14 +96,14 @@ def _fenwick(n: int, norm: int) -> Factorization:
 def _binary_tree(n: int, norm: int) -> Factorization:
     """Complete binary tree over 2^m >= n leaves, as in the chapter (see `fenwick`): every value is in all m + 1 levels.
 
-    Right children are paid for and never used, so only the left ones, the Fenwick nodes, are drawn.
+    Right children are charged but never used, so noise is drawn only for left children, the Fenwick nodes.
     """
     levels = (n - 1).bit_length() + 1
     return dataclasses.replace(_fenwick(n, norm), sensitivity=levels ** (1 / norm))
 
 
 def _fda(n: int, norm: int) -> Factorization:
-    """Fenwick tree with the weights of least error (`fenwick.fast_diagonal`)."""
+    """Fenwick tree with the weights that minimize the error (`fenwick.fast_diagonal`)."""
     weights, _ = fenwick.fast_diagonal(n, norm)
     return Factorization(
         norm,
@@ -119,8 +120,8 @@ def _fda(n: int, norm: int) -> Factorization:
 def smooth_height(n: int, norm: int) -> tuple[int, int]:
     """Return height and ones per leaf of the smooth binary mechanism with the least error for n steps.
 
-    Every answer sums ``ones`` nodes, and every value lies in ``height - ones``. Andersson and Pagh (2023) take an even
-    height and half ones, for Gaussian noise. Unequal shares and odd heights are ours, and never worse.
+    Every answer sums ``ones`` nodes, and every value lies in ``height - ones``. Andersson and Pagh (2023) use an even
+    height and half ones, for Gaussian noise. Our search adds unequal shares and odd heights, which are never worse.
     """
     choices = [
         (ones * (height - ones) ** (2 / norm), height, ones)
@@ -134,7 +135,7 @@ def smooth_height(n: int, norm: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=4)
 def _smooth_nodes(n: int, height: int, ones: int) -> tuple[Tensor, Tensor, int]:
-    """Return the nodes of each answer (n, ones) and of each value (n, height - ones), and how many nodes there are.
+    """Return the nodes of each answer (n, ones) and of each value (n, height - ones), and the number of nodes.
 
     Leaves are the numbers with ``ones`` ones in ascending order. Value t lies at leaf t - 1. The left siblings along
     the path of leaf t, one for each of its ones, hold all earlier values. A node is (bit, leading bits down to it).
@@ -144,7 +145,7 @@ def _smooth_nodes(n: int, height: int, ones: int) -> tuple[Tensor, Tensor, int]:
         leaves.append(leaf)
         lowest = leaf & -leaf
         carried = leaf + lowest
-        leaf = carried + (carried & -carried) // (2 * lowest) - 1  # the next number with as many ones
+        leaf = carried + (carried & -carried) // (2 * lowest) - 1  # the next number with the same number of ones
     codes = np.array(leaves)[:, None]
     bits = np.arange(height)
     prefix, is_one = codes >> bits, (codes >> bits & 1).astype(bool)  # (n + 1, height)
@@ -186,7 +187,7 @@ def _balanced_digits(n: int, base: int) -> Tensor:
 
 
 def _subtraction(n: int, norm: int) -> Factorization:
-    """Tree of odd base with negative digits (Andersson, Pagh, Steiner, Torkamani 2025), the base of least mean error.
+    """Tree with negative digits (Andersson, Pagh, Steiner, Torkamani 2025), in the odd base of least mean error.
 
     Answer t adds and subtracts as many nodes of level l as the balanced digit of t there says. Subtracted nodes hold
     values after t; they cancel, so the answer can be given at t, yet M is not triangular.
@@ -264,7 +265,7 @@ MECHANISMS: dict[str, Callable[[int, int], Factorization]] = {
 
 
 def factorization(name: str, n: int, norm: int = 1) -> Factorization:
-    """Return the mechanism ``name`` of `MECHANISMS` for n steps; ``norm`` as of `Factorization`."""
+    """Return the mechanism ``name`` of `MECHANISMS` for n steps; ``norm`` as in `Factorization`."""
     fenwick.check_steps(n)
     if name not in MECHANISMS or norm not in (1, 2):
         raise InputError(f"no mechanism {name!r} with norm {norm!r}; known: {', '.join(MECHANISMS)}; norms 1 and 2.")
@@ -273,7 +274,7 @@ def factorization(name: str, n: int, norm: int = 1) -> Factorization:
 
 @dataclass(frozen=True)
 class Row:
-    """Expected squared error of one mechanism: the mean over the n answers, and the largest."""
+    """Expected squared error of one mechanism: the mean and the maximum over the n answers."""
 
     mechanism: str
     noise: str
@@ -284,8 +285,8 @@ class Row:
 def error_table(n: int, epsilon: float, delta: float = 0.0) -> list[Row]:
     """Return the exact expected squared errors of all mechanisms at one guarantee, best mean first.
 
-    The epsilon is that of the whole stream, unit event, zero-out-one. With delta = 0 there is Laplace noise only;
-    above, Gaussian noise too, calibrated by the accountant.
+    The epsilon is that of the whole stream, unit event, zero-out-one. With delta = 0 only Laplace noise is used; with
+    delta > 0 also Gaussian noise, calibrated by the accountant.
     """
     rows = [("Laplace", 1, 2 / epsilon**2)]
     if delta > 0:

@@ -10,13 +10,13 @@ at most 1 (L1 for Laplace noise, L2 for Gaussian noise) the noise has the scale 
 total variance is then ``sum_p c_p / lambda_p^2`` releases, ``c_p`` the number of prefixes that use node p.
 
 The chapter (chapter 5, "Continual data release under differential privacy based on the matrix mechanism", of a Chinese
-book that our text does not name; FDA, section 5.4.3) splits n = 2^m - 1 at its middle and stops before the closed form.
+book whose title our copy lacks; FDA, section 5.4.3) splits n = 2^m - 1 at its middle and stops before the closed form.
 `fast_diagonal` has the closed form, any n, and both norms. Proof. Let h be the largest power of two <= n. Node h holds
 the values 1 .. h and is used by the c = n - h + 1 prefixes h .. n. The nodes below h see only values below h and are
 used only by prefixes below h: a complete tree of h - 1. The nodes above h form the tree of n - h and share neither
 value nor prefix with the rest, apart from node h's own use. With ``w = lambda^norm`` the columns left of h carry
-``w_h`` and a column of the left tree, so the left tree has the budget ``a = 1 - w_h``. It is the same problem scaled:
-its optimum e(h - 1) becomes ``e(h - 1) / a^q``, q = 2 / norm. What is left to minimize over a, ``e / a^q + c / (1 -
+``w_h`` and a column of the left tree, so the left tree has the budget ``a = 1 - w_h``. This is the same problem,
+scaled: its optimum e(h - 1) becomes ``e(h - 1) / a^q``, q = 2 / norm. The remaining function of a, ``e / a^q + c / (1 -
 a)^q``, is convex with the minimum ``(e^x + c^x)^(q + 1)`` at ``a = e^x / (e^x + c^x)``, ``x = 1 / (q + 1)``: the
 exponent 1/3 for Laplace and 1/2 for Gaussian noise. The right tree keeps the whole budget.
 """
@@ -42,12 +42,12 @@ ADJACENCY = (Unit.EVENT, Relation.ZERO_OUT)
 MOST_STEPS = 1 << 60
 _MOST_DENSE = 4096  # 128 MiB per matrix
 _FINEST = 1 << 50  # T for epsilon up to 4; less for more, so that budgets stay below 2^52
-_LEAST_BUDGET = 1 << 20  # the smallest of 10^6 shares is 1 % of the budget: rounding costs it 0.01 %
+_LEAST_BUDGET = 1 << 20  # the smallest of 10^6 shares is 1 % of the budget: rounding costs that share 0.01 %
 _NO_FURTHER_DESCENT = 8  # SLSQP's status when the line search ends at the rounding of the objective
 
 
 def check_steps(n: int, most: int = MOST_STEPS, name: str = "n") -> None:
-    """Refuse an n that is not a whole number in 1 .. ``most``."""
+    """Refuse an n that is not an integer in 1 .. ``most``."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
         raise InputError(f"{name} = {n!r} must be a whole number in 1 .. {most}.")
 
@@ -100,7 +100,7 @@ def parents(first: int, last: int, known: Sequence[int] = (0,)) -> Tensor:
 
 
 def accumulate(nodes: Tensor, earlier: Tensor, first: int, above: Tensor) -> Tensor:
-    """Return prefix sums from nodes, level by level from the top: each is its node plus the prefix before the node.
+    """Return prefix sums from nodes, level by level from the top: each is its node plus the prefix before that node.
 
     Args:
         nodes: (..., n), nodes first .. first + n - 1.
@@ -164,7 +164,7 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
     Args:
         n: Number of steps, >= 1.
         norm: 1 for Laplace noise, 2 for Gaussian noise (then lambda_p = 1 / standard deviation of node p).
-        later: Further answers, after the n-th, that contain the n-th prefix sum and count for its error.
+        later: Number of further answers after the n-th that contain the n-th prefix sum and so add its error.
 
     Returns:
         lambda (n,) float64, and the objective.
@@ -186,8 +186,8 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
 def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int = 1, later: int = 0) -> Tensor:
     """Return ``budget * lambda^norm`` of the nodes first .. last, in O(last - first + log n) time, without the others.
 
-    With a whole budget every split is rounded to whole numbers, and what one side gets the other side loses. So the sum
-    over the nodes of any value, ``sum_p M[p, t] share_p``, is at most the budget exactly, whatever floating point does.
+    An integer budget is split into integers, and one side gets exactly what the other side loses. So the sum over the
+    nodes of any value, ``sum_p M[p, t] share_p``, is at most the budget exactly, despite floating point.
 
     Args:
         first: Index of the first node wanted, >= 1.
@@ -210,7 +210,7 @@ def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int =
         raise InputError(f"a budget of {budget} must be above 0 and at most 2^52.")
     least = _complete(n.bit_length(), exponent)
     result = torch.empty(last - first + 1, dtype=torch.float64)
-    # Trees of 2 size - 1 nodes side by side, the last one incomplete; left[j] is what tree lowest + j may spend.
+    # Trees of 2 size - 1 nodes side by side, the last one incomplete; left[j] is the budget of tree lowest + j.
     left, lowest = torch.full((1,), float(budget), dtype=torch.float64), 0
     for level in reversed(range(n.bit_length())):
         size = 1 << level
@@ -269,7 +269,7 @@ def sequential_quadratic(n: int, norm: int = 1) -> tuple[Tensor, float]:
 
 
 def mechanism(n: int, epsilon: float) -> MatrixMechanism:
-    """Return the weighted Fenwick tree as a `MatrixMechanism`, dense: one event adds at most 1 to one value.
+    """Return the weighted Fenwick tree as a dense `MatrixMechanism`, where one event adds at most 1 to one value.
 
     Raises `InputError` if n is above 4096 or epsilon is not positive and finite.
     """
@@ -294,7 +294,7 @@ class NodeNoise:
     in rational arithmetic.
 
     Attributes:
-        event: What all releases together cost.
+        event: The charge for all releases together.
         scale: T, a power of two.
         budget: Largest sum of the s_p of one event's nodes.
     """
@@ -303,7 +303,7 @@ class NodeNoise:
         """Find T and the budget for an event that moves each of its nodes by ``moved`` steps.
 
         Raises:
-            InputError: If epsilon is out of the range that whole numbers of 52 bits can hold.
+            InputError: If epsilon is out of the range that 52-bit integers can represent.
         """
         if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
             raise InputError(f"epsilon = {epsilon!r} must be a positive, finite number.")
@@ -345,6 +345,6 @@ def pure_event(epsilon: float) -> Event:
     that dominates every mechanism of that pure epsilon.
     """
     multiplier = 1 / epsilon
-    while 1 / multiplier > epsilon:  # a rounding step
+    while 1 / multiplier > epsilon:  # corrects rounding
         multiplier = math.nextafter(multiplier, math.inf)
     return Event("discrete-laplace", *ADJACENCY, multiplier, sensitivity=1)

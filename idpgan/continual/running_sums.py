@@ -1,17 +1,17 @@
-r"""Running sums of bounded vectors that arrive in parts, released after every part under one guarantee.
+r"""Running sums of bounded vectors, released under one guarantee after each part of the records arrives.
 
 Part t brings records; their vectors add up to X_t, cell by cell (`privacy.sums.CellSums`). After every part the sum of
 all parts so far is released. With a public lower-triangular matrix M of whole numbers the mechanism is ``Y = M X + Z``
-and the answers are ``W M^-1 Y``, W the lower triangle of ones. Row t of Y uses the parts up to t only, and its noise is
+and the answers are ``W M^-1 Y``, W the lower triangle of ones. Row t of Y uses only the parts up to t, and its noise is
 drawn when part t arrives.
 
 Proof, zero-out-one. A record arrives once, in part s. Its rounded vector r has norm at most S grid steps
 (`CellSums.distance`), so X changes by r in row s alone, and M X by ``M[t, s] r`` in row t: together by
 ``||M_s|| ||r|| <= max_s ||M_s|| S``, in L2 for Gaussian and L1 for Laplace noise, M_s a column of M. M and X hold whole
 numbers, so nothing is rounded. One release of M X with the noise for that distance is one event of `CellSums`' own
-mechanism. That later parts may be chosen after seeing earlier answers does not matter: for Laplace noise because the
-privacy loss is bounded row by row, for Gaussian noise by Denisov, McMahan, Rush, Smith, Thakurta (2022), theorem 2.1.
-Under replace-one a record and its replacement arrive in the same part: the same proof with S for replace-one.
+mechanism. The guarantee also holds if later parts are chosen after seeing earlier answers: for Laplace noise because
+the privacy loss is bounded row by row, for Gaussian noise by Denisov, McMahan, Rush, Smith, Thakurta (2022), theorem
+2.1. Under replace-one a record and its replacement arrive in the same part: the same proof with S for replace-one.
 
 Unit person: the images of one person may arrive in different parts. With the fixed weight 1 / cap for every image (not
 1 / number of that person's images, which changes as they arrive) the norms of that person's rows of X sum to at most S,
@@ -44,14 +44,14 @@ from idpgan.privacy.sums import NORMS, CellSums
 Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.__call__`
 FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
-_SCALE = 1 << 12  # of the strategy: its entries are multiples of 1 / _SCALE
-_MOST = 1 << 53  # of a whole number in float64
+_SCALE = 1 << 12  # entries of the strategy are multiples of 1 / _SCALE
+_MOST = 1 << 53  # largest exact integer in float64
 _DAMAGED = "the state of the stream is damaged. Restore it from a copy, or start a new stream."
 
 
 @dataclass(frozen=True)
 class RunningSums:
-    """The mechanism; see the module for its proof.
+    """The mechanism of running sums; see the module for its proof.
 
     Formal guarantee: `event`, for unit and relation of ``cells``, whatever the number of parts that arrive.
 
@@ -92,7 +92,7 @@ class RunningSums:
 
     @property
     def event(self) -> Event:
-        """Price of all parts together."""
+        """The charge for all parts together."""
         return self.mechanism.event
 
     def noise_std(self, part: int) -> float:
@@ -104,11 +104,11 @@ class RunningSums:
 class SumsStream:
     """Releases the running sums of a growing collection, part by part.
 
-    Formal guarantee: that of `RunningSums`, for one stream. Using a saved state twice makes two releases. Nothing is
-    written: the caller keeps `state` secret, and writes it to the disk before showing an answer.
+    Formal guarantee: that of `RunningSums`, for one stream. Using a saved state twice makes two releases. The stream
+    writes no file: the caller keeps `state` secret, and saves it before showing an answer.
 
     Args:
-        ledger: Charged once, before the first part is read; None = one in memory.
+        ledger: Ledger that is charged once, before the first part is read; None = a ledger in memory.
         noise: None = fresh from the operating system.
     """
 
@@ -136,12 +136,12 @@ class SumsStream:
         """Add the next part and return the noisy sums of all parts so far, float64 (num_cells, dimensions).
 
         For unit person every weight in ``batches`` (see `CellSums`) is at most 1 / cap, and a person has at most cap
-        images in all parts together: who is on which is not known here, and the proof rests on it.
+        images in all parts together: the second condition cannot be checked here, and the proof requires it.
 
         Raises:
-            InputError: If all parts are there already. Nothing is read then.
+            InputError: If all parts have already arrived. Nothing is read then.
             BudgetError: If the ledger cannot pay for the stream.
-            ValueError: If a vector cannot be used. Nothing is released then, and the part may be pushed again.
+            ValueError: If a vector is invalid. Nothing is released then, and the part may be pushed again.
         """
         mechanism = self.mechanism
         if self.count == mechanism.parts:
@@ -153,7 +153,7 @@ class SumsStream:
             self._paid = True
         cap = mechanism.cells.most_per_unit
 
-        def checked() -> Batches:  # all parts share the bound of a person
+        def checked() -> Batches:  # checks the weights, since all parts share a person's bound
             for vectors, cells, weights in batches:
                 if weights is not None and bool((weights.double() > (1 + 1e-12) / cap).any()):
                     raise ValueError(f"weights above 1 / {cap} are not a fixed share of a person with {cap} images.")
@@ -189,9 +189,9 @@ class SumsStream:
         """Continue a stream; noise of later parts is freshly keyed.
 
         Args:
-            mechanism: The very one that the stream began with.
+            mechanism: The mechanism with which the stream began.
             state: From `state`.
-            ledger: The one that was charged.
+            ledger: The ledger that was charged.
             noise: None = fresh from the operating system.
 
         Raises:
@@ -220,7 +220,7 @@ class SumsStream:
         return stream
 
     def _identity(self) -> dict[str, Any]:
-        """Return the settings that must be equal in every continuation."""
+        """Return the settings that every continuation must share."""
         cells = self.mechanism.cells
         return {
             "parts": self.mechanism.parts, "cells": cells.num_cells, "dimensions": cells.dimensions, "law": cells.law,

@@ -1,4 +1,4 @@
-"""The plan and the settings of a stream: its charge and its report follow from them."""
+"""The plan and the settings of a stream, which determine its charge and its report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StreamPlan(Plan):
         return Price(*fenwick.ADJACENCY, budget=Budget(self.epsilon, 0.0), events=(pure_event(self.epsilon),))
 
     def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
-        """Return what is said of charges that prove an epsilon, for noise of a source."""
+        """Return the sentences about charges that prove an epsilon, for a noise source."""
         return self.report(proven.epsilon, sources[0].private)
 
     def report(self, proven: float, private: bool) -> PrivacyReport:
@@ -56,7 +56,7 @@ class StreamPlan(Plan):
 
 
 class StreamTable(Section):
-    """What config.json says of a stream.
+    """The settings of a stream in config.json.
 
     Attributes:
         data: Name of the stream, for the card.
@@ -73,18 +73,18 @@ class StreamTable(Section):
 
     @classmethod
     def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
-        """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
+        """Return the settings in a config.json; see `idpgan.release.artifact.Kind`."""
         said = build(cls, table, "config.json")
         check_name(said.data)
         return said.settings(described["values"] * described["series"])
 
     def settings(self, values: int) -> Settings:
-        """Return the settings of a stream of so many values of all series together, which is public."""
+        """Return the settings of a stream; the total number of values of all series is public."""
         plan, table = StreamPlan(self.epsilon), self.model_dump()
         return Settings(self.data, "continual-counter", values, 0, 0, 1, table, plan, self.problems)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """Return what of an artifact's description does not follow from the table, one sentence each."""
+        """Return the contradictions between an artifact's description and the table, one sentence each."""
         problems = []
         if described["integer"] != self.integer:
             problems.append("the answers are not of the kind of values that the settings name.")
@@ -94,6 +94,6 @@ class StreamTable(Section):
 
 
 def check_name(data: str) -> None:
-    """Refuse a name of a stream that no card can show."""
+    """Refuse a name of a stream that a card cannot show."""
     if not 0 < len(data) <= _LONGEST_NAME or not printable(data):
         raise InputError(f"data = {data[:80]!a} must be one printable line of at most {_LONGEST_NAME} signs.")

@@ -1,19 +1,19 @@
 r"""A counter that releases every running count of a growing collection under one pure epsilon.
 
-Mechanism. Values arrive one after the other; node t of the Fenwick tree is the sum of those from t - lowbit(t) + 1 to
+Mechanism. Values arrive one after the other; node t of the Fenwick tree is the sum of the values t - lowbit(t) + 1 to
 t, released once with discrete Laplace noise of scale 1 / (epsilon lambda_t), and the running count of t is the sum of
-its nodes (`fenwick`). What has to be kept is the chain of prefixes that later counts build on: O(log t) numbers.
+its nodes (`fenwick`). The state is the chain of prefixes that later counts need: O(log t) numbers.
 
 Proof, unit event, zero-out-one. One event adds at most 1 to one value a_t (with ``integer=False``: at most 1 in
 absolute value; rounding to the grid makes that at most D steps, D = 1 for whole counts). N and the times are public;
-the neighbor lacks the event, so a_t differs by at most D steps and nothing else does. Node p holds a_t for those p
-with M[p, t] = 1, each once, and `fenwick.shares` splits the whole budget so that ``sum_p M[p, t] s_p`` is at most the
-budget, exactly: the condition of `NodeNoise`. Values may be chosen after seeing earlier answers: given these answers,
-each node is one release of a sum that the neighbor moves by at most D.
+the neighbor lacks the event, so a_t differs by at most D steps and all other values are equal. Node p holds a_t for
+those p with M[p, t] = 1, each once, and `fenwick.shares` splits the whole budget so that ``sum_p M[p, t] s_p`` is at
+most the budget, exactly: the condition of `NodeNoise`. Values may be chosen after seeing earlier answers: given these
+answers, each node is one release of a sum that the neighbor moves by at most D.
 
 Unknown horizon: block k holds the values 2^k .. 2^(k+1) - 1 and has a tree of its own with the whole epsilon. An event
 lies in one block, so all blocks together cost epsilon once. Every later answer contains the block's total, so the
-block's tree is weighted as if 4 * 2^k further answers did (`_LATER`; with none, the totals drown the rest).
+block's tree is weighted for 4 * 2^k further answers (`_LATER`; without them the error of the totals dominates).
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from idpgan.release.folder import write_release
 FORMAT = "idpgan stream 1"
 _LATER = 4  # further answers per value of a block that build on its total; found best of 1/2 .. 8 at 10^4 to 10^6 steps
 _REAL_STEP = 2.0**-10  # grid of real values: rounding costs 0.1 % of epsilon
-_MOST = 1 << 60  # of a sum in grid steps
+_MOST = 1 << 60  # largest sum, in grid steps
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_AHEAD = 1 << 14  # noise drawn ahead by `push`, at most
+_AHEAD = 1 << 14  # most noise values that `push` draws ahead
 
 
 class ContinualCounter:
     """Running counts with pure epsilon over the whole stream; see the module for mechanism and proof.
 
     Attributes:
-        event: Price of the whole stream.
+        event: The charge for the whole stream.
 
     Formal guarantee: epsilon, unit event, zero-out-one: one event of size at most 1 in one value. Moving an event to
     another time costs 2 epsilon; a person with k events costs k epsilon. Several series (leading dimensions of
     `release`) cost epsilon once if every event is in one series only. Using a saved state twice makes two releases.
 
-    Nothing is written: the caller keeps `state` secret, and writes it to the disk before showing an answer.
+    The counter writes no file: the caller keeps `state` secret, and saves it before showing an answer.
 
     Example:
         >>> counter = ContinualCounter(epsilon=1.0, horizon=365)
@@ -80,18 +80,18 @@ class ContinualCounter:
 
         Args:
             epsilon: Of the whole stream, positive and finite.
-            horizon: Largest number of values; None = not known, at the price of about a quarter more error.
+            horizon: Largest number of values; None = not known, which increases the error by about a quarter.
             integer: True for whole counts >= 0 and whole answers; False for finite real values, rounded to 2^-10.
-            keep: Number of past answers that `answer` can repeat, beside those in the state anyway.
-            ledger: Charged once, before the first value is read; None = one in memory.
-            noise: None = fresh from the operating system. A fixed source marks the stream not private.
+            keep: Number of past answers that `answer` can repeat, besides those that the state always holds.
+            ledger: Ledger that is charged once, before the first value is read; None = a ledger in memory.
+            noise: None = fresh from the operating system. A fixed source marks the stream as not private.
         """
         if horizon is not None:
             fenwick.check_steps(horizon, name="horizon")
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
             raise InputError(f"keep = {keep!r} must be a whole number >= 0.")
         self._grid = Grid(1.0) if integer else Grid(_REAL_STEP)
-        self._largest = 2.0**53 * self._grid.step  # beyond, float64 skips grid steps
+        self._largest = 2.0**53 * self._grid.step  # above this, float64 skips grid steps
         self._law = NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
         self.event: Final = self._law.event
         self.epsilon, self.horizon, self.integer = float(epsilon), horizon, bool(integer)
@@ -99,15 +99,15 @@ class ContinualCounter:
         self._noise = Noise.system() if noise is None else noise
         self._private = self._noise.private
         self._paid = False
-        self._count, self._before = 0, 0  # values in all, and before the current block
+        self._count, self._before = 0, 0  # number of all values, and of those before the current block
         self._length = 1 if horizon is None else horizon  # of the current block
-        # The prefixes that later ones need: index in the block, true and noisy count (a tensor for several series).
+        # The prefixes that later counts need: index in the block, true and noisy count (a tensor for several series).
         self._indices: list[int] = [0]
         self._true: list[Any] = [0]
         self._noisy: list[Any] = [0]
-        self._shape: tuple[int, ...] | None = None  # of the series, known with the first value
+        self._shape: tuple[int, ...] | None = None  # shape of the series, known with the first value
         self._kept: collections.deque[Any] = collections.deque(maxlen=keep)
-        self._ahead: list[int] = []  # noise of the next nodes, last one first; never saved
+        self._ahead: list[int] = []  # noise of the next nodes in reverse order; never saved
         self._owner = os.getpid()
 
     # Releasing -------------------------------------------------------------------------------------------------------
@@ -121,16 +121,16 @@ class ContinualCounter:
         """Add the next value of a single series and return the noisy running count.
 
         Args:
-            value: Events since the last value: a whole number >= 0, or real with ``integer=False``.
-            index: Which value it is, from 1; None = the next. For an old index the stored answer is returned and
+            value: Number of events since the last value: an integer >= 0, or a real number with ``integer=False``.
+            index: Index of the value, from 1; None = the next. For an old index the stored answer is returned and
                 ``value`` is not read: a second answer would be a second release.
 
         Returns:
-            int, or float with ``integer=False``. It may be negative and may fall: see `isotonic`.
+            int, or float with ``integer=False``. The count may be negative and may decrease: see `isotonic`.
 
         Raises:
-            InputError: If the value cannot be counted, the horizon is reached, or the answer of an old index is not
-                kept. Nothing is released then.
+            InputError: If the value is invalid, the horizon is reached, or the answer for an old index is not stored.
+                Nothing is released then.
         """
         if index is not None and index != self._count + 1:
             return self.answer(index)
@@ -164,7 +164,7 @@ class ContinualCounter:
     def release(self, values: Any) -> Tensor:
         """Add the next values of one series, or of many at once, and return all noisy running counts.
 
-        The same release as one `push` after the other, without a loop over values.
+        The release is the same as by successive calls of `push`, without a loop over values.
 
         Args:
             values: Tensor, array or list (..., T). Leading dimensions are series, the same in every call; every event
@@ -174,7 +174,7 @@ class ContinualCounter:
             (..., T) on the device of ``values``: int64, or float64 with ``integer=False``.
 
         Raises:
-            InputError: If a value cannot be counted, the horizon would be exceeded, or the series changed in number.
+            InputError: If a value is invalid, the horizon would be exceeded, or the series changed in number.
                 Nothing is released then.
         """
         steps = self._checked(values)
@@ -195,7 +195,7 @@ class ContinualCounter:
         return self._value(answers)
 
     def answer(self, index: int) -> Any:
-        """Return the stored answer of an old index: the last one, those that later answers build on, those of ``keep``.
+        """Return a stored answer by its index: the last one, those that later answers need, and those of ``keep``.
 
         Raises:
             InputError: If no answer is stored for the index.
@@ -216,7 +216,7 @@ class ContinualCounter:
         return self._grid.value(steps) if isinstance(steps, Tensor) else steps * self._grid.step
 
     def _steps_of(self, value: Any) -> int:
-        if not self.integer and type(value) is float and abs(value) < self._largest:  # as `Grid.round`, and fast
+        if not self.integer and type(value) is float and abs(value) < self._largest:  # a faster `Grid.round`
             return round(value / self._grid.step)
         return int(self._to_steps(_tensor(value).reshape(())))
 
@@ -235,7 +235,7 @@ class ContinualCounter:
         return steps
 
     def _checked(self, values: Any) -> Tensor:
-        """Return values (..., T) in grid steps; refuse all that could fail later."""
+        """Return values (..., T) in grid steps; refuse every value that could fail later."""
         values = _tensor(values)
         if values.ndim == 0:
             raise InputError("release takes series (..., T); push takes a single value.")
@@ -278,13 +278,13 @@ class ContinualCounter:
         self._ahead = self._law.draw(divisors, self._noise).tolist()[::-1]
 
     def _rekey(self) -> None:
-        """Give a forked process noise of its own: two processes must not share the noise to come."""
+        """Rekey the noise of a forked process: two processes must not share future noise."""
         if self._owner != os.getpid():
             self._owner, self._ahead = os.getpid(), []
             self._noise = Noise.system() if self._noise.private else self._noise
 
     def _next_block(self) -> None:
-        """Begin the next block: of the old one only its total is kept. A known horizon has one block."""
+        """Begin the next block; only the total of the old block is kept. A known horizon has one block."""
         if self.horizon is None:
             self._before = self._count
             self._length *= 2
@@ -321,7 +321,7 @@ class ContinualCounter:
     # What it costs and how far off it is ----------------------------------------------------------------------------
 
     def variance(self, count: int) -> Tensor:
-        """Return the exact variance of the answers 1 .. count, float64 (count,): public, the same for all series."""
+        """Return the exact variance of the answers 1 .. count, float64 (count,): public and equal for all series."""
         fenwick.check_steps(count, self.horizon or fenwick.MOST_STEPS, "count")
         parts, done, base, length = [], 0, 0.0, self._length if self.horizon else 1
         while done < count:
@@ -338,7 +338,7 @@ class ContinualCounter:
         return StreamPlan(self.epsilon).report(self.event.pure, self._private)
 
     def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
-        """Write the folder to give away: all answers so far as a table, settings, privacy.json and card.
+        """Write the released folder: all answers so far as a table, settings, privacy.json and card.
 
         Args:
             folder: A new folder; `idpgan verify` reads it.
@@ -366,7 +366,7 @@ class ContinualCounter:
     def state(self) -> dict[str, Any]:
         """Return the JSON-able state: O(log count) numbers and the kept answers. Secret: it holds true counts.
 
-        Noise of nodes to come is not in it: a loaded stream draws it afresh.
+        The noise of future nodes is not in the state: a loaded stream draws fresh noise.
         """
         true, noisy, kept = (
             [number.tolist() if isinstance(number, Tensor) else number for number in numbers]
@@ -396,13 +396,14 @@ class ContinualCounter:
         ledger: Ledger | None = None,
         noise: Noise | None = None,
     ) -> Self:
-        """Continue the stream of `state`, with fresh noise for the nodes to come.
+        """Continue the stream of `state`, with fresh noise for future nodes.
 
-        ``epsilon``, ``horizon`` and ``integer`` are those of the stream: they are checked, not changed. The ledger must
-        hold the charge already; None = one in memory.
+        ``epsilon``, ``horizon`` and ``integer`` must equal those of the stream; they are only checked. The ledger must
+        already hold the charge; None = a ledger in memory.
 
         Raises:
-            InputError: If the state is foreign, damaged, or of another epsilon, horizon or kind of values.
+            InputError: If the state is damaged, not a state of this class, or has another epsilon, horizon or kind of
+                values.
         """
         names = {"format", "epsilon", "horizon", "integer", "count", "series", "prefixes", "kept", "keep", "private"}
         if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != names:
@@ -466,10 +467,10 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
 
 
 def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
-    """Return the nearest non-decreasing series, for counts that only grow.
+    """Return the nearest non-decreasing series, for counts that never decrease.
 
-    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so the function is
-    for a series in retrospect.
+    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so apply the
+    function to a finished series.
 
     Args:
         answers: Noisy running counts (..., T).

@@ -5,15 +5,15 @@ The files lie in the data root or in its folder ``celeba``, as torchvision wants
     img_align_celeba/000001.jpg ...   list_attr_celeba.txt   identity_CelebA.txt   list_eval_partition.txt
     list_bbox_celeba.txt   list_landmarks_align_celeba.txt
 
-Each picture, 178 x 218, is cut to the 148 x 148 pixels in its middle and then made smaller by Pillow's bilinear filter,
-which averages over all pixels that fall into one (antialiased): 48 x 48, or what ``data.image_size`` says. The IDP-GAN
-paper has 48 x 48 and does not say how; this cut is that of most GANs on this set.
+Each picture (178 x 218) is center-cropped to 148 x 148 pixels and then downscaled by Pillow's antialiased bilinear
+filter, to 48 x 48 or to ``data.image_size``. The IDP-GAN paper uses 48 x 48 and does not describe the crop; this one is
+the usual crop of GANs on this set.
 
-The files are not compared with the originals: torchvision's MD5 sums would refuse a part of the set or drawn faces in
-this layout. What the lists hold is checked instead. A picture that is missing, damaged, of another size or without its
-attributes keeps its row as a null record. The official partition is not used: parts are dealt out as for every set
-(`load.py`), by ``data.split_by = "identity"`` so that nobody is in two of them. Images are unlabeled unless
-``data.label`` names attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
+The files are not compared with the originals: torchvision's MD5 sums would reject a subset of CelebA, or drawn faces in
+this layout. The content of the lists is checked instead. A picture that is missing, damaged, of another size or without
+its attributes keeps its row as a null record. The official partition is not used: images are split as for every set
+(`load.py`); ``data.split_by = "identity"`` keeps each person in one part. Images are unlabeled unless ``data.label``
+names attributes, as in ``data.label = ["Eyeglasses", "Smiling"]``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from idpgan.progress import Progress, silent
 if TYPE_CHECKING:
     from torchvision.datasets import CelebA
 
-SIDE = 48  # px, of the images that come out, unless data.image_size says otherwise
-ALIGNED, CUT = (178, 218), 148  # px, width and height as they lie there; side of the cut
+SIDE = 48  # px: the side of the resized images, unless data.image_size is set
+ALIGNED, CUT = (178, 218), 148  # px: width and height of the original pictures; side of the crop
 PICTURES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt"
 LISTS = (
     ATTRIBUTES,
@@ -65,7 +65,7 @@ def describe(config: DataConfig) -> Found | None:
         )
     if len(rows) != names:
         raise DataError(f"{place / IDENTITIES} has {len(rows)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
-    people = np.unique([int(row[1]) for row in rows], return_counts=True)[1]  # by their numbers
+    people = np.unique([int(row[1]) for row in rows], return_counts=True)[1]  # ordered by person number
     side = _side(config)
     return Found(names, None, (config.channels or 3, side, side), (), attribute_names, tuple(people.tolist()))
 
@@ -83,7 +83,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
             f"pictures and {', '.join(LISTS)} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
         )
     loaded = _loaded(place)
-    names = tuple(filter(None, loaded.attr_names))  # the original's header ends in a blank, which becomes a name
+    names = tuple(filter(None, loaded.attr_names))  # the original header ends in a blank, which is read as a name
     _check_lists(place, loaded, names)
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
@@ -91,7 +91,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     images, refused = read_files(
         Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
-    wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision's: 1 and -1 became 1 and 0
+    wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision maps 1 and -1 to 1 and 0
     unlabeled = tuple(
         Refused(paths[row], f"{place / ATTRIBUTES} has neither 1 nor -1 for an attribute of {paths[row].name}.")
         for row in wrong.nonzero()[:, 0].tolist()
@@ -166,7 +166,7 @@ def _loaded(place: Path) -> CelebA:
 
 
 def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
-    """Check that the lists speak of the same pictures in the same order."""
+    """Check that the lists name the same pictures in the same order."""
     num, declared = len(loaded.filename), _attribute_header(place / ATTRIBUTES)[0]
     for file, rows in ((ATTRIBUTES, len(loaded.attr)), (IDENTITIES, len(loaded.identity))):
         if rows != num or (file == ATTRIBUTES and rows != declared):

@@ -1,4 +1,4 @@
-"""The [data] section of a config. Light: the command line reads it without PyTorch."""
+"""The [data] section of a config. This module does not import PyTorch, so that the command line starts fast."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from idpgan.config import Section
 from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-MOST_ATTRIBUTES = 6  # of data.label: 64 classes
-MOST_SIDE = 16_384  # px of an image, and what stops a decompression bomb
+MOST_ATTRIBUTES = 6  # in data.label: 2^6 = 64 classes
+MOST_SIDE = 16_384  # px of an image side; limits decompression bombs
 MOST_IMAGES = 100_000_000
-WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # keys of the curator's machine, never released
-OWN_KEYS = {  # key -> the sources that it is for
+WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # paths on the curator's machine: never released
+OWN_KEYS = {  # key -> the sources that accept it
     "layout": ("face-folder",),
     "classes": ("folder",),
     "num_images": ("faces", "folder", "face-folder", "fonts"),

@@ -1,11 +1,11 @@
 """What is public about a folder of images is declared in the config, and checked here; it is never derived.
 
-A count, a size or a list of classes that is taken from private files changes when one of the files goes. So the config
-alone states them. A folder whose names contradict the config is an error; its message shows what was found, for the
-user to confirm and copy.
+A count, a size or a list of classes that is derived from private files changes when a file is removed. So only the
+config states them. A folder whose file names contradict the config is an error; the message shows what was found, so
+that the user can confirm and copy it.
 
-What is *in* the files never ends a run, however many of them cannot be used: an error would tell the folder from its
-neighbor in which one more of them can. Such a file stands as a null record, and the curator is warned on the terminal.
+The *content* of the files never ends a run, however many files are unusable: an error would distinguish the folder from
+its neighbor with one more usable file. An unusable file becomes a null record, and the terminal warns the curator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)
-_PROBES = 100  # headers that are read, spread over the folder
+_PROBES = 100  # number of headers that are read, spread over the folder
 
 
 def own_root(config: DataConfig, what: str) -> Path:
@@ -37,17 +37,17 @@ def own_root(config: DataConfig, what: str) -> Path:
 def declared_shape(
     config: DataConfig, root: Path, paths: Sequence[Path], counted: Mapping[str, Any], hint: str = ""
 ) -> Shape:
-    """Return the declared (C, H, W), after every declared key was compared with the folder.
+    """Compare every declared key with the folder, and return the declared (C, H, W).
 
     Args:
         config: Declares every key of ``counted``, image_size and channels.
         root: The folder, for messages.
         paths: Its image files, at least one; a few headers are read, for messages and warnings alone.
-        counted: What was found by names alone: num_images, num_people, classes.
+        counted: Values found from file names alone: num_images, num_people, classes.
         hint: What else to say if a key is not declared.
 
     Raises:
-        DataError: If keys are missing (all of them are named, with what was found), or if a number is another.
+        DataError: If keys are missing (the message names all of them, with the values found), or if a number differs.
     """
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
     shapes, _ = probed(paths, config.channels)
@@ -81,9 +81,9 @@ def declared_shape(
 
 
 def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) -> None:
-    """Warn of class names on one side only: a misspelled class would make null records of all its files."""
+    """Warn of class names that are only declared or only found: a misspelled class makes all its files null records."""
     empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
-    if declared and found and (empty or unwanted):  # without classes all folders are alike
+    if declared and found and (empty or unwanted):  # without classes, folder names do not matter
         warn_once(
             f"data.classes and what {root} holds do not meet. Declared, but not there: {', '.join(empty) or 'none'}. "
             "There, but not declared, so that all images of it stand as null records: "
@@ -92,7 +92,7 @@ def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) 
 
 
 def shape_of_most(root: Path, paths: Sequence[Path], channels: int, size: tuple[int, int] | None = None) -> Shape:
-    """Return the declared channels and size; (H, W) is that of most headers looked at where none is declared.
+    """Return the declared channels and size; without a declared size, (H, W) is the commonest in the sampled headers.
 
     Raises:
         DataError: If no size is declared and none of these headers can be read.
@@ -112,7 +112,7 @@ def shape_of_most(root: Path, paths: Sequence[Path], channels: int, size: tuple[
 
 
 def _warn_of_size(sides: tuple[int, int], shapes: Sequence[Shape | None], root: Path) -> None:
-    """Warn of headers that are not as declared: what a dry run can know of null records."""
+    """Warn of headers that differ from the declaration: a dry run learns of null records only from headers."""
     wrong = sum(shape is None or shape[1:] != sides for shape in shapes)
     if wrong:
         most, declared = looks(shapes).get("image_size"), _written(*sides)
@@ -152,11 +152,11 @@ def _written(height: int, width: int) -> int | list[int]:
 
 
 def shown(value: Any) -> str:
-    """Show a value as TOML has it, "?" where nothing is known."""
+    """Return a value in TOML notation, or "?" if it is unknown."""
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 @functools.cache
 def warn_once(text: str) -> None:
-    """Warn the curator on the terminal, once a process: a folder is described by several rooms."""
+    """Warn the curator on the terminal once per process, because several modules describe the same folder."""
     _LOG.warning("%s", text)

@@ -1,6 +1,6 @@
 """`digits`: 1,797 handwritten digits of 8 x 8 pixels, embedded in scikit-learn (UCI Optdigits, its test part).
 
-Real handwriting that needs no file and no network: for tests, examples and first runs.
+Real handwriting without files or a network connection, for tests, examples and first runs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Draw faces: soft masks of distances, painted one over the other, all images of a batch at once; and their landmarks.
 
 Lengths are in head units: half the image height (or 0.6 of its width if that is less) at scale 1; x to the right, y
-down, the head's center at 0. The head is half an ellipsoid: a pixel inside its outline is a point of its surface, which
-yaw and nod turn about. Features are painted in the turned coordinates ``(face_x, face_y)``; light falls on the
+down, the head's center at 0. The head is half an ellipsoid: each pixel inside its outline shows a point of its surface,
+which yaw and nod rotate. Features are painted in the turned coordinates ``(face_x, face_y)``; light falls on the
 normals. A mask is 1 - distance to an outline in pixels, cut off at 0 and 1, so edges are a pixel wide at any size.
 
 Landmarks are where the outline, brows, nose, eyes and mouth are painted: 68 points in the order of iBUG's 300-W
-(Sagonas et al. 2013), left to right as one sees the picture: 17 of the outline from ear to ear over the chin, 5 and 5
+(Sagonas et al. 2013), left to right as the viewer sees them: 17 of the outline from ear to ear over the chin, 5 and 5
 of the brows, 4 down the ridge of the nose and 5 below it, 6 and 6 of the eyes, 12 around the lips and 8 around the
 mouth inside them.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 Look = Mapping[str, Tensor]  # the numbers of each image, (B, 1, 1); colors (B, C, 1, 1)
 _WHITE, _DARK, _LIP_INSIDE = (0.93, 0.92, 0.90), (0.08, 0.06, 0.06), (0.25, 0.07, 0.08)
 NUM_LANDMARKS = 68
-_TURNS = 12  # of the fixed point of `landmarks`; each is about 5 times as near, at the angles of `face_looks`
+_TURNS = 12  # fixed-point iterations of `landmarks`; each divides the error by about 5 at the angles of `face_looks`
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
 
 
@@ -34,7 +34,7 @@ def colored(rgb: Tensor, channels: int) -> Tensor:
 
 
 def render(look: Look, height: int, width: int, channels: int) -> Tensor:
-    """Draw one image per row of ``look``: float32 (B, C, H, W), about [0, 1], neither clamped nor noisy.
+    """Draw one image per row of ``look``: float32 (B, C, H, W), about [0, 1], not clamped and without noise.
 
     The look holds the numbers of `idpgan.data.face_looks.looks`; height and width are in px, C is 1 or 3.
     """
@@ -70,11 +70,11 @@ class Picture:
         square = normal_x.square() + normal_y.square()
         self.radius = square.sqrt()  # 1 on the outline
         normal_z = (1 - square).clamp_(min=0).sqrt_()
-        self.normal = normal_x, normal_y, normal_z  # of the surface of the head under the pixels
+        self.normal = normal_x, normal_y, normal_z  # normals of the head's surface at the pixels
         turned_x = normal_x * look["yaw"].cos() - normal_z * look["yaw"].sin()
         turned_y = normal_y * look["nod"].cos() - normal_z * look["nod"].sin()
         self.face_x, self.face_y = turned_x * look["head_width"], turned_y * look["head_height"]
-        self.side = self.face_x.abs()  # left and right are painted together
+        self.side = self.face_x.abs()  # the left and right half are painted together
         self.head = self._mask((self.radius - 1) * look["head_width"])
         self.image = look["background"] * (1 + look["background_slope"] * self.screen_y)[:, None]
         self.image = self.image.expand(-1, channels, height, width).contiguous()
@@ -88,7 +88,7 @@ class Picture:
         return self._mask((radius - 1) * torch.minimum(radius_x, radius_y))
 
     def _paint(self, mask: Tensor, color: Tensor | tuple[float, float, float]) -> None:
-        """Lay a color, (B, C, 1, 1) or RGB, over the pictures in the share that the mask says."""
+        """Lay a color, (B, C, 1, 1) or RGB, over the pictures; the mask is its opacity."""
         if isinstance(color, tuple):
             color = colored(torch.tensor([color], device=mask.device), self.channels)
         self.image.lerp_(color, mask[:, None])
@@ -124,7 +124,7 @@ class Picture:
         arc = (1 - (self.face_x / width).square()).clamp_(min=-1)  # 1 in the middle, 0 at the corners
         y = self.face_y - look["mouth_y"] - 0.075 * look["smile"] * arc + 0.03 * look["smile"]
         gap = look["mouth_open"] * arc.clamp(min=0)
-        inside = self._mask(self.face_x.abs() - width) * self.head  # what is thinner than a pixel has no end of its own
+        inside = self._mask(self.face_x.abs() - width) * self.head  # ends the mouth where it is thinner than a pixel
         self._paint(self._mask(y.abs() - gap - look["lips"] * arc) * inside, look["lip_color"])
         self._paint(self._mask(y.abs() - gap - 0.009) * inside, _LIP_INSIDE)
         teeth = self._mask(torch.maximum(y.abs() - gap, y - 0.1 * gap)) * (gap > 0.012)
@@ -143,7 +143,7 @@ class Picture:
         across = x / wide
         ridge = (1 - (across.abs() - 0.6).abs() / 0.6).clamp_(min=0) * self._mask(y.clamp(min=-2) * 0.25)
         ridge *= (1.15 + y).clamp_(0, 1)
-        lit = -across * look["light_x"]  # above 0 on the side that the light does not reach
+        lit = -across * look["light_x"]  # above 0 on the side away from the light
         self._paint(ridge * (0.12 + 0.5 * lit).clamp_(0, 0.45), look["skin"] * 0.45)
         below = self._ellipse(x, self.face_y - look["nose_y"], look["nose_width"], look["nose_width"] * 0.42)
         self._paint(below * 0.35, look["skin"] * 0.55)
@@ -177,7 +177,7 @@ class Picture:
         self._paint(brows * self.head * 0.9, look["brow_color"])
 
     def shade(self) -> None:
-        """Darken what faces away from the light."""
+        """Darken the surfaces that face away from the light."""
         look = self.look
         normal_x, normal_y, normal_z = self.normal
         light_z = (1 - look["light_x"].square() - look["light_y"].square()).clamp(min=0.05).sqrt()
@@ -233,18 +233,18 @@ class Picture:
 def landmarks(look: Look, height: int, width: int) -> Tensor:
     """Return the landmarks of drawn faces: float32 (B, 68, 2), x to the right and y down, in px.
 
-    The left upper corner of the picture is (0, 0), the center of its first pixel (1/2, 1/2). A landmark may lie beyond
-    the picture, and where hair, hat or glasses hide the face.
+    The left upper corner of the picture is (0, 0), the center of its first pixel (1/2, 1/2). A landmark may lie outside
+    the picture, or where hair, hat or glasses hide the face.
 
     Args:
         look: The numbers of `idpgan.data.face_looks.looks`.
-        height: Of the picture, in px.
+        height: Height of the picture, in px.
     """
     column = {name: numbers.flatten(1) for name, numbers in look.items() if numbers.ndim == 3}  # (B, 1)
     outline = torch.linspace(0.95 * math.pi, 0.05 * math.pi, 17, device=column["tilt"].device)[None]
     jaw = torch.stack([outline.cos(), outline.sin()], 2).expand(len(column["tilt"]), -1, -1)
-    # `Picture` knows which point of the face a pixel shows; this is the inverse, by a fixed point.
-    face = torch.cat([_brows(column), _nose(column), _eyes(column), _mouth(column)], 1)  # before it is turned
+    # `Picture` maps each pixel to a point of the face; this inverts that map by fixed-point iteration.
+    face = torch.cat([_brows(column), _nose(column), _eyes(column), _mouth(column)], 1)  # before the rotation
     x, y = face[..., 0] / column["head_width"], face[..., 1] / column["head_height"]
     normal_x, normal_y = x, y
     for _ in range(_TURNS):
@@ -272,7 +272,7 @@ def _brows(look: Look) -> Tensor:
 
 
 def _nose(look: Look) -> Tensor:
-    """Return the ridge and what is below it, (B, 9, 2)."""
+    """Return the ridge of the nose and the points below it, (B, 9, 2)."""
     device = look["tilt"].device
     middle = 0.10 * look["yaw"].sin()  # it stands out from the surface
     down = torch.linspace(0, 1, 4, device=device)
@@ -299,7 +299,7 @@ def _eyes(look: Look) -> Tensor:
 
 
 def _mouth(look: Look) -> Tensor:
-    """Return the lips outside, (B, 12, 2), and inside, (B, 8, 2): over the upper lip to the right, and back below."""
+    """Return the outer (B, 12, 2) and inner (B, 8, 2) lips: right along the upper lip, back along the lower."""
     width = look["mouth_width"] * (1 + 0.22 * look["smile"])
 
     def line(across: Tensor, thickness: Tensor, side: int) -> Tensor:

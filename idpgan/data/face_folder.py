@@ -1,4 +1,4 @@
-"""`face-folder`: the face databases of the papers, each recognized by its folder layout. Every image has its person.
+"""`face-folder`: the face databases of the papers, each recognized by its folder layout. Every image has a person.
 
     orl        s1/1.pgm                                ORL / AT&T
     yale       subject01.happy, subject01.happy.gif    Yale: one flat folder, with or without an extension
@@ -7,20 +7,20 @@
     faces95    PERSON/PERSON.1.jpg                     Faces95
     people     PERSON/...                              a folder per person, files of any name at any depth (CMU PIE)
 
-They are tried in this order; ``data.layout`` names one instead. A folder that only holds one folder is passed through.
-People and files are ordered by their numbers (s2 before s10, 2.pgm before 10.pgm), so that "the first half of each
-person's images" is the paper's.
+The layouts are tried in this order; ``data.layout`` selects one instead. If a folder holds only one folder, that folder
+is read. People and files are ordered by their numbers (s2 before s10, 2.pgm before 10.pgm), so that "the first half of
+each person's images" means the same as in the paper.
 
 Left out, besides hidden files: ``README*``, ``*.txt`` and ``*.html`` in any layout; in yale-b also ``*_Ambient.pgm``
 (taken without flash), ``*.bad`` (damaged at the source), ``*.info`` and ``*.log``. Numbers may have gaps in yale-b (the
 original lacks yaleB14); a gap in orl and yale is an error.
 
-A file that is empty, damaged or of another size keeps its position, and its person, as a null record. Numbers of images
-and people, size and channels are declared (`declared`). The layout says who is on which picture, which is public.
+A file that is empty, damaged or of another size keeps its position and its person as a null record. The numbers of
+images and people, size and channels are declared (`declared`). The layout says who is on which picture; this is public.
 
-Images are unlabeled: identities are people and not classes, since a private generator of each single person has nothing
-to hide behind. For people as classes read the same folder as ``data.name = "folder"``. Formats, colors and sizes are
-those of `folder`: pixels are not resized, and ``data.channels = 1`` converts colors to grey.
+Images are unlabeled: identities are people and not classes, since a private generator of a single person cannot hide
+that person among others. To use people as classes, read the same folder with ``data.name = "folder"``. Formats, colors
+and sizes are treated as in `folder`: images are not resized, and ``data.channels = 1`` converts colors to grey.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Compare what is declared with the files' names and some headers; None if the folder is missing."""
+    """Compare the declared values with the file names and some headers; return None if the folder is missing."""
     return _listed(config)[0] if own_root(config, "faces").is_dir() else None
 
 
@@ -80,7 +80,7 @@ def scan(root: Path, layout: str | None = None) -> People:
     """List the image files of each person, both in the order of their numbers.
 
     Args:
-        root: The folder of a face database, or one that only holds that.
+        root: The folder of a face database, or a folder that holds only that folder.
         layout: A name of `LAYOUTS`; None recognizes it.
 
     Raises:
@@ -91,7 +91,7 @@ def scan(root: Path, layout: str | None = None) -> People:
         raise ConfigError(f"data.layout = '{layout}' is not a known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
-    found = _visible(root)  # a folder that only holds one folder of folders is passed through
+    found = _visible(root)  # if a folder holds only one folder of folders, that folder is read
     while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
         inside = _visible(found[0])
         if not (any(path.is_dir() for path in inside) or (inside and all(_YALE.fullmatch(p.name) for p in inside))):
@@ -102,7 +102,7 @@ def scan(root: Path, layout: str | None = None) -> People:
 
 
 def tree(root: Path) -> tuple[Path, ...]:
-    """List all images below a folder, of people or not, at any depth: by folder and name, s2 before s10.
+    """List all images at any depth below a folder, whatever they show, by folder and name, s2 before s10.
 
     Raises:
         DataError: If the folder is missing or cannot be listed, holds no image, or a file that is neither an image nor
@@ -117,7 +117,7 @@ def tree(root: Path) -> tuple[Path, ...]:
 
 
 def recognize(root: Path) -> str:
-    """Return the name of a folder's layout; raises `DataError` if it has none of them."""
+    """Return the name of a folder's layout; raises `DataError` if no layout fits."""
     found = _visible(root)
     folders = [path for path in found if path.is_dir()]
     if found and not folders and all(_YALE.fullmatch(path.name) for path in found):
@@ -136,13 +136,13 @@ def recognize(root: Path) -> str:
     stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
     what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
     raise DataError(
-        f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is not a face away, make "
-        'a folder for each person, or read it without people as data.name = "folder".'
+        f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is not a face away, "
+        'make a folder for each person, or read it without people as data.name = "folder".'
     )
 
 
 def known_layout(root: Path) -> str | None:
-    """Return the layout of a face database in whose names is who is who; None if it is another folder."""
+    """Return the layout of a face database whose names identify the people; None for any other folder."""
     try:
         layout = recognize(root)
     except DataError:
@@ -205,7 +205,7 @@ def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
 
 
 def _images_among(paths: Sequence[Path], also: re.Pattern[str] | None = None) -> list[Path]:
-    """Return the paths without notes; refuse a name that is neither an image's nor ``also``."""
+    """Return the paths without notes; refuse a name that is neither an image name nor in ``also``."""
     found = [path for path in paths if not _NOTES.fullmatch(path.name)]
     for path in found:
         if path.suffix.lower() not in (*EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):

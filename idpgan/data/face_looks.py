@@ -1,7 +1,7 @@
-"""What drawn faces look like: the numbers of each person, and of each picture of them, from a seed.
+"""The appearance of drawn faces: the numbers of each person, and of each picture of that person, from a seed.
 
 People have a shape, skin, hair and habits (`PERSON`); a picture adds pose, expression, light and clothes (`PICTURE`).
-All are drawn on the CPU before anything is painted, so that they depend on the seed alone.
+All numbers are drawn on the CPU before anything is painted, so that they depend only on the seed.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def looks(num: int, people: int, channels: int, rng: torch.Generator) -> tuple[d
 
 
 def look_of(uniform: Tensor, channels: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Return look and attributes of pictures, as `looks` does, whose numbers are given on [0, 1].
+    """Return look and attributes, as `looks` does, of pictures whose numbers are given on [0, 1].
 
     Args:
         uniform: (num, `NUMBERS`) on the CPU: where each number lies in its range, those of `PERSON` first.
@@ -163,14 +163,14 @@ def look_of(uniform: Tensor, channels: int) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def _scaled(ranges: Mapping[str, tuple[float, float]], uniform: Tensor) -> dict[str, Tensor]:
-    """Bring numbers on [0, 1], (num, names), to their ranges, (num,) by name."""
+    """Scale numbers from [0, 1], (num, names), to their ranges, (num,) by name."""
     low, high = torch.tensor(list(ranges.values())).unbind(1)
     return dict(zip(ranges, (low + (high - low) * uniform).unbind(1), strict=True))
 
 
 def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
     """Turn habits and moods into numbers to paint; return the attributes, bool (num,) by name."""
-    # A third of the people always wear glasses, a tenth now and then.
+    # A third of the people always wear glasses, and a tenth sometimes do.
     glasses = (look["spectacles"] < 0.32) | ((look["spectacles"] < 0.42) & (look["puts_on"] < 0.5))
     smiling = look["mood"] < 0.15 + 0.60 * look["cheerful"]
     mouth_open = look["talk"] < torch.where(smiling, 0.55, 0.15)
@@ -180,7 +180,7 @@ def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
     beard = (look["bearded"] < 0.24) & ~long_hair
     moustache = (look["shaven"] < torch.where(beard, 0.8, 0.10)) & ~long_hair
     left = look["light"] < 0.5
-    amount = (look["mood"] * 7.31) % 1  # how much of it
+    amount = (look["mood"] * 7.31) % 1  # strength of the mood
     look["smile"] = torch.where(smiling, 0.65 + 0.75 * amount, 0.45 * amount - 0.30)
     look["mouth_open"] = mouth_open * (0.025 + 0.045 * ((look["talk"] * 9.7) % 1))
     look["teeth"] = torch.where(smiling, 0.95, 0.35)
@@ -237,7 +237,7 @@ def _colors(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _muted(colors: Tensor) -> Tensor:
-    """Remove a third of the saturation of colors (N, 3)."""
+    """Reduce the saturation of colors (N, 3) by a third."""
     return torch.lerp(colors.mean(1, keepdim=True), colors, 0.67)
 
 

@@ -1,9 +1,9 @@
-"""`faces`: people drawn by the program itself, in any number and size: no files, and nobody's privacy.
+"""`faces`: people drawn by the program itself, in any number and size, without files and without real people.
 
 A drawn person has a head, skin, hair, eyes, brows, nose, mouth, maybe glasses, a beard or a hat; a picture adds pose,
 expression, light, clothes and noise (`face_looks`, `face_drawing`). Labels: the person (`Images.identities`) and the
-binary attributes `ATTRIBUTES` (`data.label` makes classes of them). A seed gives the same images whatever the batch
-size; another device may round a pixel the other way.
+binary attributes `ATTRIBUTES` (`data.label` makes classes of them). A seed gives the same images for every batch size;
+another device may round a pixel differently.
 
 With `data.public = "faces"` drawn faces are the public images of any source.
 """
@@ -27,15 +27,15 @@ from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
-NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # what the config's None stands for
-SEED = 7_001  # of the data source: a constant of the package
-LEAST_SIDE = 16  # px; a face has features
-NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # of drawn public images
-_FACE_CENTER = (0.48, 0.5)  # of a drawn picture: where a crop lies, down and across
+NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # values for None in the config
+SEED = 7_001  # seed of the data source: a constant of the package
+LEAST_SIDE = 16  # px; smaller faces would lose their features
+NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # defaults of drawn public images
+_FACE_CENTER = (0.48, 0.5)  # center of a crop, as shares of height and width
 _NOT = "not "
-_PIXELS = 1 << 17  # a batch's pixels: its planes stay in the cache of a core
+_PIXELS = 1 << 17  # pixels of a batch, so that its planes stay in a core's cache
 _PIXELS_GPU = 1 << 23
-_GRAIN = 0.03  # largest standard deviation of the noise, of the range [0, 1]
+_GRAIN = 0.03  # largest standard deviation of the noise, for pixels in [0, 1]
 
 
 def draw(
@@ -97,7 +97,7 @@ def draw_landmarks(
     per_person: int | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """Return the landmarks of the faces that `draw` draws when it is told the same.
+    """Return the landmarks of the faces that `draw` draws with the same arguments.
 
     Returns:
         float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_drawing`.
@@ -193,11 +193,11 @@ def draw_public(
 ) -> Images:
     """Draw the public images, one of each person.
 
-    With `data.public_labels` every class gets the same number of positions, in turn, filled by faces of its look; a
-    class with few such faces repeats them.
+    With `data.public_labels` the positions go to the classes in turn, and each class is filled with faces that look
+    like it; a class with too few such faces repeats them.
 
     Args:
-        image_shape: (C, H, W) of the private images and of every drawn picture; only a crop is scaled.
+        image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
         classes: Of the private images.
 
     Raises:

@@ -6,13 +6,13 @@
     root/metadata.csv          one row an image: file_name, columns of labels, person (`idpgan prepare` and
                                `idpgan sample` write it)
 
-Formats are those of `image_files`, converted as `data.channels` says. A file without an image's name is an error naming
-it, but for what is hidden.
+Formats are those of `image_files`, converted as `data.channels` says. A file whose name is not an image name is an
+error that names it; hidden files are ignored.
 
 A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
-the rows. A file that is empty, damaged, of another size (a row's: or missing), or of a class that is not in
-`data.classes` keeps its position as a null record, so that nobody else's position depends on it. Files that
-metadata.csv does not name are not read. Numbers, size, channels and classes are declared (`declared`).
+the rows. A file that is empty, damaged, of another size (for a row also: missing), or of a class that is not in
+`data.classes` keeps its position as a null record, so that no other position depends on it. Files that metadata.csv
+does not name are not read. Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$"
 
 
 def describe(config: DataConfig) -> Found | None:
-    """Compare what is declared with the files' names and some headers; None if the folder is missing."""
+    """Compare the declared values with the file names and some headers; return None if the folder is missing."""
     return _listed(config)[0] if own_root(config, "images").is_dir() else None
 
 
@@ -53,12 +53,12 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     images, refused = read_files(files, found.image_shape, progress=progress)
     if found.num_test is None:
         return Read(images, refused=refused)
-    order = torch.arange(len(images))  # by index, since slices would keep each other's memory alive
+    order = torch.arange(len(images))  # indexing copies; a slice would keep the whole tensor in memory
     return Read(images.select(order[: found.num_images]), images.select(order[found.num_images :]), refused)
 
 
 def _listed(config: DataConfig) -> tuple[Found, Files]:
-    """List the images, those of ``test/`` behind the others, and check all declared keys."""
+    """List the images, those of ``test/`` last, and check all declared keys."""
     root = own_root(config, "images")
     if (root / METADATA).is_file():
         return _listed_rows(root, config)
@@ -73,7 +73,7 @@ def _listed(config: DataConfig) -> tuple[Found, Files]:
     place = root if test is None else root / "train"
     folders = [path.name for path in entries(place) if path.is_dir()]
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
-    if config.classes and not set(config.classes) & set(folders):  # by names alone, and however many files are in them
+    if config.classes and not set(config.classes) & set(folders):  # by names alone, whatever the number of files
         raise DataError(
             f"data.classes = {shown(config.classes)}, but {root} holds no such class folder. Set data.classes = "
             f"{shown(folders)}, the folders that are there, or [] for no classes."
@@ -94,8 +94,8 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
             there, each of which must hold images.
 
     Raises:
-        DataError: If a file has no image's name, or, without declared classes, if there is no image or a class without
-            images.
+        DataError: If a file name is not an image name or, without declared classes, if there is no image or a class is
+            empty.
     """
     if not root.is_dir():
         raise DataError(
@@ -141,7 +141,7 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
 
 
 def _images_among(paths: Sequence[Path], folder: Path, may_be_empty: bool = False) -> tuple[Path, ...]:
-    """Return the paths; refuse none at all, or a name that is not an image's."""
+    """Return the paths; refuse an empty list, or a name that is not an image name."""
     for path in paths:
         if path.suffix.lower() not in EXTENSIONS:
             raise DataError(f"{path} is not an image (known: {' '.join(EXTENSIONS)}). Convert it, or move it away.")
@@ -198,7 +198,7 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
 
 
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Rows]:
-    """Return the columns of labels and the rows: where none is named, classes stand in the column ``label``."""
+    """Return the label columns and the rows; without a named column, classes are in the column ``label``."""
     label = config.label if config else ()
     rows = read_rows(root, label)
     if LABEL in rows.columns and not label and (config is None or config.classes != ()):
@@ -226,13 +226,13 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> F
 
 
 def read_all(root: Path, channels: int | None, progress: Progress = silent, config: DataConfig | None = None) -> Images:
-    """Read a folder that protects nobody, train/ and test/ together if it has them.
+    """Read a folder of public images, train/ and test/ together if it has them.
 
     Its classes are its folders; with a metadata.csv they are those of ``config`` or, without one, the values of its
     column ``label``.
 
     Raises:
-        DataError: If there are no images, or for the first file that is damaged or unlike the first one.
+        DataError: If there are no images, or if a file is damaged or differs from the first in shape.
     """
     files = scanned(root, config)
     shape = decode(files.paths[0], channels).shape
@@ -253,7 +253,7 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent, conf
 
 
 def scanned(root: Path, config: DataConfig | None = None) -> Files:
-    """List what `read_all` reads, without opening an image, without rows of other classes; raises like `scan`."""
+    """List the files that `read_all` reads, without rows of other classes; opens no image and raises like `scan`."""
     if not (root / METADATA).is_file():
         return _joined(*scan(root))
     label, rows = _rows_of(root, config)

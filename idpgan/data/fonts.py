@@ -1,12 +1,12 @@
-"""`fonts`: digits written by a pen that the program moves, in any number and size: no files, and nobody's privacy.
+"""`fonts`: digits written by a simulated pen, in any number and size, without files and without real handwriting.
 
-Every digit has some skeletons, and each image its own hand: points out of place, slant, size, pen and ink, as in a font
-that is a program (Knuth, "The concept of a meta-font", 1982). Labels: the digit. The numbers of an image are uniform in
-their ranges; nothing about them was learned from handwriting.
+Every digit has several skeletons. Each image varies its skeleton: displaced points, slant, size, pen and ink, as in a
+font that is a program (Knuth, "The concept of a meta-font", 1982). Labels: the digit. The numbers of an image are
+uniform in their ranges; nothing about them was learned from handwriting.
 
 A skeleton is a list of points and of strokes; a stroke is a smooth curve (Catmull and Rom, "A class of local
-interpolating splines", 1974) through points that it names by number, so that strokes that meet keep meeting when a
-point moves. x to the right, y down, the digit between 0 and 1.
+interpolating splines", 1974) through points that it names by number, so that strokes that meet still meet when a point
+moves. x points right and y down; the digit lies between 0 and 1.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")
-NUM_IMAGES, SIDE = 10_000, 28  # what the config's None stands for
-SEED = 7_003  # of the data source: a constant of the package
+NUM_IMAGES, SIDE = 10_000, 28  # values for None in the config
+SEED = 7_003  # seed of the data source: a constant of the package
 LEAST_SIDE = 8  # px
 CHOICES = 2  # the first numbers of an image choose digit and style
 _RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `Hand`
@@ -43,11 +43,11 @@ _RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `Hand`
     "shift_y": (-0.06, 0.06),
 }
 _JITTER = 0.16  # largest displacement of a point
-MOST_POINTS = 14  # of a skeleton
-STYLES = 4  # of every digit; where there are fewer, they repeat
+MOST_POINTS = 14  # most points of a skeleton
+STYLES = 4  # skeletons of each digit; if it has fewer, they repeat
 _PIECES = 4  # straight pieces between two points of a stroke
 NUMBERS = CHOICES + len(_RANGES) + 2 * MOST_POINTS
-_PIXELS = 1 << 14  # a batch's pixels: their distances to a curve's pieces stay near a core
+_PIXELS = 1 << 14  # pixels of a batch, so that their distances to a curve's pieces stay in the cache
 
 
 def draw(
@@ -62,7 +62,7 @@ def draw(
 
     Args:
         size: (H, W) in px, or one number for both; each at least 8.
-        channels: 1, or 3 for the same in three channels.
+        channels: 1, or 3 for three equal channels.
 
     Raises:
         DataError: If a number is out of range.
@@ -91,7 +91,7 @@ def render(uniform: Tensor, height: int, width: int) -> Tensor:
     low, high = torch.tensor(list(_RANGES.values()), device=uniform.device).unbind(1)
     numbers = low + (high - low) * uniform[:, CHOICES : CHOICES + len(_RANGES)]
     named = dict(zip(_RANGES, numbers.unbind(1), strict=True))
-    # Two uniform numbers between them make a point's place: small displacements are the rule.
+    # Two uniform numbers together place a point, so that most displacements are small.
     jitter = (2 * uniform[:, CHOICES + len(_RANGES) :] - 1).view(-1, MOST_POINTS, 2)
     hand = Hand(
         digit=digits_of(uniform),
@@ -391,13 +391,13 @@ def write(hand: Hand, height: int, width: int) -> Tensor:
     away_x = torch.addcmul(to_x[:, None], share, along[:, None, None, :, 0], value=-1)
     away_y = torch.addcmul(to_y[:, :, None], share, along[:, None, None, :, 1], value=-1)
     squares = (away_x.square() + away_y.square()).masked_fill(~pen[:, None, None], 4.0)
-    distance = squares.amin(3).clamp(min=1e-12).sqrt()  # an attack takes gradients of it
+    distance = squares.amin(3).clamp(min=1e-12).sqrt()  # an attack differentiates this distance
     inside = 0.5 - (distance - hand.thickness[:, None, None] / 2) / hand.softness[:, None, None]
     return (inside.clamp(0, 1) * hand.ink[:, None, None])[:, None]
 
 
 def _normalized(path: Tensor, pen: Tensor, hand: Hand) -> Tensor:
-    """Slant and turn the paths (B, S + 1, 2), bring them to their size, and put their ink's center in the middle."""
+    """Slant, rotate and scale the paths (B, S + 1, 2), and center their ink."""
     cos, sin = hand.turn.cos()[:, None], hand.turn.sin()[:, None]
     x, y = path.unbind(2)
     x = x - hand.slant[:, None] * y

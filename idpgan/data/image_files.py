@@ -1,4 +1,4 @@
-"""Image files: which of them lie below a folder, what their headers say, and their pixels.
+"""Image files: listing them below a folder, reading their headers, and decoding their pixels.
 
 Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel. Only hidden files and folders are left out: every
 name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, what `idpgan sample` writes beside its images (`EXPORTED`),
@@ -32,38 +32,38 @@ from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
 HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
-LEDGER = ".ledger.json"  # behind a folder's name: the file beside it that lists its publications
+LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
 MODES = {1: "L", 3: "RGB"}
-CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would cut 16 bits off at 255
-DAMAGE = (  # what Pillow's decoders raise on files that are not a whole image
+CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would clip 16 bits at 255
+DAMAGE = (  # exceptions of Pillow's decoders for incomplete images
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
     RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
 )  # fmt: skip
-warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # 89 million pixels are refused, not drawn
-CHUNK = 64  # images a task of a thread
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # refuses over 89 million pixels
+CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
 UNWANTED = -1  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):
-    """Image files in a fixed order, and what is known of each before it is opened."""
+    """Image files in a fixed order, and what is known about each before it is opened."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...] = ()  # empty where there are no classes
     classes: tuple[str, ...] = ()
-    unwanted: str = "lies in a folder that is none of data.classes"  # what is said of a label UNWANTED
-    people: tuple[int, ...] = ()  # who is on each; empty where nobody knows
-    attributes: tuple[tuple[int, ...], ...] = ()  # bits of each
+    unwanted: str = "lies in a folder that is none of data.classes"  # reason given for a label UNWANTED
+    people: tuple[int, ...] = ()  # person on each image; empty if unknown
+    attributes: tuple[tuple[int, ...], ...] = ()  # attribute bits of each image
     attribute_names: tuple[str, ...] = ()
 
 
 def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
-    """List all files below a folder, by folder and name; or instead of them the ledgers of its folders."""
+    """List all files below a folder, by folder and name; or list the ledgers of its folders instead."""
 
-    def refuse(error: OSError) -> None:  # `os.walk` would leave the folder out
+    def refuse(error: OSError) -> None:  # `os.walk` would silently skip the folder
         raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
 
     files: list[str] = []
@@ -80,20 +80,20 @@ def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """List a folder, sorted by name, without what is hidden and the ledgers of its folders."""
+    """List a folder, sorted by name, without hidden entries and without the ledgers of its folders."""
     found = [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
     return [path for path in found if not path.name.endswith(LEDGER) or path.is_dir()]
 
 
 def _is_visible(name: str) -> bool:
-    """Tell the user's files and folders from those that systems leave behind."""
+    """Distinguish the user's files and folders from those that operating systems create."""
     return not name.startswith(".") and name.lower() not in HIDDEN
 
 
 def open_image(
     path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
 ) -> tuple[Image.Image, str]:
-    """Read an image's header, or all of it, and return it with its target mode; refuses a wrong size (H, W) first."""
+    """Open an image, decoded or not, and return it with its target mode; a wrong size (H, W) is refused first."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
             raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Replace it.")
@@ -106,7 +106,7 @@ def open_image(
     except DataError:
         raise
     except DAMAGE as error:
-        reason = getattr(error, "strerror", None) or str(error)  # of the system, without the name that stands before
+        reason = getattr(error, "strerror", None) or str(error)  # the system's message without the file name
         raise DataError(f"Cannot read the image {path}: {reason}. Replace it.") from error
     if size not in (None, (image.height, image.width)):
         raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
@@ -121,14 +121,14 @@ def open_image(
 
 
 def header(path: Path, channels: int | None) -> Shape:
-    """Read (C, H, W) from a file's header; grey and what can only be grey has one channel. Raises like `decode`."""
+    """Read (C, H, W) from a file's header; grey and black-and-white images have one channel. Raises like `decode`."""
     image, mode = open_image(path, channels or 3)
     grey = image.mode in ("1", "L", "LA") if channels is None else mode == "L"
     return 1 if grey else 3, image.height, image.width
 
 
 def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Decode one image to uint8 (C, H, W); None takes its own channels or size.
+    """Decode one image to uint8 (C, H, W); None keeps the image's own channels or size.
 
     Raises:
         DataError: If it is not a whole image of 8 bits a channel, or not of the size (H, W).
@@ -151,9 +151,9 @@ def read_files(
     *,
     private: bool = True,
 ) -> tuple[Images, tuple[Refused, ...]]:
-    """Decode every file once, on all cores, into one tensor; what cannot be used becomes a null record.
+    """Decode every file once, on all cores, into one tensor; an unusable file becomes a null record.
 
-    The curator is told of null records and of copies among private images, on the terminal alone.
+    Null records, and copies among private images, are reported on the terminal only, to the curator.
 
     Args:
         shape: (C, H, W) of each image.
@@ -164,7 +164,7 @@ def read_files(
     """
     paths = files.paths
     check_memory(
-        2 * len(paths) * math.prod(shape),  # as they are read, and once more as they are dealt out
+        2 * len(paths) * math.prod(shape),  # once as read, and once more when they are split
         f"{len(paths):,} images of {in_words(shape)}",
         "Take fewer, or make them smaller.",
     )
@@ -184,7 +184,7 @@ def read_files(
         return refused
 
     refused: list[Refused] = []
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
+    with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter lock while it decodes
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
             progress("read images", min(done * CHUNK, len(paths)), len(paths))
@@ -204,7 +204,7 @@ def read_files(
 
 
 def _warn_of_equal(paths: Sequence[Path], images: Images) -> None:
-    """Remark on the terminal that pictures are there twice: each copy is a record of its own, and is paid as one."""
+    """Report duplicate pictures on the terminal: each copy is a separate record, and is protected as one."""
     places = defaultdict(list)
     for path, picture, is_null in zip(paths, images.images.numpy(), images.is_null.tolist(), strict=True):
         if not is_null:
@@ -219,5 +219,5 @@ def _warn_of_equal(paths: Sequence[Path], images: Images) -> None:
 
 
 def in_words(shape: tuple[int, ...]) -> str:
-    """Say (C, H, W) as a reader does: 48 x 48 RGB."""
+    """Return (C, H, W) in words: 48 x 48 RGB."""
     return f"{shape[2]} x {shape[1]} {MODES[shape[0]]}"

@@ -1,4 +1,4 @@
-"""Images as one uint8 tensor with their labels, their one map to float and back, and their picture in a PNG file."""
+"""Images as one uint8 tensor with labels, the only map to float and back, and PNG files of images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from idpgan.files import printable
 
 LONGEST_CLASS_NAME = 200  # characters
 GAP_PX = 2
-SHOWN_COLUMNS, SHOWN = 8, 64  # of what a notebook shows
+SHOWN_COLUMNS, SHOWN = 8, 64  # columns and images of a notebook's grid
 _TENSORS = ("images", "labels", "identities", "attributes", "null")
 
 
@@ -87,8 +87,8 @@ class Images:
     def _repr_png_(self) -> bytes | None:
         """Show the first 64 images in a notebook, null records left out.
 
-        They are the images themselves: of a private set only the curator may look, so clear the outputs of a notebook
-        before it goes to anybody else. (``repr`` gives only what is public.)
+        These are the images themselves. Only the curator may see a private set, so clear the outputs of a notebook
+        before it goes to anybody else. (``repr`` shows only public facts.)
         """
         return notebook_png(self.existing().images)
 
@@ -137,7 +137,7 @@ class Images:
         return dataclasses.replace(self, null=null, **emptied)
 
     def existing(self, least: int = 0) -> Images:
-        """Return the set without null records: on the curator's side, or for a method that promises nothing.
+        """Return the set without null records, for use by the curator or by a method without a guarantee.
 
         Raises:
             DataError: If fewer than `least` are left.
@@ -192,7 +192,7 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """Return a float32 copy of uint8 pixels; refuse other types, which were mapped already."""
+    """Return a float32 copy of uint8 pixels; refuse other types, which have been mapped already."""
     if images.dtype != torch.uint8:
         raise ValueError(f"Expected uint8 images in [0, 255], got {images.dtype}: are they mapped to float already?")
     return images.to(torch.float32)
@@ -202,7 +202,7 @@ def _pixels(images: Tensor) -> Tensor:
 
 
 def make_grid(images: Tensor, columns: int) -> Tensor:
-    """Lay uint8 images (N, C, H, W), N >= 1, out row by row, with white gaps and white in unfilled places.
+    """Arrange uint8 images (N, C, H, W), N >= 1, row by row, with white gaps and white unused cells.
 
     Returns:
         uint8 (C, rows * (H + 2) - 2, columns * (W + 2) - 2).
@@ -224,7 +224,7 @@ def png_bytes(image: Tensor) -> bytes:
 
 
 def notebook_png(images: Tensor, columns: int = SHOWN_COLUMNS) -> bytes | None:
-    """Return the first 64 of uint8 images (N, C, H, W) as a notebook shows them; None where there are none."""
+    """Return the first 64 of uint8 images (N, C, H, W) as a PNG for a notebook; None if there are no images."""
     return png_bytes(make_grid(images[:SHOWN], min(len(images), columns))) if len(images) else None
 
 
@@ -245,7 +245,7 @@ def attribute_classes(label: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_label(label: Sequence[str], attribute_names: Sequence[str], source: str) -> None:
-    """Raise a `DataError` if `data.label` names what the source does not have."""
+    """Raise a `DataError` if `data.label` names an attribute that the source does not have."""
     if label and not attribute_names:
         raise DataError(
             f"data.label = {', '.join(label)}, but '{source}' has no attributes. Leave data.label out, or take a "
@@ -257,7 +257,7 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
 
 
 def numbered_by(images: Images, classes: Sequence[str]) -> Images:
-    """Return labeled images with the numbers that other classes, the set's own among them, give the same names."""
+    """Return labeled images renumbered for another list of classes, which contains the set's own class names."""
     if images.labels is None:
         return images
     number = torch.tensor([classes.index(name) for name in images.classes], device=images.labels.device)
@@ -265,16 +265,16 @@ def numbered_by(images: Images, classes: Sequence[str]) -> Images:
 
 
 def names_people(classes: Sequence[str], person_names: Sequence[str]) -> bool:
-    """Tell whether classes are people, by what is declared of both: names in common, or equally many.
+    """Decide from declared facts whether classes are people: they share names with people, or are equally many.
 
-    No label is looked at, which is private: who is on which image, and the list of classes, are public.
+    Labels are private and are not read. Who is on which image, and the list of classes, are public.
     """
     people = {name.casefold() for name in person_names}
     return bool(people & {name.casefold() for name in classes}) or 0 < len(person_names) == len(classes)
 
 
 def check_class_names(classes: Sequence[str]) -> None:
-    """Refuse class names that cannot stand in a card: they are released, and shown to whoever opens it.
+    """Refuse class names that must not appear in a card: they are released, and shown to everyone who opens the card.
 
     Raises:
         DataError: If one is empty, longer than 200 characters, stands twice, or holds control characters, line breaks
@@ -293,7 +293,7 @@ def check_class_names(classes: Sequence[str]) -> None:
 
 
 def labeled_by(images: Images, label: Sequence[str], source: str) -> Images:
-    """Return the images with the classes that the attributes make: label = sum over j of bit_j << j.
+    """Return the images with combinations of attributes as classes: label = sum over j of bit_j << j.
 
     Args:
         label: Names of attributes, bit 0 first; empty leaves the set as it is.

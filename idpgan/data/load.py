@@ -1,6 +1,6 @@
 """Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content.
 
-A new source is a module like those imported here, and one row.
+A new source needs a module like those imported here, and one row in `SOURCES`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SOURCES: Mapping[str, Source] = {
     "fonts": fonts,
     "mnist": mnist,
 }
-GPU_SHARE = 0.5  # of the free GPU memory that data may take; the rest is for the networks
-SPLIT_SEED = 20_240_117  # a constant of the package: another number is another split, and other members for attacks
-TEST_SHARE = 0.2  # of a set that brings no test images of its own
-_PARTS = ("private", "public", "holdout", "test")  # the private one goes to the GPU first
+GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks
+SPLIT_SEED = 20_240_117  # a constant of the package: another number gives another split and other members for attacks
+TEST_SHARE = 0.2  # share of a set without test images of its own
+_PARTS = ("private", "public", "holdout", "test")  # the private part goes to the GPU first
 
 
 class Sizes(NamedTuple):
-    """Numbers of images; all of them are public knowledge."""
+    """Numbers of images of the parts; all of them are public."""
 
     public: int
     private: int
@@ -60,7 +60,7 @@ class Sizes(NamedTuple):
 
 
 class Indices(NamedTuple):
-    """Positions in the source's training images, int64; disjoint, and together all of them."""
+    """Positions in the source's training images, int64: disjoint sets that together cover all images."""
 
     public: Tensor
     private: Tensor
@@ -70,12 +70,12 @@ class Indices(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DataShape:
-    """What is public about a data set, and known without reading an image."""
+    """The public facts of a data set, known without reading an image."""
 
     sizes: Sizes
     image_shape: tuple[int, int, int]  # (C, H, W)
     classes: tuple[str, ...]  # empty: unlabeled
-    has_people: bool = False  # whether each image has its person
+    has_people: bool = False  # whether each image has a person
 
     @property
     def num_private(self) -> int:
@@ -88,14 +88,14 @@ class Split:
     """The four disjoint parts of a data set.
 
     Attributes:
-        public: Images without any protection; empty unless the config asks for them. None is a null record: another
-            public image stands in its place, so that their number is the declared one.
+        public: Images without any protection; empty unless the config asks for them. Contains no null records: another
+            public image takes the place of each, so that their number is the declared one.
         private: Images that the guarantee covers. Every position is there, null records included.
-        holdout: Images never trained on: the non-members of attacks. As secret as the private ones.
-        test: Images that judge what was trained.
-        label_attributes: The attributes that make the classes, if any do (`data.label`): bit j of a label is that of
+        holdout: Images never trained on: the non-members of attacks. They are as secret as the private ones.
+        test: Images for evaluating the trained model.
+        label_attributes: The attributes whose combinations are the classes, if any (`data.label`): bit j of a label is
             attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
-        refused: Files that stand as null records, with the reasons. Curator only.
+        refused: Files that became null records, with the reasons. Curator only.
     """
 
     public: Images
@@ -117,7 +117,7 @@ class Split:
 
     @property
     def num_private(self) -> int:
-        """N, the declared number of private images: public, and what delta and sampling rates refer to."""
+        """N, the declared number of private images: it is public, and delta and sampling rates refer to it."""
         return len(self.private)
 
     @property
@@ -136,11 +136,11 @@ class Split:
         return self.each(lambda part: place(part, device))
 
     def existing(self) -> Split:
-        """Return the split without null records: for judging on the curator's side, never for a release."""
+        """Return the split without null records: for evaluation by the curator, never for a release."""
         return self.each(Images.existing)
 
     def each(self, change: Callable[[Images], Images]) -> Split:
-        """Return the split with every part changed, the private one first."""
+        """Return the split with a function applied to every part, the private one first."""
         changed: Any = {name: change(getattr(self, name)) for name in _PARTS}
         return dataclasses.replace(self, **changed)
 
@@ -161,14 +161,14 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     Raises:
         ConfigError: If there is no source of that name.
         DataError: If files are missing, if public images differ in shape or classes from the private ones, or if a
-            part would be empty. The message names the file or key. What is in a private file is never an error: one
-            that is damaged or not as declared stands as a null record.
+            part would be empty. The message names the file or key. The content of a private file is never an error: a
+            damaged or undeclared image becomes a null record.
     """
     with _opened(config) as (source, root):
         public = None if root is None else folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
-        public = Images(public.images)  # class folders of an unlabeled set mean nothing
+        public = Images(public.images)  # an unlabeled set ignores class folders
     channels, _, _ = _declared_shape(images.image_shape, config)
     images = labeled_by(_colored(images, channels), config.attributes, config.name)
     check_class_names(images.classes)
@@ -180,7 +180,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     index = _indices(images, test, config)
     if public is None:
         public = _part(images, index.public)
-        if public.null is not None:  # the others take the places of null records in turn
+        if public.null is not None:  # other images replace null records in turn
             there = torch.nonzero(~public.null)[:, 0]
             if not len(there):
                 raise DataError("None of the public images can be used. Mend their files, or name others.")
@@ -210,13 +210,13 @@ def _released_classes(found: Found | None, classes: tuple[str, ...], config: Dat
 
 
 def _part(images: Images, index: Tensor) -> Images:
-    """Return one part, without the mask if it holds no null record."""
+    """Return one part, without the null mask if the part holds no null record."""
     part = images.select(index)
     return part if part.null is None or bool(part.null.any()) else dataclasses.replace(part, null=None)
 
 
 def _indices(images: Images, test: Images | None, config: DataConfig) -> Indices:
-    """Deal images or people out to the parts."""
+    """Assign images or people to the parts."""
     num_test = None if test is None else len(test)
     if config.split_by == "image":
         return split_indices(len(images), split_sizes(len(images), num_test, config))
@@ -242,7 +242,7 @@ def describe(config: DataConfig) -> DataShape | None:
 
     Raises:
         ConfigError: If there is no source of that name.
-        DataError: If it is plain already that `load` will fail.
+        DataError: If it is already certain that `load` will fail.
     """
     with _opened(config) as (source, root):
         found = source.describe(config)
@@ -270,7 +270,7 @@ def describe(config: DataConfig) -> DataShape | None:
     shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
     num = sum(sizes)
     check_memory(
-        2 * num * math.prod(shape.image_shape),  # as they are read, and once more as they are dealt out
+        2 * num * math.prod(shape.image_shape),  # once as read, and once more when they are split
         f"The {num:,} images of '{config.name}', {' x '.join(map(str, shape.image_shape))} bytes each,",
         "Take fewer, or make them smaller before training.",
     )
@@ -278,7 +278,7 @@ def describe(config: DataConfig) -> DataShape | None:
 
 
 def known_shape(config: DataConfig) -> DataShape:
-    """Return what `describe` does; raises `ConfigError` if the files are missing."""
+    """Return what `describe` returns; raises `ConfigError` if the files are missing."""
     shape = describe(config)
     if shape is None:
         raise ConfigError(
@@ -290,7 +290,7 @@ def known_shape(config: DataConfig) -> DataShape:
 
 @contextlib.contextmanager
 def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
-    """Give the source and the folder of public images, which must not hold the private ones too.
+    """Yield the source and the folder of public images, which must not also hold the private images.
 
     An error of the system in the block (no permission, no space, gone) becomes one that names the file.
     """
@@ -326,14 +326,14 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
 
 
 def _colored(images: Images, channels: int) -> Images:
-    """Return grey images as RGB, by repetition, where that is wanted."""
+    """Convert grey images to RGB by repetition if the config asks for RGB."""
     if images.image_shape[0] == 1 and channels == 3:
         return dataclasses.replace(images, images=images.images.repeat(1, 3, 1, 1))
     return images
 
 
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
-    """Return a part in the declared shape; refuse one that does not fit the others."""
+    """Return a part in the declared shape; refuse a part that does not fit the others."""
     part = _colored(part, images.image_shape[0])
     if set(part.classes) <= set(images.classes):
         part = numbered_by(part, images.classes)
@@ -354,12 +354,12 @@ def _unlike(config: DataConfig, name: str, expected: object, what: str, found: o
 
 
 def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what: str = "images") -> Sizes:
-    """Return the sizes of the parts; known before any image is read.
+    """Return the sizes of the parts, which are known before any image is read.
 
     Args:
         num_images: Images of the source, without those of `num_test`.
         num_test: The source's own test images; None takes 20 % of `num_images` instead.
-        config: Its shares count of the images without the test images.
+        config: Its shares are shares of the images without the test images.
         what: "images" or "people", for the error.
 
     Raises:
@@ -385,11 +385,11 @@ def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what:
 
 
 def split_indices(num_images: int, sizes: Sizes) -> Indices:
-    """Deal `num_images` positions out to the parts by a permutation that depends on their number alone.
+    """Assign `num_images` positions to the parts by a permutation that depends only on their number.
 
     The order is test (unless the source has its own), public, holdout, private. The permutation sorts raw PCG64 output,
-    which NumPy keeps the same for ever. That of `Generator.permutation` may change (NEP 19), and members would turn
-    into non-members.
+    which NumPy guarantees to keep. The output of `Generator.permutation` may change (NEP 19), and members would then
+    become non-members.
     """
     test = num_images - sizes.public - sizes.holdout - sizes.private
     parts = _permutation(num_images).split([test, sizes.public, sizes.holdout, sizes.private])
@@ -397,7 +397,7 @@ def split_indices(num_images: int, sizes: Sizes) -> Indices:
 
 
 def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig) -> Sizes:
-    """Return the sizes of the parts in images, if people are dealt out; arguments and errors as of `split_sizes`.
+    """Return the sizes of the parts in images for a split by people; arguments and errors as for `split_sizes`.
 
     ``people`` holds the images of each person, in the order of their numbers, without those of `num_test`. The shares
     of the config, and the 20 % of a source without test images, are shares of people.
@@ -409,13 +409,13 @@ def people_sizes(people: Sequence[int], num_test: int | None, config: DataConfig
 
 
 def people_indices(identities: Tensor, num_test: int | None, config: DataConfig) -> Indices:
-    """Deal people out to the parts by a permutation that depends on their number alone; nobody is in two parts.
+    """Assign each person to one part by a permutation that depends only on the number of people.
 
     ``identities``, int64 (N,), is the person of each image; people are ordered by these numbers. See `people_sizes`.
     """
     numbers, person = identities.cpu().unique(return_inverse=True)
     people = split_indices(len(numbers), split_sizes(len(numbers), num_test, config, "people"))
-    order = _permutation(len(identities))  # images are mixed within a part, as where images are dealt out
+    order = _permutation(len(identities))  # images are shuffled within a part, as in a split by images
     return Indices(*(order[torch.isin(person[order], part)] for part in people))
 
 
@@ -426,5 +426,5 @@ def _permutation(num: int) -> Tensor:
 
 
 def _count(share: float, num_images: int) -> int:
-    """Return floor(share * num_images), not one less where the product is whole but for float rounding (0.29 * 100)."""
+    """Return floor(share * num_images); float rounding just below a whole number (0.29 * 100) is corrected."""
     return math.floor(share * num_images + 1e-9)

@@ -3,9 +3,9 @@
     file_name,expression,person
     anna/1.png,happiness,anna
 
-A row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a path
-below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
-public; values of labels are private. So are landmarks, which stand in a table of their own, `LANDMARKS`.
+Each row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a
+path below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
+public; values of labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from idpgan.files import printable, read_plain
 
 METADATA = "metadata.csv"
 LANDMARKS = "landmarks.csv"
-FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL is that of classes where no other is named
-MOST_CLASSES = 1000  # values of a column; more are texts
+FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
+MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 _MOST_BYTES = 1 << 30
 _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
 
 
 class Table(NamedTuple):
-    """A CSV file: its texts, stripped of blanks."""
+    """The cells of a CSV file, stripped of blanks."""
 
     path: Path
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ def read_table(path: Path) -> Table:
     try:
         text = read_plain(path, _MOST_BYTES, follow=True).decode("utf-8-sig")
         first = text.partition("\n")[0]
-        delimiter = max(",;\t", key=first.count)  # the comma, where there is none
+        delimiter = max(",;\t", key=first.count)  # a comma if none occurs
         lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV file in UTF-8: {error}. Save it as one.") from error
@@ -83,7 +83,7 @@ def read_table(path: Path) -> Table:
 
 
 def file_names(table: Table) -> list[str]:
-    """Return the files of a table; raises `DataError` for the first that is named twice or not below its folder."""
+    """Return the files of a table; raises `DataError` for the first that is named twice or lies outside its folder."""
     names = table.column(FILE_NAME)
     seen: set[str] = set()
     for number, name in enumerate(names, start=2):
@@ -100,20 +100,21 @@ def file_names(table: Table) -> list[str]:
 
 
 class Rows(NamedTuple):
-    """What the rows say of each position."""
+    """The metadata of each position, by rows."""
 
     paths: tuple[Path, ...]
     people: tuple[int, ...] | None  # numbers in the order in which people first appear; None: no such column
-    values: tuple[tuple[str, ...], ...]  # of the label columns asked for, column by column
-    columns: tuple[str, ...]  # that may hold labels
-    person_names: tuple[str, ...] = ()  # in the order of their numbers
+    values: tuple[tuple[str, ...], ...]  # values of the requested label columns, column by column
+    columns: tuple[str, ...]  # columns that may hold labels
+    person_names: tuple[str, ...] = ()  # in the order of the people's numbers
 
 
 def read_rows(root: Path, label: Sequence[str]) -> Rows:
     """Read the metadata of a folder.
 
     Raises:
-        DataError: If it cannot be used, has no column of `label`, or names nobody in a row although it has people.
+        DataError: If it cannot be used, lacks a column of `label`, or has a column of people but a row without a
+            person.
     """
     table = read_table(root / METADATA)
     paths = tuple(root / name for name in file_names(table))
@@ -137,9 +138,10 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
 
 
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
-    """Read the landmarks of images from the table `LANDMARKS` of their folder: x and y in px, the same number for each.
+    """Read the landmarks of images from the table `LANDMARKS` of their folder: x and y in px, equally many per image.
 
-    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order. What is not a finite number is NaN.
+    Its columns are file_name, x1, y1, x2, y2, ...; rows may have any order. A cell that is not a finite number becomes
+    NaN.
 
     Raises:
         DataError: If it cannot be used, or an image is not in it.
@@ -167,7 +169,7 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
 
 
 def class_values(values: Sequence[str]) -> list[str]:
-    """List the values of a column that could be classes, sorted; blank is none."""
+    """List the distinct values of a column that may hold classes, sorted, without blanks."""
     return sorted(set(values) - {""})
 
 

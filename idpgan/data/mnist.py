@@ -1,8 +1,8 @@
-"""`mnist`: LeCun's digits, 28 x 28, in IDX files; any set in the same four files will do.
+"""`mnist`: LeCun's digits, 28 x 28, in IDX files, or any other set in the same four files.
 
 The files, gzipped or not, lie in the data root, in its folder ``mnist``, or where torchvision puts them
-(``MNIST/raw``). If none is there, torchvision downloads them. A read-only root is fine: files are unpacked in memory.
-Nothing is written beside them or into the temporary folder, where private images would outlive a kill.
+(``MNIST/raw``). If none is there, torchvision downloads them. The root may be read-only: files are unpacked in memory.
+Nothing is written beside them or into the temporary folder, where private images would remain if the process is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIDE = 28  # px
 FOLDERS = (".", "mnist", "MNIST/raw", "mnist/MNIST/raw")
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-DOWNLOAD_TIMEOUT = 30  # seconds without an answer
+DOWNLOAD_TIMEOUT = 30  # seconds without a response
 
 
 def describe(config: DataConfig) -> Found:
@@ -104,7 +104,7 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
     expected = header + math.prod(shape)
     check_memory(2 * expected, f"{path}, whose header declares {shape},", "Replace the file by the original.")
     with _opened(path) as file:
-        content = file.read(expected + 1)  # to the end, so that gzip compares its checksum
+        content = file.read(expected + 1)  # one byte past the expected end, so that gzip verifies its checksum
     if len(content) != expected:
         problem = "is truncated" if len(content) < expected else "is too long"
         raise DataError(f"{path} {problem}: its header declares {shape}, {expected} bytes. Replace the file.")
@@ -113,7 +113,7 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
-    """Open a file, unpacking .gz; an error while it is read names the file."""
+    """Open a file and unpack .gz; errors while reading name the file."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
@@ -126,7 +126,7 @@ def _download(root: Path) -> dict[str, Path]:
     from torchvision.datasets import MNIST
 
     is_new, timeout = not root.exists(), socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets none, and would hang behind a firewall
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets no timeout, and would hang behind a firewall
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as scratch:

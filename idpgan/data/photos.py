@@ -1,10 +1,10 @@
-"""A folder of photos becomes images of one size: what each will be called, by names alone, and its pixels.
+"""Prepare a folder of photos as images of one size: the new file names, from names alone, and the pixels.
 
-No face is looked for: a face must fill the middle.
+Faces are not detected: the face must fill the middle of the photo.
 
-A photo is turned as its EXIF orientation says; 16 bits a channel are divided by 257; transparency is laid on white;
-Pillow converts palettes, CMYK and the like. It is then cut to the middle and resized by Lanczos, which averages over
-all pixels that fall into one. Color profiles are not applied. Place, date and preview are dropped.
+A photo is rotated by its EXIF orientation; 16 bits a channel are divided by 257; transparency is blended with white;
+Pillow converts palettes, CMYK and the like. The photo is then center-cropped and resized by Lanczos with antialiasing.
+Color profiles are not applied. Location, date and preview are dropped.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA, PERSON, file_names, read_table
 from idpgan.errors import DataError
 
-SUFFIXES = (  # by their names alone files are photos, so that an unreadable one keeps its place
+SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
-    *(".arw", ".cr2", ".dng", ".heic", ".heif", ".nef"),  # not read here; refused one by one, with the way out
+    *(".arw", ".cr2", ".dng", ".heic", ".heif", ".nef"),  # not readable here; each is refused with advice
 )
-MOST_PIXELS = 250_000_000  # of a photo; 16 bytes each at worst
-_DRAFT = 2  # times the wanted size: what a JPEG is decoded to at least
-_GAP = 3.0  # of Pillow's two-step resize: quality like one step
+MOST_PIXELS = 250_000_000  # pixels of a photo; at most 16 bytes each
+_DRAFT = 2  # a JPEG is decoded to at least this multiple of the target size
+_GAP = 3.0  # `reducing_gap` of Pillow's two-step resize; the quality is that of one step
 
 
 class Photo(NamedTuple):
     """One position of the prepared folder."""
 
     source: Path
-    file_name: str  # below the prepared folder
-    values: tuple[str, ...]  # of the columns
+    file_name: str  # path below the prepared folder
+    values: tuple[str, ...]  # values of the columns
 
 
 class Planned(NamedTuple):
     """The rows of the prepared folder."""
 
     photos: tuple[Photo, ...]
-    columns: tuple[str, ...]  # beside file_name: labels, then the person
+    columns: tuple[str, ...]  # columns after file_name: labels, then the person
     left_out: tuple[Path, ...]  # files that are not photos by their names
 
 
@@ -57,13 +57,13 @@ def plan(source: Path, folders: str | None = None, labels: Path | None = None) -
 
     Args:
         source: The folder; hidden files are left out.
-        folders: What its subfolders mean: "label", "person" or "none"; None = not said.
+        folders: Meaning of its subfolders: "label", "person" or "none"; None = not given.
         labels: CSV file with ``file_name`` (path below the folder) and columns of labels, maybe ``person``; None = the
             folder's own metadata.csv, if it has one.
 
     Raises:
-        DataError: If there are no photos, if subfolders are there and their meaning is not said, if two photos would
-            get one name, if a person or class has no photo, or if the table does not fit the photos.
+        DataError: If there are no photos, if there are subfolders without a declared meaning, if two photos would get
+            the same name, if a person or class has no photo, or if the table does not fit the photos.
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
@@ -75,7 +75,7 @@ def plan(source: Path, folders: str | None = None, labels: Path | None = None) -
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
     columns, values = _values(source, names, folders, labels)
-    targets: dict[str, str] = {}  # names of the PNGs, no two alike
+    targets: dict[str, str] = {}  # distinct names of the PNGs
     for name in names:
         try:
             name.encode()
@@ -131,7 +131,7 @@ def _values(
             )
         found[column] = [part[0] for part in parts]
     if PERSON in found:
-        found[PERSON] = found.pop(PERSON)  # last
+        found[PERSON] = found.pop(PERSON)  # moves the person to the end
         if "" in found[PERSON]:
             raise DataError(
                 f"{names[found[PERSON].index('')]} has no person in {labels} ({found[PERSON].count('')} of "
@@ -162,7 +162,7 @@ def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, l
 
 @contextmanager
 def large_photos() -> Iterator[None]:
-    """Admit photos of up to `MOST_PIXELS` inside the block; Pillow refuses those of a good telephone."""
+    """Admit photos of up to `MOST_PIXELS` inside the block; Pillow's limit refuses photos of some telephones."""
     most = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = MOST_PIXELS
     try:
@@ -182,7 +182,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
         uint8 (H, W) or (H, W, 3), and height and width of the part that was resized.
 
     Raises:
-        DataError: Why the file cannot be used; the sentence continues its name.
+        DataError: If the file cannot be used; the message is a sentence that continues the file name.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
@@ -192,7 +192,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
         with Image.open(path) as opened:
             if opened.format != "MPO" and getattr(opened, "n_frames", 1) > 1:
                 raise DataError(f"holds {getattr(opened, 'n_frames', 0)} pictures; save one as a file of its own")
-            opened.draft(None, (_DRAFT * max(size), _DRAFT * max(size)))  # a large JPEG is read at a fraction of it
+            opened.draft(None, (_DRAFT * max(size), _DRAFT * max(size)))  # decodes a large JPEG at reduced size
             opened.load()
             form = opened.format
             image = _eight_bits(ImageOps.exif_transpose(opened), form)
@@ -203,10 +203,10 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except DAMAGE as error:
-        reason = getattr(error, "strerror", None) or str(error)  # of the system, without the name that stands before
+        reason = getattr(error, "strerror", None) or str(error)  # the system's message without the file name
         raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
     left, top = 0.0, 0.0
-    if crop == "center":  # the largest box of the wanted shape
+    if crop == "center":  # the largest box of the target shape
         scale = min(image.width / size[1], image.height / size[0])
         left, top = (image.width - scale * size[1]) / 2, (image.height - scale * size[0]) / 2
     box = left, top, image.width - left, image.height - top
@@ -218,7 +218,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
 def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
     """Return a picture of 8 bits a channel without transparency."""
     mode = image.mode
-    if mode == "F" or (mode == "I" and form not in ("PNG", "PPM")):  # these two: 16 bits, as old Pillows have them
+    if mode == "F" or (mode == "I" and form not in ("PNG", "PPM")):  # these are 16-bit images in old versions of Pillow
         raise DataError(f"has pixels of mode {mode}, whose range nothing says; save it with 8 or 16 bits a channel")
     if mode == "I" or mode.startswith("I;16"):
         return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""What a source of images answers: the interface of `mnist.py`, `folder.py`, `digits.py` and those to come."""
+"""The interface of a source of images, which `mnist.py`, `folder.py`, `digits.py` and the other sources implement."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Found:
     classes: tuple[str, ...]  # empty: unlabeled
     attribute_names: tuple[str, ...] = ()  # empty: the source has no attributes
     people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
-    person_names: tuple[str, ...] = ()  # how the files call people, as far as they do; for the curator alone
+    person_names: tuple[str, ...] = ()  # names of people in the files, if any; for the curator only
 
 
 class Refused(NamedTuple):
-    """A file that stands as a null record. Curator only: which files those are is private."""
+    """A file that became a null record. Curator only: the names of these files are private."""
 
     path: Path
     reason: str  # a sentence that names the file
@@ -39,26 +39,26 @@ class Read(NamedTuple):
     """The images of a source."""
 
     images: Images  # all positions but those of `test`
-    test: Images | None = None  # the set's own test images, where it brings some
-    refused: tuple[Refused, ...] = ()  # of both
+    test: Images | None = None  # the set's own test images, if it has any
+    refused: tuple[Refused, ...] = ()  # refused files of both
 
 
 class Source(Protocol):
     """A module that reads one kind of data set. Heavy imports stay inside its functions."""
 
     def read(self, config: DataConfig, progress: Progress) -> Read:
-        """Return all images, and the set's own test images if it has some; any fault is a `DataError`.
+        """Return all images, and the set's own test images if it has any; any fault raises a `DataError`.
 
         A single file that cannot be used is not a fault: it keeps its position as a null record, and is listed. Colors
-        are converted as `config.channels` says; only grey images may stay grey, `load` repeats them to RGB.
+        are converted as `config.channels` says; only grey images may stay grey, since `load` converts them to RGB.
         """
 
     def describe(self, config: DataConfig) -> Found | None:
-        """Return the facts that are known without reading images; None if the files are missing."""
+        """Return the facts known without reading images; None if the files are missing."""
 
 
 def warn_of_null(refused: Sequence[Refused], num: int) -> None:
-    """Tell the curator which of ``num`` records stand as null records: on the terminal, and in nothing released."""
+    """Report on the terminal, to the curator only, which of ``num`` records are null records; never in a release."""
     if refused:
         _LOG.warning(
             "%d of %d files cannot be used as declared and stand as null records: they keep their positions and count "

@@ -46,7 +46,7 @@ from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticErro
 from idpgan.training.plan import plan_run
 
 FORMAT = "idpgan attack 1"
-FOLDER = "reference"  # of the attacked run: keeps the generator that was trained
+FOLDER = "reference"  # folder in the attacked run that keeps the trained reference generator
 CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
@@ -64,7 +64,7 @@ _NO_REFERENCE = "no reference generator: give --reference RUN or --train-referen
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What came of the attacks on a run; ``facts`` are JSON values that say what was compared with what."""
+    """The results of the attacks on a run; ``facts`` are JSON values that say what was compared with what."""
 
     run: RunFolder
     outcomes: tuple[Outcome, ...]
@@ -85,8 +85,8 @@ def attack_run(
     ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
     Raises:
-        InputError: If there is nothing to attack or to attack with, or the result could not be written; found out
-            before anything is computed.
+        InputError: If there is nothing to attack or to attack with, or the result could not be written; checked before
+            anything is computed.
         LostRankError: If another process ends.
     """
     options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
@@ -191,7 +191,7 @@ def _knowledge(
     progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there."""
-    if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither
+    if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither members nor non-members
         few = len(images.reference) < LEAST_REFERENCE
         too_few = f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"
         return Knowledge(
@@ -227,9 +227,9 @@ def _knowledge(
 
 
 # The reference generator -----------------------------------------------------------------------------------------
-# It tells which images are ordinary, so that scores can be calibrated, and must know neither members nor non-members.
-# It is another run's, or it is trained on the test part and the rest of the holdout, at most as many images as are
-# private, by the attacked run's own config with another seed; so the holdout need not be halved.
+# It shows which images are ordinary, so that scores can be calibrated, and must know neither members nor non-members.
+# It comes from another run, or is trained on the test part and the rest of the holdout (at most as many images as are
+# private) by the attacked run's own config with another seed; so the holdout need not be halved.
 
 
 def other_generator(path: Path, images: Membership) -> Generator:
@@ -238,7 +238,7 @@ def other_generator(path: Path, images: Membership) -> Generator:
     known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
     judged = (images.members, images.non_members)
     shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
-    if sum(shared) > 0.01 * sum(map(len, judged)):  # drawn or tiny images may be equal by chance
+    if sum(shared) > 0.01 * sum(map(len, judged)):  # synthetic or tiny images may be equal by chance
         raise InputError(
             f"--reference {path} was trained on {shared[0]} of the {len(judged[0])} members and {shared[1]} of the "
             f"{len(judged[1])} non-members, so that it cannot tell what is ordinary. Use --train-reference, or a run "
@@ -277,7 +277,7 @@ def trained_generator(
     return generator, about
 
 
-# The critic of a finished run: what an attacker inside the curator's walls has ------------------------------------
+# The critic of a finished run, for an attacker with the curator's access -------------------------------------------
 
 
 def saved_state(run: RunFolder) -> dict[str, Any] | None:
@@ -308,7 +308,7 @@ def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
     plan = plan_run(config, split.shape)
-    ledger = Ledger(plan.unit, plan.relation)  # charged for nothing
+    ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only for its critic
     method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
     try:
         method.load_state(state["method"])

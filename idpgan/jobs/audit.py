@@ -1,7 +1,7 @@
 """``idpgan audit``: any method by name, or a finished run's own release with its own settings.
 
-An audit of a run reads its config, and of `state/` only shapes and allocation: constructed neighbors, no image. Its
-result is therefore as public as the settings are, and may stand in the release.
+An audit of a run reads its config, and from `state/` only shapes and allocation. It constructs its neighbors and reads
+no image. Its result is therefore as public as the settings are, and may stand in the release.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run_of(what: str | Path) -> Path | None:
 
 
 def nothing_to_audit(what: str | Path) -> str | None:
-    """Return why a method, or that of a run's folder, has no guarantee to audit, one sentence; None where it has."""
+    """Return in one sentence why a method, or the method of a run, has no guarantee to audit; None if it has one."""
     run = run_of(what)
     name = load_config(RunFolder.open(run).config).method.name if run else str(what)
     return METHODS[name].nothing_to_audit if name in METHODS else None
@@ -68,7 +68,7 @@ def method_case(name: str, request: Request) -> AuditCase:
     """Return the case of a method, a publisher or a mechanism.
 
     Raises:
-        InputError: If the name is unknown, the method has no guarantee, or it cannot be asked for that.
+        InputError: If the name is unknown, the method has no guarantee, or does not take what was asked.
     """
     return audit_entry(name).case(name, request)
 
@@ -84,7 +84,7 @@ def run_case(path: Path) -> AuditCase:
     make = audit_entry(config.method.name).of_run
     if make is None:
         raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
-    if not (run.release / PRIVACY).is_file():  # what its settings and the data's size say
+    if not (run.release / PRIVACY).is_file():  # settings and data size define the case
         shape = known_shape(config.data)
         delta = plan_run(config, shape).delta
         facts = RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
@@ -105,7 +105,7 @@ def run_case(path: Path) -> AuditCase:
 
 
 def case_of(what: str, options: AuditOptions) -> AuditCase:
-    """Return the case of a run with its own settings, or of a method and what is asked of it.
+    """Return the case of a run with its own settings, or of a method with the given options.
 
     Raises:
         InputError: As `run_case` and `method_case`, or if something is asked that does not go with it.
@@ -120,7 +120,7 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
     unit = None if options.unit is None else parse_unit(options.unit)
     relation = None if options.relation is None else parse_relation(options.relation)
     if options.epsilon is None:
-        method_case(what, Request(1.0))  # an unknown name is the first thing to say
+        method_case(what, Request(1.0))  # an unknown name is reported first
         raise InputError(f"--epsilon is missing: say what '{what}' is asked to keep to, for example --epsilon 1.")
     request = Request(options.epsilon, options.delta, unit, relation, options.pair, options.law, options.noise)
     return method_case(what, request)
@@ -146,7 +146,7 @@ def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: R
 
 
 def follow(ranks: Ranks) -> None:
-    """Play the shares of what rank 0 plays, as another rank: nothing is written or shown here.
+    """Play this rank's share of the runs that rank 0 starts: nothing is written or shown here.
 
     The case of a run is built from its folder, which every rank must see.
 
@@ -181,7 +181,7 @@ def write_audit(run: Path, audited: Audited) -> Path:
 
 
 def check_release(run: Path) -> Verification:
-    """Return what is found of a run's release; refuse one that is missing or does not verify, by the first problem."""
+    """Verify a run's release and return the result; refuse a missing or inconsistent one, naming the first problem."""
     folder = RunFolder.open(run).release
     if folder.is_symlink():
         raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
@@ -220,7 +220,7 @@ def write_into_release(run: Path, audited: Audited) -> None:
         before, after = (
             card_text(each, document, found.artifact, found.settings).split("\n") for each in (found.report, report)
         )
-        rows = dict(zip(before, after, strict=True))  # one differs; the others may be those of another version
+        rows = dict(zip(before, after, strict=True))  # one row differs; the rest keeps its words
         card = "\n".join(rows.get(line, line) for line in found.files[CARD].decode().split("\n"))
         with whole_folder(folder.release) as part:
             for name, content in found.files.items():

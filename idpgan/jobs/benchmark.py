@@ -1,7 +1,7 @@
-"""What ``idpgan doctor --benchmark`` measures: how fast this machine is, each figure against another in the same run.
+"""What ``idpgan doctor --benchmark`` measures: the speed of this machine, each figure beside another of the same run.
 
-Contenders take turns, so that other load hits them alike; a figure is the median of the turns after a burn-in. Nothing
-here reads a data set: images are random, and what is drawn or released is thrown away.
+Contenders take turns, so that other load affects them alike; a figure is the median of the turns after a burn-in.
+Nothing here reads a data set: images are random, and what is drawn or released is thrown away.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from idpgan.synthesis.evolution.embedding import LEVELS, nearest
 from idpgan.training.config import load_method
 
 Call = Callable[[], Any]
-MARGIN = 1.05  # a library has to be faster by more, for a verdict
+MARGIN = 1.05  # a library must be faster by more than this for a verdict
 _CLASSES = tuple(map(str, range(10)))
-_BEFORE = 2  # calls of each contender before time is taken
+_BEFORE = 2  # calls of each contender before timing
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ QUICK = Size((4,), 8, 20, ((8, 12, 10, None),), 2000, (50, 20), 0.05, 1)
 
 @dataclass(frozen=True)
 class Contest:
-    """Something of ours against something else that does the same, or what it needs at least.
+    """Our code against other code that does the same, or against the least work that it needs.
 
     Attributes:
         count: Units of work in a call of either.
         per: Name of a unit.
-        theirs: None if it is not here.
+        theirs: None if it is not installed.
         against: Its name.
-        library: Whether the other does the same, so that it should be taken where it is faster.
+        library: Whether the other does the same, so that it should be used if it is faster.
     """
 
     what: str
@@ -91,7 +91,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a `Contest`: seconds of a call, medians."""
+    """The result of a `Contest`: median seconds of a call."""
 
     contest: Contest
     ours: float
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """What follows, where something does."""
+        """The conclusion, if there is one."""
         if self.ratio is None:
             return f"{self.contest.against} is not installed"
         if self.contest.library and self.ratio * MARGIN < 1:
@@ -205,7 +205,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
     copy = Critic(critic.config, critic.image_shape, len(_CLASSES)).to(labels.device)
     copy.load_state_dict(critic.state_dict())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what its import and its hooks say of torch's hooks
+        warnings.simplefilter("ignore")  # Opacus' import and hooks warn about torch's hooks
         model = GradSampleModule(copy, loss_reduction="sum")
         optimizer = DPOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.0),

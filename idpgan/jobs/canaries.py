@@ -1,15 +1,15 @@
-"""``idpgan audit --one-run`` and ``--exposure``: one training with canaries in it, and what the model knows of them.
+"""``idpgan audit --one-run`` and ``--exposure``: train once with canaries, and measure what the model knows of them.
 
 *One run*: each canary is in or out by a coin. Gradient canaries go through the steps of a method's audit case, without
 any data: the attacker sees every noisy gradient. Image canaries are mislabeled holdout images among the private ones of
 a config's own data, for any method: the attacker sees the trained critic, or samples only.
 
 *Exposure*: all canaries are in. They are random members of a declared space: pictures of black and white blocks with
-random labels. What was trained is not a product: it lies in a folder that is thrown away, and its network is dropped.
+random labels. The trained network is never released: its folder is deleted, and the network is dropped.
 
-But for gradient canaries private images are read, and the result is for the curator. Scores are the critic's (of a
-classifier: the log-odds of the label, which order as minus the loss) and, of a generator, the distance of the nearest
-sample.
+Private images are read except with gradient canaries, and then the result is for the curator. Scores are the critic's
+(for a classifier: the log-odds of the label, in the same order as minus the loss) and, for a generator, the distance of
+the nearest sample.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from idpgan.training.method import Method, NoCriticError
 
 FORMAT = "idpgan exposure 1"
 _USUAL = {"gradients": 5000, "images": 500}
-_BLOCKS = 8  # per side of a canary
-_SAMPLES = 5000  # that the nearest one is looked for among
+_BLOCKS = 8  # blocks per side of a canary
+_SAMPLES = 5000  # samples among which the nearest is searched
 _NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is not a product, was never released, and is dropped"
 
-Score = Callable[[Any, Images], Tensor]  # what was trained, images -> (n,), higher = known better
+Score = Callable[[Any, Images], Tensor]  # (trained model, images) -> (n,), higher = known better
 
 
 def by_critic(method: Method, images: Images) -> Tensor:
-    """Score images by the trained critic, (n,); a critic that sees no single image knows nothing of any: all 0."""
+    """Score images by the trained critic, (n,); all 0 if the critic does not see single images."""
     try:
         critic = critic_of(method)
     except NoCriticError:
@@ -62,7 +62,7 @@ def by_critic(method: Method, images: Images) -> Tensor:
 
 
 def by_nearest_sample(method: Method, images: Images) -> Tensor:
-    """Score images by how near the nearest generated image comes, (n,); a classifier draws nothing: all 0."""
+    """Score images by how near the nearest generated image comes, (n,); all 0 for a classifier, which draws nothing."""
     generator: Any = method.product
     if not isinstance(generator, Generator):
         return torch.zeros(len(images))
@@ -76,7 +76,7 @@ SCORES: dict[str, Score] = {"critic": by_critic, "nearest sample": by_nearest_sa
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run with canaries showed.
+    """The result of one run with canaries.
 
     Attributes:
         proven: What the accountant proves.
@@ -93,7 +93,7 @@ class OneRun:
 
     @property
     def comparable(self) -> bool:
-        """Whether a coin is one step between the neighbors of the proof: an image, in or a null record."""
+        """Whether a coin decides between the neighbors of the proof: an image, or a null record in its place."""
         return (self.proven.unit, self.proven.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
 
     @property
@@ -119,7 +119,7 @@ class OneRun:
 def gradients_once(
     case: AuditCase, canaries: int | None = None, *, confidence: float = 0.95, seed: int | None = None
 ) -> OneRun:
-    """Play a case that is a training in one training, with gradient canaries.
+    """Audit a case that trains by one training with gradient canaries.
 
     The method takes noisy gradients of the private images. ``canaries`` is m, None = 5,000; ``seed`` fixes coins and
     noise.
@@ -213,7 +213,7 @@ def with_canaries(split: Split, canaries: Images, repeats: int) -> Split:
     """Append each canary ``repeats`` times to the private images; each copy is a person of its own.
 
     Raises:
-        InputError: If the private images carry attributes, which a canary has none of.
+        InputError: If the private images carry attributes, which canaries lack.
     """
     private = split.private
     if private.attributes is not None:
@@ -227,11 +227,11 @@ def with_canaries(split: Split, canaries: Images, repeats: int) -> Split:
 
 @dataclass(frozen=True)
 class ExposureReport:
-    """What one training with canaries showed; never for release, as its training is not.
+    """The result of one training with canaries; never for release, as the training is not private.
 
     Attributes:
         method: Name.
-        proven: What the accountant proves of the training, canaries included; None = nothing was asked.
+        proven: What the accountant proves of the training, canaries included; None = no guarantee was asked for.
         results: Exposure by score.
         canaries: m.
         repeats: How often each was in.

@@ -24,7 +24,7 @@ from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compos
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined, what was seen of it, and whether that is as it should be."""
+    """One examined item, what was found, and whether that is as it should be."""
 
     what: str
     found: str
@@ -37,7 +37,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
-    free = free_memory()  # what large batches and data sets are refused by
+    free = free_memory()  # the limit by which large batches and data sets are refused
     memory = "unknown" if free is None else f"{free / GIB:.1f} GiB free"
     noise, mechanism = Noise.system(), RoundedGaussian(1.0, 1000, Unit.IMAGE, Relation.ZERO_OUT)
     std = mechanism(torch.zeros(20_000, dtype=torch.int64), noise).double().std().item()
@@ -71,7 +71,7 @@ def _versions() -> list[Finding]:
         return [Finding("idpgan", "not installed, so that nothing says which versions were tested", False)]
     for text in texts:
         requirement = Requirement(text)
-        if requirement.marker is not None:  # an extra
+        if requirement.marker is not None:  # the requirement of an extra
             continue
         try:
             version = importlib.metadata.version(requirement.name)

@@ -62,7 +62,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
 
     Raises:
-        InputError: If something cannot be measured; found out before the first computation where possible.
+        InputError: If something cannot be measured; checked before the first computation where possible.
     """
     options = options or EvaluateOptions()
     _check_names(options)
@@ -142,7 +142,7 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 
 
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
-    """Measure how often a released classifier is right about the real images that judge."""
+    """Measure how often a released classifier is right about the real held-out images."""
     if unfit := given(options, "only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
         raise InputError(
             f"{source} has released a classifier, which is measured by its accuracy: leave {unfit[0]} out."
@@ -178,13 +178,13 @@ def _guarantee(source: Path | None, classifier: PrivateClassifier) -> dict[str, 
 
 
 def write_evaluation(evaluated: Evaluated) -> None:
-    """Write evaluation.json, if there is a place for it."""
+    """Write evaluation.json, if the result has an output path."""
     if evaluated.out is not None:
         write_private_json(evaluated.out, evaluated.to_json())
 
 
 def data_config(source: Path, options: EvaluateOptions) -> DataConfig:
-    """Return the [data] section of a run or a release, with what the options say put in."""
+    """Return the [data] section of a run or a release, with the options applied."""
     wrong = [setting for setting in options.settings if not setting.startswith("data.")]
     if wrong:
         raise ConfigError(f"the setting '{wrong[0]}' is not for evaluate: write data.key=value.")
@@ -212,7 +212,7 @@ def _data_table(path: Path) -> dict[str, Any]:
     """Return [data] of a run or a release; empty for anything else.
 
     A release says what is public (size, classes, number of images), never where the private images lie: a path in it
-    would be somebody else's, and is dropped.
+    would be one of another machine, and is dropped.
     """
     if (run := RunFolder(path)).config.is_file():
         table = load_table(run.config).get("data", {})
@@ -236,7 +236,7 @@ def _metrics(options: EvaluateOptions, classes: Sequence[str]) -> list[str]:
 
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
-    """Return where to write, which is never a release, a run's state, or what another command made."""
+    """Return where to write: never into a release or a run's state, never over the result of another command."""
     run = RunFolder(source)
     if out is None and run.config.is_file():
         out = run.evaluation

@@ -32,12 +32,12 @@ _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 @dataclass(frozen=True)
 class Template:
-    """A config to begin with.
+    """A config to start from.
 
     Attributes:
         text: TOML with comments.
         table: The same without comments.
-        private_notes: What the curator should know and nobody else: true counts of classes. It sets nothing.
+        private_notes: What only the curator should know: true counts of classes. They set nothing.
     """
 
     text: str
@@ -114,7 +114,7 @@ def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting],
         settings = settings | {"split_by": Setting("identity", why)}
     try:
         return known_shape(_config(settings)), settings, people
-    except DataError:  # too few for a holdout; or something else, which then is said
+    except DataError:  # too few for a holdout, or another problem, which is then reported
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         return known_shape(_config(settings)), settings, people
 

@@ -15,7 +15,7 @@ from idpgan.data.declared import shown
 from idpgan.methods import load, methods_of
 from idpgan.training.config import RunConfig
 
-_OWN = ("method", "privacy")  # sections that every method has for itself
+_OWN = ("method", "privacy")  # sections that differ between methods
 _TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", "string": "text"}
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 _HEAD = """# Every key of a config
@@ -67,7 +67,7 @@ def _table(title: str, rows: Sequence[str]) -> str:
 
 
 def _rows(path: str, section: Any) -> list[str]:
-    """Return a row for each key of a section; of a section inside it the text says whose keys it has."""
+    """Return a row for each key of a section; for a section inside it the text says whose keys it has."""
     schema, rows = section.model_json_schema(), []
     sections = schema.get("$defs", {})
     keys = schema if "properties" in schema else sections[section.__name__]  # the latter where it refers to itself

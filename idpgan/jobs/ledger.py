@@ -1,9 +1,9 @@
-"""``idpgan ledger``: what was spent on the images of a folder, as far as it can be found, and what that is together.
+"""``idpgan ledger``: all charges on the images of a folder, as far as they can be found, and their total.
 
-Publications and obfuscations stand on the ledgers of the folder, of those around it and of those inside it; a run has a
-ledger of its own and names its images in its config; a stream names none, so that every one beside the folder counts.
-What a run's release contains of the same people counts too, unless the run that charged it is among those found.
-Nothing private is read, and nothing is written.
+Publications and obfuscations stand on the ledgers of the folder, of the folders around it and of those inside it. A run
+has its own ledger and names its images in its config. A stream names no images, so every stream beside the folder
+counts. Releases of the same people that a run contains count too, unless the run that charged them is among those
+found. Nothing private is read, and nothing is written.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class Spending:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was found of a folder.
+    """All charges that were found for a folder.
 
     Attributes:
         folder: Itself, whatever link leads there.
         spending: Oldest first.
         totals: Of the dearest image, one for each unit and relation that occur.
-        added: For each unit of images a bound on all charges for images and for people, of both relations, where no one
-            of ``totals`` has them all: for zero-out-one, see `idpgan.privacy.composition`.
+        added: For each unit of images a bound on all charges for images and for people, of both relations, where no
+            single total has them all: for zero-out-one, see `idpgan.privacy.composition`.
         remarks: What was found and could not be counted.
     """
 
@@ -213,7 +213,7 @@ def _read(remarks: list[str], run: RunFolder, root: Path) -> _Read | None:
 
 
 def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
-    """Return what a run's release contains of the same people, but for what runs that are found have charged."""
+    """Return the charges that a run's release contains for the same people, without those of runs that are found."""
     left = list(read.config.contained) if read.config.counted else []
     for named in filter(None, (read.config.data.public_generator, read.config.data.public_root)):
         for part in _charged_at(named.expanduser(), read, runs, [each.part for each in left]):
@@ -243,8 +243,8 @@ def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequ
 def _read_by(run: RunFolder, data: DataConfig, place: Path, root: Path) -> Path | None:
     """Return the folder that a run read, if it is this one, or around it, or inside it.
 
-    Where it was named relative to a directory that nobody knows any more, that may be the current one, or any that the
-    run lies in. A built-in set reads the folder of its name, not what else lies beside that.
+    A relative path was named in an unknown directory: this may be the current one, or any directory that the run lies
+    in. A built-in set reads the folder of its name, not what else lies beside that.
     """
     for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
         read = (base / place).resolve()
@@ -267,7 +267,7 @@ def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
     delta = config.privacy.delta or (target.delta if target else 0.0)
     if stated is not None:
         delta = float(stated.document["delta"])
-        if not stated.report.private:  # such as under a fixed noise seed
+        if not stated.report.private:  # not private, such as under a fixed noise seed
             events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
     epsilon = None if target is None else target.epsilon
     num = config.data.num_images or 0

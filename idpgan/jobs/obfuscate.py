@@ -1,7 +1,7 @@
-"""``idpgan obfuscate``: a folder of images goes out without a guarantee, and its card says so.
+"""``idpgan obfuscate``: a folder of images is released without a guarantee, and its card says so.
 
-Order and places are those of `idpgan.jobs.pipeline`. The charge is one read without a proof, which makes every total on
-the folder's ledger infinite.
+The order of steps and the output folders are those of `idpgan.jobs.pipeline`. The charge is one read without a proof,
+which makes every total on the folder's ledger infinite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Labels = tuple[Sequence[str], Sequence[str]]  # for each image the value to be k
 
 @dataclass(frozen=True)
 class Obfuscated:
-    """What came of it.
+    """The result of an obfuscation.
 
     Attributes:
         release: The folder to give away.
@@ -91,7 +91,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
     files, labels = _files(options)
     num, shape = len(files), _shape(options, files)
     method = _method(options, shape, labels)
-    check_room(options, ObfuscatedArtifact(num, shape))  # refuses what no release can hold
+    check_room(options, ObfuscatedArtifact(num, shape))  # making the artifact refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
     said = build(ObfuscationTable, table, "the release")
@@ -121,7 +121,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
     return Obfuscated(options.method, num, shape, report, proven, *places, difference, *counts)
 
 
-# Before anything is read ---------------------------------------------------------------------------------------
+# Before any image is read --------------------------------------------------------------------------------------
 
 
 def _refuse(options: ObfuscateOptions) -> None:
@@ -198,7 +198,7 @@ def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labe
 def _read(
     options: ObfuscateOptions, files: Sequence[Path], shape: tuple[int, int, int], progress: Progress
 ) -> tuple[Images, Tensor | None]:
-    """Return all images and their landmarks, float32 (N, K, 2), where the method knows some; null records are 0."""
+    """Return all images and their landmarks, float32 (N, K, 2), if the method uses landmarks; null records are 0."""
     images = read_images(files, shape, progress)
     if not load_method(options.method).landmarked:
         return images, None
@@ -221,7 +221,7 @@ def _fit(
     device: torch.device,
     progress: Progress,
 ) -> None:
-    """Fit on the images, and landmarks, that are there and have both labels."""
+    """Fit on the images and landmarks that are present and have both labels."""
     there = (~faces.is_null).tolist()
     classes = [class_values(values) for values in labels]
     both = torch.tensor([index for index, known in enumerate(zip(*labels, there, strict=True)) if all(known)])

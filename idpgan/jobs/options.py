@@ -42,7 +42,7 @@ def annotations_of(model: type[Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(model, include_extras=True)
     for each in fields(model):
         if each.metadata:
-            own = (f"--{each.name.replace('_', '-')}",) if hints[each.name] is bool else ()  # else --no-NAME is one too
+            own = (f"--{each.name.replace('_', '-')}",) if hints[each.name] is bool else ()  # or typer adds --no-NAME
             flags, metavar, text = (each.metadata[name] for name in ("flags", "metavar", "help"))
             hints[each.name] = Annotated[hints[each.name], Option(*(flags or own), metavar=metavar, help=text)]
     return hints
@@ -81,7 +81,7 @@ class TrainOptions:
 
     @property
     def overrides(self) -> list[str]:
-        """All settings, those that have an option of their own last."""
+        """All settings, with those that have an option of their own last."""
         settings = [text for text in self.arguments if "=" in text]
         settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
         settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
@@ -357,7 +357,7 @@ class StreamOptions:
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
-MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # per side: hours, even of one number each; of one call: see `audit.cases`
+MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
 
 
 def given(options: Any, *names: str) -> list[str]:
@@ -375,7 +375,7 @@ def _refuse_below(options: Any, **least: int) -> None:
 
 
 def at_root(data_root: Path | None) -> list[str]:
-    """Return the setting that says where a data set lies, ``data.root``; none where it lies where it lay."""
+    """Return the setting ``data.root``, which says where a data set lies; none if the data set has not moved."""
     return [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"]  # a JSON string is a TOML string
 
 

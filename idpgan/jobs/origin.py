@@ -1,4 +1,4 @@
-"""What a config that builds on other releases says of them: read from those releases, once.
+"""What a config states about the releases that it builds on: read from those releases, once.
 
 A run builds on a release where ``data.public_generator`` names it, or where ``data.public_root`` holds images that it
 released or that were drawn from it.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sections of a config with [model.origin] and [[contained]] as the releases say that [data] names.
+    """Return a config's sections with [model.origin] and [[contained]] as stated by the releases that [data] names.
 
-    A config that has them already, as that of a run has, is returned as it is.
+    A config that has these already, like that of a run, is returned unchanged.
 
     Raises:
         ConfigError: If a release does not verify, says nothing of its price, or is not one of a generator where
             ``data.public_generator`` names it.
-        InputError: If there is none.
+        InputError: If a named release does not exist.
     """
     data, model = table.get("data"), table.get("model", {})
     if not isinstance(data, Mapping) or not isinstance(model, Mapping):
@@ -77,9 +77,9 @@ def of_generator(path: Path) -> tuple[dict[str, Any], tuple[Contained, ...]]:
 
 
 def of_public_folder(root: Path) -> tuple[Contained, ...]:
-    """Return [[contained]] for a folder of public images: the release that they are of, or were drawn from, if any.
+    """Return [[contained]] for a folder of public images: the release that holds or drew them, if any.
 
-    The file that says so lies in the folder or above it. Images that were copied out of such a folder are public by the
+    A file in the folder or above it names that release. Images that were copied out of such a folder are public by the
     word of whoever names them.
     """
     for folder in (root.resolve(), *root.resolve().parents):
@@ -92,7 +92,7 @@ def of_public_folder(root: Path) -> tuple[Contained, ...]:
 
 
 def _verified(path: Path, key: str) -> Verification:
-    from idpgan.jobs.verify import verify  # knows every kind of release, of which most runs name none
+    from idpgan.jobs.verify import verify  # imports every kind of release, and most runs need none
 
     found = verify(path)
     if found.problems:
@@ -107,7 +107,7 @@ def _contained(path: Path, found: Verification) -> tuple[Contained, ...]:
 
 
 def check_total(plan: RunPlan) -> None:
-    """Refuse a run that does not say what it contains, or that contains what leaves nothing proven of the total.
+    """Refuse a run that does not state what it contains, or whose contained releases leave the total without a proof.
 
     Raises:
         ConfigError: Naming what is missing, or how to declare that the contained release read nobody of these images.

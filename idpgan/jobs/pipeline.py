@@ -1,9 +1,9 @@
-"""How a folder of images goes out, by ``idpgan publish`` and ``idpgan obfuscate``: charge, read, compute, write.
+"""How ``idpgan publish`` and ``idpgan obfuscate`` release a folder of images: charge, read, compute, write.
 
-Before the charge only names and headers are read; it is durable before a pixel is. What is in the files never ends a
-release: one that cannot be used stands as a black image, at the price of any other, and the curator is told on the
-terminal. The output folder appears as a whole with one rename: whatever ends the program, there is the release with its
-charge, or a charge without a release. A restart is a release of its own, with a fresh charge; what the dead one had
+Before the charge only file names and headers are read; the charge is durable before any pixel is read. The content of a
+file never ends a release: an unusable file becomes a black image, at the price of any other, and the curator is told on
+the terminal. The output folder appears as a whole with one rename: whatever ends the program, the result is a release
+with its charge, or a charge without a release. A restart is a new release with a fresh charge; what the killed one had
 computed is deleted and was shown to nobody.
 """
 
@@ -43,7 +43,7 @@ SHOWN, COLUMNS = 32, 8  # pairs on the contact sheet; pictures in a row
 
 
 def refuse_places(options: FolderOptions, elsewhere: str, inside: str, nowhere: str) -> None:
-    """Refuse folders that lie in each other, an output that is there, and a ledger that no file can be.
+    """Refuse nested folders, an existing output, and a ledger path that cannot be a file.
 
     ``elsewhere`` says where the output may lie, ``inside`` and ``nowhere`` what is wrong with the ledger's place.
     """
@@ -85,7 +85,7 @@ def charged(options: FolderOptions, row: Publication) -> Iterator[tuple[FolderLe
     """Charge a release; yield the ledger and the folder to write ``release`` and ``curator`` to."""
     with FolderLedger.locked(options.ledger_path, options.name) as ledger, new_folder(options.out) as part:
         ledger = ledger.charged(row)
-        ledger.write()  # the charge: from here on it stands, whatever happens
+        ledger.write()  # from here on the charge is durable, whatever happens
         yield ledger, part
 
 

@@ -23,19 +23,19 @@ from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
 
 REPORT = "prepared.json"
-_CHUNK = 16  # photos a task of a thread
+_CHUNK = 16  # photos in one task of a thread
 
 
 class _Made(NamedTuple):
-    digest: bytes = b""  # of its pixels
+    digest: bytes = b""  # digest of the pixels
     enlarged: bool = False
     grey: bool = True
-    refused: str = ""  # why
+    refused: str = ""  # reason for a refusal
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `prepare` did. For the curator alone: it names photos.
+    """The result of `prepare`. For the curator only: it names photos.
 
     Attributes:
         out: The folder.
@@ -75,8 +75,8 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
         out: The folder to be; its parent exists.
 
     Raises:
-        InputError: If what is asked for, or how the photos are named and labeled, does not fit; or if no photo at all
-            can be read. Single photos that cannot be read are listed, and keep their rows.
+        InputError: If the options, or the names and labels of the photos, do not fit; or if no photo at all can be
+            read. Single photos that cannot be read are listed, and keep their rows.
     """
     if os.path.lexists(out):
         raise InputError(f"{out} exists already and is not written over. Choose another name or remove it.")
@@ -125,7 +125,7 @@ def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: str) -> _
         pixels, found = photo_pixels(photo.source, shape[0], shape[1:], crop)
     except DataError as error:
         return _Made(refused=str(error))
-    with open(part / photo.file_name, "xb") as file:  # two names may be one on this disk
+    with open(part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
         Image.fromarray(pixels).save(file, format="PNG")
     enlarged = found[0] < shape[1] or found[1] < shape[2]
     grey = shape[0] == 1 or bool((pixels == pixels[..., :1]).all())

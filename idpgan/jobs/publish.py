@@ -1,9 +1,10 @@
-"""``idpgan publish``: a folder of faces goes out under an epsilon, and the folder's ledger adds up.
+"""``idpgan publish``: a folder of faces is released under an epsilon, and the folder's ledger adds up all publications.
 
-Order and places are those of `idpgan.jobs.pipeline`. A restart is a publication of its own, with fresh noise.
+The order of steps and the output folders are those of `idpgan.jobs.pipeline`. A restart is a new publication, with
+fresh noise.
 
-Of several processes (`torchrun`) rank 0 does all of this, and the others publish their shares of the images, which it
-sends them, each with noise of its own.
+With several processes (`torchrun`) rank 0 does all of this. It sends the other ranks their shares of the images, and
+each rank publishes its share with noise of its own.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from idpgan.training.distributed import RanksDifferError
 
 BEST = "best"
 FORMAT = "idpgan publication 1"
-_SSIM_LEAST = 11  # pixels a side
-_BYTES_PER_PIXEL = 24  # while it is published: bytes, float32, and the noisy grid with its noise
-_GROUPS = (1, 2, 5, 10)  # images of one person, as examples
+_SSIM_LEAST = 11  # least pixels per side for SSIM
+_BYTES_PER_PIXEL = 24  # memory during publication: bytes, float32, and the noisy grid with its noise
+_GROUPS = (1, 2, 5, 10)  # example numbers of images of one person
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
                 )
         return tuple(kept)
     numbers: dict[PurePosixPath, str] = {}
-    children: dict[tuple[PurePosixPath, bool], int] = {}  # of a folder: so many folders, so many files
+    children: dict[tuple[PurePosixPath, bool], int] = {}  # numbers of folders and of files in each folder
 
     def number(path: PurePosixPath, is_file: bool) -> str:
         if path not in numbers:
@@ -192,10 +193,10 @@ def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Published:
-    """A publication that is whole.
+    """A complete publication.
 
     Attributes:
-        quote: What it was to be, with the total as it now stands.
+        quote: Its quote, with the total as it now stands.
         release: The folder to give away.
         curator: The folder that is the curator's alone.
         means: Mean entropy and errors over the images, by name.
@@ -229,7 +230,7 @@ def publish(options: PublishOptions, progress: Progress = silent, ranks: Ranks =
         )
     quoted = quote(options)
     with charged(options, _expense(options, quoted.plan, len(quoted.files))) as (ledger, part):
-        # Nested ledgers are read after the charge: of two publications at once the later one's total has both.
+        # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
         nested, together = _together(options, ledger)
         done = dataclasses.replace(quoted, before=ledger.publications[:-1], nested=nested, total=together)
         originals = read_images(done.files, done.shape, progress).images
@@ -242,12 +243,12 @@ def publish(options: PublishOptions, progress: Progress = silent, ranks: Ranks =
 
 
 def follow(ranks: Ranks) -> None:
-    """Publish the shares that rank 0 sends, as another rank: nothing is read, charged, written or shown here."""
+    """Publish the shares that rank 0 sends to this rank: nothing is read, charged, written or shown here."""
     publish_shares(ranks)
 
 
 def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:
-    """Publish what is charged."""
+    """Publish the images after the charge."""
     options, values = quoted.options, to_unit(originals).to(device)
     try:
         released = release_planned(quoted.plan, values if options.color else values[:, 0], Noise.system(), ranks)
@@ -264,7 +265,7 @@ def _report(quoted: Quote, originals: Tensor, released: Release, ledger: FolderL
         "entropy_released": errors.entropy(pixels),
         "mse": errors.mse(pixels, originals),
         "absolute_error": errors.absolute_error(released.images.reshape(originals.shape), originals),
-        "relative_error": errors.relative_error(pixels, originals),  # of what is shown: clipped to bytes
+        "relative_error": errors.relative_error(pixels, originals),  # error of the shown pixels, clipped to bytes
         "histogram_distance": errors.histogram_distance(pixels, originals),
     }
     if min(originals.shape[-2:]) >= _SSIM_LEAST:

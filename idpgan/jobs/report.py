@@ -22,7 +22,7 @@ from idpgan.report.run import gathered, run_page
 from idpgan.run import RunFolder
 
 _RESULTS = {"evaluation": evaluate.FORMAT, "attack": attack.FORMAT, "audit": audit.FORMAT}
-_HEAD_BYTES = 1000  # of a page, in which its format stands
+_HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 
 
 def report(source: Path, data_root: Path | None = None, progress: Progress = silent) -> Path:
@@ -48,7 +48,7 @@ def report(source: Path, data_root: Path | None = None, progress: Progress = sil
         raise InputError(f"--data-root is for runs: the report of {source} reads nothing but that folder.")
     else:
         path = curator / "report.html"
-    refuse_closed(path, f"the report {path}")  # nothing but an earlier report is written over
+    refuse_closed(path, f"the report {path}")  # only an earlier report is overwritten
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise InputError(f"{path} is not a plain file. Move it away.")
     if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:

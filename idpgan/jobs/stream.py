@@ -3,8 +3,8 @@
 The state file and the answers beside it are on the disk before an answer is shown, block by block: after a crash the
 same values give the same answers again, and no value is released twice.
 
-A line that holds no number ends the stream. That tells of nobody: the guarantee is about one event, which moves one
-number by at most 1 and makes no number of a line that is none.
+A line without a number ends the stream. This reveals nothing about anybody: the guarantee covers one event, which
+changes one number by at most 1 and cannot turn a number into something else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from idpgan.privacy.event import Event
 from idpgan.release.outputs import refuse_closed
 
 FORMAT = "idpgan stream state 1"
-ANSWERS = ".answers"  # behind the name of the state
+ANSWERS = ".answers"  # suffix to the name of the state file
 _LONGEST_LINE = 400  # characters; a number has far fewer
 _MOST_STATE_BYTES = 1 << 30
 Emit = Callable[[list[float]], None]
@@ -46,7 +46,7 @@ Emit = Callable[[list[float]], None]
 
 @dataclass(frozen=True)
 class Streamed:
-    """What became of the input.
+    """The result of a call.
 
     Attributes:
         count: Values of the stream so far, those of earlier calls included.
@@ -74,10 +74,10 @@ def stream(lines: Iterable[str], options: StreamOptions, emit: Emit) -> Streamed
         emit: Called with the answers of a block once they are durable.
 
     Raises:
-        InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off). What
-            was emitted before stands; nothing of the block is released. Also for a state that is foreign, damaged, of
-            another stream or in use, for a ``first`` that leaves a gap, for an ``out`` that exists, and for a
-            ``data`` that no card can show.
+        InputError: Naming the line, if it holds no number, cannot be counted or does not end (it may be cut off).
+            Answers that were emitted before stand; nothing of the block is released. Also for a state that is foreign,
+            damaged, of another stream or in use, for a ``first`` that leaves a gap, for an ``out`` that exists, and for
+            a ``data`` that no card can show.
     """
     out, block = options.out, options.block
     if out is not None:
@@ -204,7 +204,7 @@ class _File(_Memory):
         write_text_atomic(self.path, json.dumps(content, allow_nan=False) + "\n", mode=PRIVATE_FILE)
 
     def _write(self, answers: list[float]) -> None:
-        """Put answers behind those that are in the file."""
+        """Append answers to those in the file."""
         if not answers:
             return
         with open(self.shown, "a", encoding="ascii") as file:
@@ -223,7 +223,7 @@ def price_of(state: Path) -> Event:
     """Return what a stream that is kept in a file costs one event.
 
     Raises:
-        InputError: If the file is none of a stream, or damaged.
+        InputError: If the file is not the state of a stream, or is damaged.
     """
     content = _content(state)
     try:
@@ -258,7 +258,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _read_answers(path: Path, count: int) -> list[float]:
-    """Return the answers that are whole, at most ``count``; a line that a crash has cut is taken away."""
+    """Return the complete answers, at most ``count``; a line that a crash cut off is dropped."""
     if not path.exists():
         return []
     content = path.read_bytes()

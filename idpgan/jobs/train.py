@@ -18,6 +18,7 @@ from idpgan.data.load import Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
+from idpgan.jobs.options import at_root
 from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
@@ -44,7 +45,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
 
     Raises:
-        ConfigError: On the first thing that is wrong with it.
+        ConfigError: On the first problem in the config.
     """
     where = "the default config" if path is None else str(path)
     return build_config(with_releases(apply_overrides(load_table(path), overrides)), where)
@@ -70,12 +71,12 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended without an error; after an interruption it is not ``released``, that is, has no ``release/``.
+    """A run that ended without an error; after an interruption it is not ``released``: it has no ``release/``.
 
     Attributes:
         privacy: The three numbers of what was released; None where nothing was.
         warning: Says that the result must be noise; None where it need not.
-        attackable: Whether there are images that it never saw, to attack it with.
+        attackable: Whether there are images for an attack that the run never saw.
     """
 
     run: RunFolder
@@ -98,7 +99,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
     if planned.signal is not None and planned.signal.warning:
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
-    split, method = _shared(config, ledger, ranks, planned)  # refuses what the data cannot give: there is no folder yet
+    split, method = _shared(config, ledger, ranks, planned)  # refusals come before the folder exists
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
@@ -108,7 +109,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
         run = RunFolder.create(out, toml, environment, ledger=books)
     ledger.path = run.ledger  # from the first charge on it is kept on the disk
     with run.locked():
-        for file in split.refused:  # once: a run that is resumed has them in its log
+        for file in split.refused:  # warn once: a resumed run has these warnings in its log
             append_line(run.log, f"null record: {file.reason}")
         return _train(config, split, method, run, ledger, progress, ranks)
 
@@ -116,14 +117,14 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
 def resume(path: Path, data_root: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
-    ``data_root`` says where the data set lies now; None = where it lay. The number of processes may be another one.
+    ``data_root`` says where the data set lies now; None = where it lay. The number of processes may differ.
 
     Raises:
         InputError: If the run, its data, its code or its ledger is not what it was.
     """
     run = RunFolder.open(path)
     with run.locked():  # before anything is read that another process may be writing
-        config = load_config(run.config, [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"])
+        config = load_config(run.config, at_root(data_root))
         planned = plan_run(config, known_shape(config.data))
         ledger = Ledger.open(run.ledger, config.identity(), planned.price)
         planned.check()
@@ -132,7 +133,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
 
 
 def follow(ranks: Ranks) -> None:
-    """Train with rank 0, as another rank: nothing is written, charged or shown here.
+    """Train together with rank 0 on another rank: nothing is written, charged or shown here.
 
     Raises:
         LostRankError: If rank 0 ends without a word; it has said why.
@@ -145,7 +146,7 @@ def follow(ranks: Ranks) -> None:
 
 
 def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks, planned: RunPlan) -> tuple[Split, Method]:
-    """Load the data and make the method, on rank 0 and with it on all others."""
+    """Load the data and make the method, on rank 0 and on all other ranks with it."""
     with tell_config(ranks, dump_toml(config)):
         return _meet(config, ledger, ranks, planned)
 
@@ -153,7 +154,7 @@ def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks, planned: RunPlan) -
 def _meet(
     config: RunConfig, ledger: Ledger | None, ranks: Ranks, planned: RunPlan | None = None
 ) -> tuple[Split, Method]:
-    """Load and make it on this rank; one without a ledger charges nothing that anybody keeps."""
+    """Load the data and make the method on this rank; without a ledger its charges are not kept."""
     with agreed(ranks):
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
@@ -178,7 +179,7 @@ def _meet(
 def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
     """Refuse people with more images than the cap by which charges of a contained release count for a person.
 
-    Who is on which position is public, so this tells nothing of an image.
+    The person at each position is public, so this reveals nothing about an image.
     """
     most, people = planned.images_per_person, split.private.identities
     if most is None or people is None or not len(people):
@@ -200,7 +201,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     """
     device, planned = resolve_device(config.training.device), plan_run(config, split.shape)
     planned.check()
-    ledger = Ledger(planned.unit, planned.relation, owner=config.identity())  # no limit: it protects nobody
+    ledger = Ledger(planned.unit, planned.relation, owner=config.identity())  # no limit: the result is never released
     method: Method = load_method(config.method.name)(planned, split, ledger=ledger, device=device)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "reference", dump_toml(config))
@@ -257,7 +258,7 @@ def _train(
         )
         released = outcome.ended != "interrupted"
         privacy = method.privacy() if released else None
-        kept = (run.release / PRIVACY).exists()  # a release that is there may hold an audited value
+        kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
         if privacy is not None and not kept:
             artifact = method.artifact(config.release)
             write_release(run.release, artifact, settings_of_run(planned), privacy, ledger.events)

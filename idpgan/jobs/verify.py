@@ -11,7 +11,7 @@ from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError
 from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
-from idpgan.publish.settings import PublicationTable
+from idpgan.publish.plan import PublicationTable
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
 from idpgan.release.classifier import ClassifierArtifact
@@ -22,7 +22,7 @@ from idpgan.release.verify import Verification, verify_release
 from idpgan.training.config import build_config, refuse_unsound
 from idpgan.training.plan import plan_run
 
-_PUBLIC_ELSEWHERE = "public"  # stands for data.public_root, which is not released
+_PUBLIC_ELSEWHERE = "public"  # placeholder for data.public_root, which is not released
 
 
 def verify(path: Path) -> Verification:
@@ -34,12 +34,12 @@ def read_run(table: Any, described: Mapping[str, Any], document: Mapping[str, An
     """Return the settings of a run, from its entry in config.json.
 
     Raises:
-        InputError: If it is none, or one that `idpgan train` refuses.
+        InputError: If the entry is not the config of a run, or `idpgan train` refuses it.
     """
     data, num_public = table.get("data"), document["num_public"]
     if not isinstance(data, dict) or set(WHERE_FILES_LIE) & set(data):
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
-    if num_public and not (data.get("public_share") or data.get("public")):  # then they came from a folder of their own
+    if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = build_config(table, "config.json")
     if config.data.name not in SOURCES:

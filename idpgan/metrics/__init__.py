@@ -1,7 +1,7 @@
-"""What judges generated images: pure functions on tensors, nothing of a method.
+"""Metrics of generated images: pure functions on tensors, independent of any method.
 
-All numbers of this room are computed with real, private images: they stay with the curator and no epsilon covers them.
-The names below are loaded on first use, so that the command line stays fast.
+All numbers of this package are computed with real, private images: they stay with the curator, and no epsilon covers
+them. The names below are loaded on first use, so that the command line stays fast.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Accuracy(MetricResult):
     Attributes:
         correct: Images whose likeliest class is theirs.
         num_images: All of them.
-        interval: Of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence.
+        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence.
         majority: Share of the most frequent class: what one constant answer gets.
     """
 
@@ -93,13 +93,13 @@ def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
 
 
 def epsilon_text(epsilon: float | str) -> str:
-    """Write an epsilon of a JSON file, which may be "inf"."""
+    """Format an epsilon from a JSON file, which may be "inf"."""
     return epsilon if isinstance(epsilon, str) else f"{epsilon:.4g}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fairness(MetricResult):
-    """What decisions are worth, and how much they depend on the group. Curator only where the data are private.
+    """The accuracy of decisions, and how much they depend on the group. Curator only where the data are private.
 
     Attributes:
         accuracy: Share of decisions that are right, in [0, 1].
@@ -111,7 +111,7 @@ class Fairness(MetricResult):
 
     @property
     def delta(self) -> float:
-        """Accuracy less discrimination, in [-1, 1]: what the paper chooses models by."""
+        """Accuracy minus discrimination, in [-1, 1]: the paper's criterion for choosing models."""
         return self.accuracy - self.discrimination
 
     def to_json(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keeps what is costly to compute again. It holds results on private images: it belongs to the curator.
+    """Keeps results that are costly to recompute. Some depend on private images: curator only.
 
     A key names contents by their hashes, so an entry can be missing but never be out of date. A damaged file counts as
     missing. Several processes may share a folder, which is made on first use with mode 0700. None keeps nothing.
@@ -53,7 +53,7 @@ class Cache:
             return compute()
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
         path = self.folder / f"{kind}-{name[:32]}.safetensors"
-        try:  # before computing: a folder that cannot be used is found out at once
+        try:  # before computing: an unusable folder is refused at once
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_writable(path)
             content = path.read_bytes() if path.is_file() else b""
@@ -67,6 +67,6 @@ class Cache:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
         try:
             write_bytes_atomic(path, save(tensors), mode=0o600)
-        except OSError as error:  # what took minutes is used, though not kept
+        except OSError as error:  # the result took minutes: use it, although it is not kept
             _LOG.warning("%s is not kept for the next time (%s).", path, error.strerror)
         return tensors

@@ -1,4 +1,4 @@
-"""Utility as DPImageBench measures it, so that its published rows can be compared with.
+"""Utility as DPImageBench measures it, for comparison with its published rows.
 
 Gong, Li, Lin and Wang (2025), "DPImageBench: A Unified Benchmark for Differentially Private Image Synthesis", CCS;
 repository 2019ChenGong/DPImageBench, evaluation/evaluator.py. A ResNet, a WideResNet and a ResNeXt are trained on
@@ -69,7 +69,7 @@ class BenchmarkSettings:
 
 
 FULL = BenchmarkSettings(ResNet(), WideResNet(), ResNeXt(), epochs=50)
-# For two CPU cores: some twenty minutes at 28 x 28.
+# For two CPU cores: about twenty minutes at 28 x 28.
 SMALL = BenchmarkSettings(
     ResNet(depth=14, grid_px=16),
     WideResNet(depth=10, widening=2, grid_px=16),
@@ -80,7 +80,7 @@ SMALL = BenchmarkSettings(
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkResult(UtilityResult):
-    """What a set of images taught the three classifiers, in the benchmark's order. Curator only.
+    """Accuracies of the three classifiers trained on a set of images, in the benchmark's order. Curator only.
 
     Attributes:
         full: Whether networks and epochs are those of the benchmark.
@@ -90,7 +90,7 @@ class BenchmarkResult(UtilityResult):
 
     @property
     def best(self) -> ClassifierScore:
-        """The best of the three on the real test images, as the published rows are: too high by that choice."""
+        """The best of the three on the real test images, as in the published rows: this choice biases it upwards."""
         return max(self.scores, key=lambda score: score.mean)
 
     @property
@@ -112,7 +112,7 @@ def benchmark_delta(num_private: int) -> float:
     """Return the benchmark's delta, ``1 / (n ln n)`` for n private images; data/dataset_loader.py, `load_data`.
 
     Raises:
-        InputError: If n is below 3: then it is not a delta below 1/n.
+        InputError: If n is below 3, where this delta is not below 1/n.
     """
     if num_private < 3:
         raise InputError(f"1 / (n ln n) is below 1/n from 3 private images on, and there are {num_private}.")
@@ -144,7 +144,7 @@ def measure_dpimagebench(
     """Train the three classifiers on a set of images and test each once on real ones.
 
     The epoch of each fit is chosen on a held-back twelfth of `images` (the benchmark's ``eval.mode=syn``), never on the
-    test images, which are read once per fit, after that choice. Only `BenchmarkResult.best` chooses by them.
+    test images, which are read once per fit, after that choice. Only `BenchmarkResult.best` uses them to choose.
 
     Args:
         images: Labeled images under test, at least 3; ``test`` has their shape and classes.

@@ -1,4 +1,4 @@
-"""All that one set of images is measured by: the table of metrics, and one result. A new metric is one more row."""
+"""The table of all metrics, and their results on one set of images. A new metric is one more row."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def evaluate_images(
 
 
 def default_metrics(classes: Sequence[str]) -> tuple[str, ...]:
-    """Return what is measured unless something else is asked for, of a data set with these classes."""
+    """Return the default metrics for a data set with these classes."""
     return ("utility", "inception", "fidelity") if classes else ("fidelity",)
 
 

@@ -1,10 +1,10 @@
-"""Feature networks beside the classifier: an autoencoder of all real training images, and Inception-v3 from a file.
+"""Feature networks besides the classifier: an autoencoder of all real training images, and Inception-v3 from a file.
 
-The autoencoder is for images without labels. Its 64 numbers say what is on a picture: brightness, pose, the shape of
-things. Fine texture counts for little, so blur shows less than in the features of a classifier. It stays with the
-curator. Inception-v3 is torchvision's, with the weights that torchvision publishes
-(``inception_v3_google-0cc3c7bd.pth``, trained on ImageNet); nothing is downloaded. Published FIDs use another port of
-other weights: numbers of both do not compare.
+The autoencoder is for images without labels. Its 64 numbers describe the picture: brightness, pose, shapes. Fine
+texture counts little, so blur shows less than in the features of a classifier. The autoencoder stays with the curator.
+Inception-v3 is torchvision's, with the weights that torchvision publishes (``inception_v3_google-0cc3c7bd.pth``,
+trained on ImageNet); nothing is downloaded. Published FIDs use another port with other weights: the two kinds of
+numbers are not comparable.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from idpgan.models.classifier import classifier_body
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.progress import Progress, silent
 
-PROTOCOL = "feature-autoencoder/2"  # another network, recipe or training set is another number
+PROTOCOL = "feature-autoencoder/2"  # a change of network, recipe or training set changes the number
 PASSES = 20  # over the training images,
-FEWEST_STEPS, MOST_STEPS = 300, 3000  # but a few images need their steps too, and many must come to an end
+FEWEST_STEPS, MOST_STEPS = 300, 3000  # bounds for few and for many images
 _BATCH, _LEARNING_RATE = 128, 3e-3
 _HALVINGS = 3  # the decoder starts at an eighth of the image's sides
 _WIDTH = 64  # channels of the decoder's coarsest grid

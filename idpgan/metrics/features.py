@@ -1,7 +1,7 @@
-"""Feature networks: what turns images into the numbers that scores compare, and the classifier that is the default one.
+"""Feature networks, which turn images into the numbers that scores compare, and the default one, a classifier.
 
-The recipes by which classifiers are fitted to measure something are part of a number's meaning. A network that was
-trained on real training images never leaves the curator.
+The recipe by which a measuring classifier is fitted is part of a score's meaning. A network trained on real training
+images never leaves the curator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, Fitted, fit_classifier, predict
 
 Part = Literal["test", "holdout"]  # real images that judge: never trained on
-PROTOCOL = "feature-classifier/1"  # another network, recipe or training set is another number
+PROTOCOL = "feature-classifier/1"  # a change of network, recipe or training set changes the number
 _NAME = "cnn"
 _ACCURACY = "held_back_accuracy"  # kept beside the weights
 # Chosen on MNIST for two CPU cores: further epochs change accuracy by less than the seed does.
@@ -40,7 +40,7 @@ MIN_STEPS_PER_EPOCH = 100  # and each epoch of the recipe becomes several
 
 @dataclasses.dataclass(frozen=True)
 class FeatureNetwork:
-    """What turns images into features, and what a score that was computed with it has to tell about it.
+    """A network that turns images into features, and the facts about it that a score has to report.
 
     Attributes:
         name: "classifier", "autoencoder" or "inception-v3".
@@ -48,7 +48,7 @@ class FeatureNetwork:
         sha256: SHA-256 (hex) of the weights as a file: scores compare only where this is the same.
         image_shape: (C, H, W).
         resize: Side in pixels to which the network resizes images; None for none.
-        standardize: Whether fidelity centers and scales the features: those of a network of one's own have any scale.
+        standardize: Whether fidelity centers and scales the features: networks fitted here have an arbitrary scale.
     """
 
     name: str
@@ -67,7 +67,7 @@ class FeatureNetwork:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureClassifier(FeatureNetwork):
-    """A classifier of real images; its features are what its last layer sees.
+    """A classifier of real images; its features are the input of its last layer.
 
     Attributes:
         held_back_accuracy: On the held-back tenth of the real training images, which chose the epoch.
@@ -86,9 +86,9 @@ class FeatureClassifier(FeatureNetwork):
 
 @typed
 def full_training_set(split: Split, judged_on: Part = "test") -> Images:
-    """Return all real training images that are there: public, holdout and private, in an order that no share changes.
+    """Return all real training images that are there: public, holdout and private; shares leave the order unchanged.
 
-    With ``judged_on="holdout"`` the holdout is left out: what judges has not seen what it is compared with.
+    With ``judged_on="holdout"`` the holdout is left out: the judging network has not seen the images of the comparison.
     """
     split = split.existing()
     parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
@@ -187,7 +187,7 @@ def recipe(name: str, num_images: int, seed: int) -> FitConfig:
     num_train = num_images * (1 - chosen.held_back_share)
     batch_size = min(chosen.batch_size, max(MIN_BATCH, int(num_train / BATCHES_PER_EPOCH)))
     epochs = chosen.epochs * max(1, math.ceil(MIN_STEPS_PER_EPOCH / math.ceil(num_train / batch_size)))
-    learning_rate = chosen.learning_rate * math.sqrt(batch_size / chosen.batch_size)  # as Adam wants it
+    learning_rate = chosen.learning_rate * math.sqrt(batch_size / chosen.batch_size)  # the usual scaling for Adam
     return chosen.model_copy(
         update={"batch_size": batch_size, "epochs": epochs, "learning_rate": learning_rate, "seed": seed}
     )

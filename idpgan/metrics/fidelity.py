@@ -1,4 +1,4 @@
-"""Fidelity: how far generated images are from real ones in the features of a network, and which part of each is met.
+"""Fidelity: the distance of generated from real images in a network's features, and how much of each the other covers.
 
 | score | better | paper |
 |---|---|---|
@@ -8,8 +8,8 @@
 | density, coverage | 1 | Naeem, Oh, Uh, Choi, Yoo (2020), arXiv:2002.09797, eq. 3-4, k = 5; density may exceed 1 |
 
 Precision and density fall where images look like no real one (blur, noise), recall and coverage where some kinds of
-real images are never generated. All depend on the feature network and on both numbers of images: compare like with
-like. Labels are not used. Everything here is computed with private images: curator only.
+real images are never generated. All depend on the feature network and on both numbers of images: compare only scores
+with the same ones. Labels are not used. Everything here is computed with private images: curator only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ QUANTITIES = (
     Quantity("density", "density ↑"),
     Quantity("coverage", "coverage ↑"),
 )
-_SEED = 0  # a constant: two sets of images have one score
+_SEED = 0  # a constant: two sets of images always get the same score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the squared maximum mean discrepancy over 100 random subsets, KID's.
 
     Kernel ``(x . y / F + 1)^3``, unbiased estimate, subsets of 1,000 rows of each set, or of half the smaller set where
-    that is less. Computed in float64, by torchmetrics. Two given sets have one score.
+    that is less. Computed in float64, by torchmetrics. Two given sets always get the same score.
 
     ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 4.
 
@@ -142,12 +142,12 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
 
     size = min(_SUBSET, min(len(features), len(real)) // 2)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it keeps all features, of which there are few
+        warnings.simplefilter("ignore", UserWarning)  # torchmetrics warns that it keeps all features; they are few
         metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=_SUBSETS, subset_size=size)
     metric.set_dtype(torch.float64)
     metric.update(real.cpu().double(), real=True)
     metric.update(features.cpu().double(), real=False)
-    with seeded_init(_SEED):  # it draws subsets from torch's global state
+    with seeded_init(_SEED):  # torchmetrics draws subsets from torch's global state
         mean, std = metric.compute()
     return float(mean), float(std)
 
@@ -303,7 +303,7 @@ def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
 
 
 class _Given(nn.Identity):
-    """A feature network for features that are computed already."""
+    """A feature network for features that are already computed."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()

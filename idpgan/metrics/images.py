@@ -1,7 +1,7 @@
-"""How far published images are from the originals, image by image and batched, and filters of published images.
+"""Distances of published images from the originals, per image and batched, and filters for published images.
 
 Images are uint8, any shape (N, ...), which stands for [0, 1] as x / 255, or floating point in the scale [0, 1]. Results
-are one float64 number per image. They compare with private images: for the curator only, covered by no epsilon.
+are one float64 number per image. The results depend on private images: curator only, and no epsilon covers them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def grey_histograms(images: Tensor) -> Tensor:
 def entropy(images: Tensor) -> Tensor:
     r"""Return the entropy of each image's grey levels, ``-sum_i p_i log2 p_i`` in bits, in [0, 8].
 
-    Zhang, Fu and Meng (2020), section 4.2.2, which forgets the minus sign and does not name the base.
+    Zhang, Fu and Meng (2020), section 4.2.2, which omits the minus sign and does not name the base.
 
     Example:
         >>> entropy(torch.tensor([[0, 0, 255, 255], [9, 9, 9, 9], [1, 2, 3, 4]], dtype=torch.uint8)).tolist()
@@ -74,8 +74,8 @@ def mse(images: Tensor, reference: Tensor) -> Tensor:
 def absolute_error(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean absolute error of each image in the scale [0, 1]; float images may lie beyond it.
 
-    Liu et al. (2021), section 4.2, call it the absolute error where the images are as they came out of the noise: a
-    pixel of 200 that became 280 counts 80 grey levels.
+    Liu et al. (2021), section 4.2, call it the absolute error for images straight after the noise, not clipped: a pixel
+    of 200 that became 280 counts 80 grey levels.
     """
     first, second = _pair(images, reference)
     return (first - second).abs_().flatten(1).mean(dim=1)
@@ -86,7 +86,7 @@ def relative_error(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean absolute error of each image once its pixels are clipped to [0, 1], as they are shown.
 
     What Liu et al. (2021), section 4.2, call the relative error: a pixel of 200 that became 280 is shown as 255 and
-    counts 55 grey levels. It is relative to nothing; equal to `absolute_error` where no pixel lies beyond the range.
+    counts 55 grey levels. It is not a relative error; it equals `absolute_error` where no pixel lies beyond the range.
     """
     return absolute_error(images if images.dtype == torch.uint8 else images.clamp(0, 1), reference)
 
@@ -198,8 +198,8 @@ def _pair(images: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     return pair
 
 
-# What anybody who receives a noisy image can do to see more of it: a filter reads released pixels only, so it costs no
-# epsilon. Liu et al. (2021), section 4.2, filter what they published to judge how much noise is taken away again.
+# Filters that any recipient of a noisy image can apply: a filter reads released pixels only, so it costs no
+# epsilon. Liu et al. (2021), section 4.2, filter their published images to judge how much noise can be removed.
 
 
 @typed

@@ -25,7 +25,7 @@ PRIVATE_NOTE = (
     "for the curator only, covered by no epsilon, never to be put into release/"
 )
 FEW_IMAGES = 2048  # below, the score depends on the number of images more than on what they show
-_SHUFFLE_SEED = 0  # a constant: one set of images has one score
+_SHUFFLE_SEED = 0  # a constant: a set of images always gets the same score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
         torchmetrics divides by one less). The mean is in [1, K].
 
     Raises:
-        InputError: If the probabilities are none, or there are fewer rows than splits.
+        InputError: If rows are not probabilities, or there are fewer rows than splits.
 
     Example:
         >>> inception_score(torch.eye(4).repeat(5, 1), splits=5)  # sure of every image, all classes alike

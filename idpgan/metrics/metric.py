@@ -1,4 +1,4 @@
-"""What all metrics share: a row of the registry, what a metric is measured with, and the table that shows results."""
+"""What all metrics share: a row of the registry, the inputs of a measurement, and the table that shows results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Features = Literal["auto", "classifier", "autoencoder", "inception-v3"]
 
 
 class MetricResult:
-    """What a metric came to: a frozen dataclass. Curator only, since it is computed with private images."""
+    """The result of a metric: a frozen dataclass. Curator only, since it is computed with private images."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -119,8 +119,8 @@ class Metric:
     Attributes:
         name: Of the result in evaluation.json.
         measure: Maps (what it is measured with, the images that it is about) to a result; None if there is none.
-        table: Maps the content of an evaluation.json to the table that shows this result, perhaps beside those of
-            other rows with the same function; None where nothing of it was measured.
+        table: Maps the content of an evaluation.json to the table that shows this result, perhaps beside those of other
+            rows with the same function; None where it was not measured.
         source: The images that it is about: "images" under test, or the "private" or "public" ones of the data set.
         check: Refuses what would otherwise fail only after minutes.
     """

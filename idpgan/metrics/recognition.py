@@ -1,6 +1,6 @@
 """Recognition of people: by principal components and a support vector machine, or by a small convolutional network.
 
-The first is how Zhang, Fu and Meng judge faces, the second how Liu et al. (2021) do (`recognize_by_network`).
+Zhang, Fu and Meng judge faces in the first way, Liu et al. (2021) in the second (`recognize_by_network`).
 
 Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
 differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308, section 4. The numbers need the
@@ -37,7 +37,7 @@ class Recognition(MetricResult):
 
     Attributes:
         accuracy: Share of test images given to the right person, in [0, 1].
-        precision: Macro average over people; a person whom nobody is taken for counts as 0.
+        precision: Macro average over people; a person who is never predicted counts as 0.
         recall: Macro average over people; equal to `accuracy` where everybody has equally many test images.
         f1: Macro average over people of the harmonic mean of precision and recall.
         num_people: People in the training images; chance is about one in that many.
@@ -126,9 +126,9 @@ def recognize(
     The components are fitted on the training images alone. The paper states neither their number, nor the kernel, nor
     the penalty: ours are 50, radial with scikit-learn's width ("scale") and C = 10.
 
-    The randomized solver is what scikit-learn chooses by itself for images, and what this project's numbers use; its
-    result depends on the seed: ORL without noise has accuracy 0.85 with seed 0, 0.845 to 0.87 with seeds 0 to 7, and
-    0.86 with the exact solver ("full"). Differences of 0.02 between two cells of a table are nothing.
+    scikit-learn uses the randomized solver for images by default, and so do this project's numbers; its result depends
+    on the seed: ORL without noise has accuracy 0.85 with seed 0, 0.845 to 0.87 with seeds 0 to 7, and 0.86 with the
+    exact solver ("full"). Differences of 0.02 between two cells of a table are within this spread.
 
     Args:
         train: Floating point or uint8 (N, ...), any finite scale; the classifier does not notice a change of scale.
@@ -149,7 +149,7 @@ def recognize(
     truth, people = test_identities.cpu().numpy(), train_identities.cpu().numpy()
     rows, asked = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
     if np.ptp(rows, axis=0).max() == 0:
-        predicted = np.full(len(truth), people.min())  # images all alike tell nobody apart, and have no components
+        predicted = np.full(len(truth), people.min())  # identical images distinguish no people, and have no components
     else:
         pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
         # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
@@ -172,8 +172,8 @@ def recognize_by_network(
 ) -> Recognition:
     """Recognize people by a small convolutional network, as Liu et al. (2021), section 4.3, judge what they publish.
 
-    The network is `idpgan.models.classifier`, trained from fresh weights on the training images alone; of all epochs
-    the one that knows those best is taken. The paper states neither layers nor training.
+    The network is `idpgan.models.classifier`, trained from fresh weights on the training images alone; the epoch that
+    recognizes those best is taken. The paper states neither layers nor training.
 
     Args:
         train: (N, H, W) or (N, C, H, W), uint8 or floating point in [0, 1], sides of at least 16, C = 1 or 3.
@@ -181,7 +181,7 @@ def recognize_by_network(
         test: Images of the same shape, at least one.
         test_identities: int64, people who are in `train_identities`.
         epochs: Passes over the training images.
-        seed: Of weights and order.
+        seed: Seed of weights and order.
         device: Where to compute.
 
     Raises:
@@ -207,7 +207,7 @@ def _scored(predicted: np.ndarray, truth: np.ndarray, people: np.ndarray, compon
     """Return how well the test images were recognized."""
     from sklearn.metrics import precision_recall_fscore_support
 
-    # A person nobody is taken for has no precision: 0, as in the paper's low cells.
+    # A person who is never predicted has no precision: count 0, as in the paper's low cells.
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth, predicted, labels=np.unique(truth), average="macro", zero_division=0
     )
@@ -240,7 +240,7 @@ def _network_images(images: Tensor) -> Tensor:
 
 
 def _places(inverse: Tensor, counts: Tensor) -> Tensor:
-    """Return for each image the how-manieth of its person it is, int64 (N,)."""
+    """Return the index of each image among those of its person, int64 (N,)."""
     order = inverse.argsort(stable=True)  # by person, within a person as found
     starts = counts.cumsum(0) - counts
     place = torch.empty_like(inverse)

@@ -24,7 +24,7 @@ from idpgan.progress import Progress, silent
 
 Kind = Literal["generator", "folder", "npz"]
 PIXEL_RANGES = ("auto", "unit", "symmetric")
-_DAMAGE = (  # what NumPy and zipfile raise on archives that are none; encrypted parts are a RuntimeError
+_DAMAGE = (  # what NumPy and zipfile raise on files that are not archives; encrypted parts are a RuntimeError
     OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
     MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
 )  # fmt: skip
@@ -164,7 +164,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             "loading them runs code: save numbers with numpy.savez."
         ) from error
     for name, array in read.items():
-        if not isinstance(array, np.ndarray):  # what has no array's header comes as bytes
+        if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
             raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
     return read
 

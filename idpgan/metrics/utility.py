@@ -28,7 +28,7 @@ _SEEDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierScore:
-    """How one kind of classifier did.
+    """The accuracies of one kind of classifier.
 
     Attributes:
         accuracies: On the real test images, in [0, 1], one per seed.
@@ -53,7 +53,7 @@ class ClassifierScore:
 
 @dataclasses.dataclass(frozen=True)
 class UtilityResult(MetricResult):
-    """What a set of images taught classifiers about real ones. Curator only: the test images are private.
+    """Accuracies on real images of classifiers trained on a set of images. Curator only: the test images are private.
 
     Attributes:
         seeds: Each gave every classifier other weights, another held-back part and another order.
@@ -104,7 +104,7 @@ def measure_utility(
     Args:
         images: Labeled images, synthetic or real, at least 3; ``test`` has their shape and classes.
         seeds: At least one, each used with every classifier.
-        what: First word of what `progress` is told.
+        what: First word of the messages to `progress`.
 
     Raises:
         InputError: If shapes or classes differ, labels are missing, there are no seeds or unknown classifiers, or fewer

@@ -1,4 +1,4 @@
-"""Generator and critic families, and what loads, checks and averages them; no training code.
+"""Generator and critic families, and the code that loads, checks and averages them, without any training code.
 
 The names below are loaded on first use, so that reading a config does not import torch.
 """

@@ -154,7 +154,7 @@ def is_classifier(path: Path) -> bool:
 def describe_generator(content: bytes, path: Path) -> Generator:
     """Make the generator that the content of a ``config.json`` describes, without weights, on torch's meta device.
 
-    It has shapes only, so that a false config cannot ask for much memory; `put_weights` adds the weights.
+    The generator has shapes only, so that a forged config cannot allocate much memory; `put_weights` adds the weights.
 
     Raises:
         InputError: If the content describes no generator; ``path`` is named.
@@ -195,7 +195,7 @@ def build_described(described: Any, path: Path) -> Generator:
 
 
 def most_weight_bytes(network: nn.Module) -> int:
-    """Return what a file of a network's weights has at most."""
+    """Return the largest size in bytes of a file of a network's weights."""
     tensors = network.state_dict().values()
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + _MOST_HEADER_BYTES
 

@@ -7,8 +7,8 @@ The recognizer is that of Liu Chao, Yang Jing, Zhao Weinan, Zhang Yining, Li Jin
 publication based on differential privacy", Wireless Communications and Mobile Computing, section 4.3: "an improved
 AlexNet [...] has a simpler network structure and fewer parameters". No layer is stated. Ours keeps AlexNet's order
 (Krizhevsky, Sutskever and Hinton 2012): five convolutions, pooling after the first, second and fifth, dropout before
-the fully connected layers. It has a twelfth of the channels up to a quarter, one hidden layer, and batch normalization
-for the local one.
+the fully connected layers. It has between a twelfth and a quarter of the channels, one hidden layer, and batch
+normalization in place of local response normalization.
 
 ResNet, WideResNet and ResNeXt are for images of up to 32 x 32, have three stages that halve height and width twice, and
 average over positions at the end. With the default sizes they are those of Gong et al. (2025), "DPImageBench: A Unified
@@ -35,14 +35,14 @@ CLASSIFIERS = ("cnn", "resnet", "logistic")  # of `build_classifier`
 _BODY_PX = 16  # the stem brings the longer side down to at most this
 _NUM_HIDDEN = 64
 _RECOGNIZER_PX, _RECOGNIZER_HIDDEN = 48, 128  # after the first convolution; of the layer before the last
-_RECOGNIZER_GRID = 4  # what its last pooling leaves a side
+_RECOGNIZER_GRID = 4  # positions per side after the last pooling
 SMALLEST_PX, LARGEST_PX = 8, 32  # that the networks of DPImageBench take
 
 
 class Classifier(nn.Module):
     """A body that turns images into features and a linear head that turns features into logits.
 
-    Batch normalization is allowed: these networks judge images, they are never trained under differential privacy.
+    Batch normalization is allowed: these networks judge images and are never trained under differential privacy.
 
     Args:
         body: Maps (B, C, H, W) to features (B, num_features).
@@ -112,7 +112,7 @@ def classifier_body(name: str, image_shape: tuple[int, int, int]) -> tuple[nn.Mo
 
 
 class _Residual(nn.Module):
-    """What is learned, beside a shortcut, and a ReLU."""
+    """Learned layers beside a shortcut, followed by a ReLU."""
 
     residual: nn.Module
     shortcut: nn.Module
@@ -155,7 +155,7 @@ def stride_to(image_shape: tuple[int, int, int], most_px: int) -> int:
 def build_recognizer(image_shape: tuple[int, int, int], num_people: int, *, seed: int = 0) -> Classifier:
     """Build a recognizer with fresh weights, on the CPU: float images in [-1, 1] to a logit per person.
 
-    Batch normalization and all: it judges images, it is never trained under differential privacy.
+    Batch normalization is allowed: the network judges images and is never trained under differential privacy.
 
     Args:
         image_shape: (C, H, W), H and W at least 16.
@@ -192,7 +192,7 @@ class ResNet:
         depth: 6 n + 2 layers, n blocks per stage.
         width: Channels of the first stage; each further stage has twice as many.
         grid_px: The first convolution has the smallest stride 1, 2, 4, ... that leaves at most so many rows and
-            columns; it is what makes a small network fast.
+            columns; this makes a small network fast.
     """
 
     depth: int = 110

@@ -14,7 +14,7 @@ from idpgan.errors import ConfigError, InputError
 class Pyramid(NamedTuple):
     """How the networks reach one image size.
 
-    The generator doubles a start map and cuts what is too much off its borders; the critic halves the image as often.
+    The generator doubles a start map several times and crops its borders; the critic halves the image equally often.
     """
 
     start: tuple[int, int]  # height and width of the generator's first feature map, px

@@ -56,7 +56,7 @@ class DcganGenerator(Generator):
                         nn.init.zeros_(module.bias)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Cut the borders off what the transposed convolutions make of a start map."""
+        """Apply the transposed convolutions to a start map, and crop the borders."""
         if self.embedding is not None:
             z = torch.cat([z, self.embedding(labels)], dim=1)  # (B, 2 * latent_dim)
         maps = self.blocks(self.project(z).view(-1, *self.start_shape))  # (B, C, at least H, at least W)
@@ -131,7 +131,7 @@ class Critic(nn.Module):
 
 
 def _initialize(module: nn.Module) -> None:
-    """Set initial weights that keep the variance of the features: there is no norm to restore it."""
+    """Set initial weights that keep the variance of the features: no normalization layer restores it."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, a=SLOPE)  # He et al. (2015), Eq. (15)
     elif isinstance(module, nn.Linear):

@@ -14,9 +14,9 @@ from idpgan.errors import ConfigError, InputError
 class Ema:
     """A copy of a network whose weights follow it slowly: ``average = d * average + (1 - d) * weight``.
 
-    Floating-point buffers (BatchNorm's running statistics) are averaged too; whole-number buffers are copied.
-    With ramp-up, update number t (from 1) uses ``d = min(decay, (1 + t) / (10 + t))``, so that a short run is not
-    ruled by its random start (as in TensorFlow's ``ExponentialMovingAverage(num_updates)``). No update waits for the
+    Floating-point buffers (BatchNorm's running statistics) are averaged too; whole-number buffers are copied. With
+    ramp-up, update number t (from 1) uses ``d = min(decay, (1 + t) / (10 + t))``, so that the random start does not
+    dominate a short run (as in TensorFlow's ``ExponentialMovingAverage(num_updates)``). Updates never wait for the
     device.
 
     Args:

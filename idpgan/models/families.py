@@ -39,7 +39,7 @@ def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes
 
 
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
-    """Build the simulator that a [model] names; "public" holds so many images, "generator" has any weights.
+    """Build the simulator that a [model] names; "public" holds so many images, "generator" has arbitrary weights.
 
     Raises:
         ConfigError: If it does not draw such images.

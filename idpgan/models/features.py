@@ -1,9 +1,9 @@
 """Feature maps phi for `idp-gan-aggregate`: fixed before any private image is read, of norm at most 1 by construction.
 
-A map is a list of blocks, each brought to norm 1 (L2 or L1), times public weights. The squares (L2) or values (L1) of
-the weights add up to 1, together with the constant coordinate that carries the count. Blocks may be second moments
-``h h^T`` or products ``e h^T`` of two short vectors: a sum over records then is a matrix product, and no record's
-product is ever formed.
+A map is a list of blocks, each normalized to norm 1 (L2 or L1) and multiplied by public weights. The squares (L2) or
+values (L1) of the weights add up to 1, together with the constant coordinate that carries the count. Blocks may be
+second moments ``h h^T`` or products ``e h^T`` of two short vectors: a sum over records then is a matrix product, and no
+record's product is ever formed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LEAST_NORM = 1e-6
 _HIDDEN = 64
 _MODULI = 16 * 16  # of a channel: 16 filters, pooled to 4 x 4
 _COPIES = 5  # of the public images, the first as it is and the others moved
-_CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
+_CONSTANT = 0.7  # a constant appended to a vector, so that its second moments include its mean
 
 
 class Block(NamedTuple):
     """One block of a batch: the vectors ``left`` (B, m), or the products ``left right^T`` of two of them.
 
-    Of the second moment of one vector, where both are the same, the upper triangle says everything.
+    Where both are the same vector, the upper triangle holds the whole second moment.
     """
 
     left: Tensor
@@ -68,7 +68,7 @@ class FeatureMap(nn.Module):
         return self.blocks(images, labels)
 
     def matched_of(self, sums: Tensor) -> Tensor:
-        """Return of vectors (..., dimensions) the numbers of the matched blocks; never the count coordinate."""
+        """Return the numbers of the matched blocks from vectors (..., dimensions); never the count coordinate."""
         return sums[..., :-1]
 
     def matched(self, images: Tensor, labels: Tensor | None) -> Tensor:
@@ -110,7 +110,7 @@ class FeatureMap(nn.Module):
             self.dimensions = 1 + sum(self._each(block).shape[1] for block in blocks)
 
     def _unit(self, vectors: Tensor) -> Tensor:
-        """Bring rows to norm 1, or 0 where they are 0."""
+        """Normalize rows to norm 1; zero rows stay 0."""
         norms = torch.linalg.vector_norm(vectors, ord=self.norm, dim=1, keepdim=True)
         return vectors / norms.clamp(min=_LEAST_NORM)
 
@@ -186,7 +186,7 @@ class PublicFeatures(FeatureMap):
         public: uint8 (N, C, H, W), the public images.
         num_classes: Classes of the labels, 0 for none.
         norm: 2 or 1.
-        seed: Of augmentation and random features.
+        seed: Seed of augmentation and random features.
         components: Principal components at most.
         fourier: Number of random Fourier features.
     """
@@ -267,7 +267,7 @@ class RandomFeatures(FeatureMap):
         seed: Of the random directions.
         dimensions: DCT coefficients, and random projections of the moduli, in the second moments.
         fourier: Number of random Fourier features of each kind.
-        level: Brightness, 0 black and 1 white, that the DCT coefficients are counted from.
+        level: Brightness that the DCT coefficients are measured from; 0 is black, 1 is white.
     """
 
     def __init__(
@@ -343,11 +343,11 @@ class RandomFeatures(FeatureMap):
 
 
 class ScatteringFeatures(RandomFeatures):
-    """`RandomFeatures` with wavelet scattering (`models.scattering`) in the place of first-order moduli.
+    """`RandomFeatures` with wavelet scattering (`models.scattering`) in place of first-order moduli.
 
     A linear classifier on normalized scattering tells classes apart well, and its mean logits over a class are linear
-    in the class's mean features: images that match these means look right to it on average. Four directions take a
-    quarter of the time of the classifier's eight.
+    in the class's mean features: on average, images that match these means look right to the classifier. Four
+    directions take a quarter of the time of the classifier's eight.
     """
 
     _DIRECTIONS = 4

@@ -1,8 +1,8 @@
-"""Gabor filters, and the mean modulus of what they find in each cell of an image: one call, forward and backward.
+"""Gabor filters, and the mean modulus of their responses in each cell of an image: one call, forward and backward.
 
-Neighboring positions share most of the pixels that they see. Two by two of them become one row of a matrix, which is
-multiplied by the filters at their four offsets. On the CPU that takes half the time of a strided convolution of one
-channel, whose backward pass has no more than that channel to work on.
+Neighboring positions share most of the pixels that they see. Each block of 2 x 2 positions becomes one row of a matrix,
+which is multiplied by the filters at their four offsets. On the CPU that takes half the time of a strided convolution
+of one channel, whose backward pass has only that channel to work on.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def gabor_filters(side: int = 9) -> Tensor:
 def pooled_moduli(planes: Tensor, filters: Tensor, *, stride: int, grid: int) -> Tensor:
     """Average the moduli ``sqrt(real^2 + imaginary^2 + 1e-4)`` of filtered planes over cells.
 
-    Up to rounding what ``conv2d(planes, filters, stride=stride)``, the modulus and ``adaptive_avg_pool2d(., grid)``
-    give; for the stride of 1 or 2. No second derivative.
+    The result equals, up to rounding, that of ``conv2d(planes, filters, stride=stride)``, the modulus and
+    ``adaptive_avg_pool2d(., grid)``, for stride 1 or 2. The second derivative is not supported.
 
     Args:
         planes: (P, 1, H, W), padded already; not smaller than the filters.
@@ -57,7 +57,7 @@ def pooled_moduli(planes: Tensor, filters: Tensor, *, stride: int, grid: int) ->
 
 
 class _Layout:
-    """Sizes of the matrices for planes and filters of one kind, and the two that are the same for all planes."""
+    """Sizes of the matrices for planes and filters of one kind, and the two matrices that all planes share."""
 
     def __init__(self, planes: Tensor, filters: Tensor, stride: int, grid: int) -> None:
         side = filters.shape[-1]
@@ -81,7 +81,7 @@ class _Layout:
     def patches(self, planes: Tensor) -> Tensor:
         """Return the pixels that each block of positions sees, (P blocks, patch^2)."""
         missing = [seen - given for seen, given in zip(self.seen, self.given, strict=True)]
-        planes = functional.pad(planes, (0, missing[1], 0, missing[0])).contiguous()  # a negative pad cuts off
+        planes = functional.pad(planes, (0, missing[1], 0, missing[0])).contiguous()  # a negative pad crops
         (rows, columns), (height, width) = self.blocks, self.seen
         view = planes.as_strided(
             (len(planes), rows, columns, self.patch, self.patch),
@@ -146,5 +146,5 @@ def _cell_means(rows: int, columns: int, grid: int) -> Tensor:
     sides = []
     for size in (rows, columns):
         means = functional.adaptive_avg_pool1d(torch.eye(size)[None], grid)[0].T  # (grid, size)
-        sides.append(functional.pad(means, (0, -size % _BLOCK)).view(grid, -1, _BLOCK))  # no position: no weight
+        sides.append(functional.pad(means, (0, -size % _BLOCK)).view(grid, -1, _BLOCK))  # padding has weight 0
     return torch.einsum("ari,bcj->abrcij", *sides).reshape(grid**2, -1)

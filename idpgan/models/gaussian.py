@@ -1,8 +1,8 @@
 """Generators from a normal distribution of low DCT coefficients for each class: in closed form, or refined further.
 
-Of a refined one, what the moments of private images say is in the normal distribution and stays there: its mean and
-factor are not weights of the training. A few convolutions begin with nothing and add what a normal distribution of low
-frequencies cannot have, edges above all.
+In a refined generator, the normal distribution holds the moments of the private images and stays fixed: its mean and
+factor are not trained. A few convolutions start with zero output and add what a normal distribution of low frequencies
+cannot represent, edges above all.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.numerics.dct import cosines
 
-_BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; color differences are smooth,
-_CHROMA_VARIANCE = 0.1  # and have so much less variance
+_BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; the rest is for color differences, which are smooth
+_CHROMA_VARIANCE = 0.1  # of color differences, relative to the brightness
 _DILATIONS = (1, 2, 4)  # of the hidden convolutions: with the last one they see 17 x 17 pixels
 _PLACES = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # cosines that tell a convolution where it is
-_LINEAR = 0.8  # brightness, of 1, up to which a pixel stays what it is
+_LINEAR = 0.8  # absolute value up to which a pixel is unchanged
 
 
 class Spectrum(NamedTuple):
-    """A cosine basis and the variance of photographs along it, known before any is seen.
+    """A cosine basis and the variance of photographs along it, fixed before any photograph is read.
 
     Attributes:
         basis: Orthonormal functions of the pixels, (C H W, q) float64: low DCT frequencies of the brightness, then of
@@ -54,7 +54,7 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     ``1 / f^2`` (Field, Relations between the statistics of natural images and the response properties of cortical
     cells, 1987), and 1 keeps the mean brightness finite.
 
-    Of a color image two thirds of the ``latent_dim`` functions are of the brightness.
+    For a color image, two thirds of the ``latent_dim`` functions describe the brightness.
     """
     channels, height, width = (int(side) for side in image_shape)
     ordered = sorted((u * u + v * v, u, v) for u in range(height) for v in range(width))
@@ -130,8 +130,8 @@ class RefinedGenerator(GaussianGenerator):
     """Draw images as a `GaussianGenerator`, add the output of a small convolutional network, and clamp smoothly.
 
     The network sees the drawn image, a plane of noise of half its size, and five cosines of the place. Its last layer
-    is zero at first, so that images are those of the normal distribution until it is trained. It does not see the
-    class: it would draw a faint texture as a mark of it, which a classifier of the images learns instead of the class.
+    is zero at first, so that images are those of the normal distribution until it is trained. The network does not see
+    the class: else it would mark it by a faint texture, which a classifier of the images learns instead of the class.
 
     Args:
         config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps.
@@ -175,9 +175,9 @@ class RefinedGenerator(GaussianGenerator):
 
 
 def softly_clamped(images: Tensor) -> Tensor:
-    """Bring pixels into [-1, 1]: those within 0.8 stay, the rest comes ever nearer to the end, without a kink.
+    """Squash pixels into [-1, 1]: values within 0.8 stay, the rest approach the end of the range smoothly.
 
-    A hard clamp has no gradient beyond the end, and a pixel that is there would never come back.
+    A hard clamp has zero gradient beyond the range, so a pixel there would never return.
     """
     inner = images.clamp(-_LINEAR, _LINEAR)
     return inner + (1 - _LINEAR) * torch.tanh((images - inner) / (1 - _LINEAR))

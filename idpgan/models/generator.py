@@ -37,13 +37,13 @@ class Generator(nn.Module):
         num_classes: Classes that the generator is conditioned on, 0 for none.
         classes: Their names, "0", "1", ... until a loaded checkpoint or the caller names them.
         teacher: A classifier of the same classes, which chooses among candidates; None = each image is drawn once.
-        candidates: Images that are drawn for each one that `sample` returns: that which the teacher finds most like the
-            class asked for. 1 without a teacher.
-        privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
-            release by `idpgan.load_generator`; else None. It speaks of the weights as they were loaded: set it to None
-            before they are trained on other private images.
-        choosing: Places of the latent numbers that choose among a few things, such as members: a little more or less
-            of one makes another image.
+        candidates: Images that are drawn for each one that `sample` returns: the one that the teacher finds most like
+            the requested class. 1 without a teacher.
+        privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a release
+            by `idpgan.load_generator`; else None. The report covers the weights as loaded: set it to None before they
+            are trained on other private images.
+        choosing: Positions of the latent numbers that make a discrete choice, such as of a member: a small change of
+            one may give another image.
 
     Raises:
         ConfigError: If classes are asked for and there are none.
@@ -64,7 +64,7 @@ class Generator(nn.Module):
     def taught_by(self, teacher: PrivateClassifier, candidates: int) -> Self:
         """Return this generator, the same weights and no copy of them, with a teacher.
 
-        Its ``privacy`` is None: no report of the generator speaks for what the teacher was trained on.
+        Its ``privacy`` is None: the generator's report does not cover the data that the teacher was trained on.
 
         Raises:
             InputError: If there are fewer than one candidates, or the two do not have the same classes.
@@ -76,7 +76,7 @@ class Generator(nn.Module):
                 f"{self.num_classes}. They must have the same classes."
             )
         taught = copy.copy(self)
-        taught._modules = dict(self._modules)  # copy.copy shares it, and the teacher would be of both
+        taught._modules = dict(self._modules)  # copy.copy shares this dict: both would get the teacher
         taught.teacher, taught.candidates, taught.privacy = teacher, candidates, None
         return taught
 
@@ -113,7 +113,7 @@ class Generator(nn.Module):
     def sample_labels(self, num: int) -> Tensor | None:
         """Return 0, 1, ..., num_classes - 1, 0, 1, ..., (num,) int64 on the CPU; None for an unconditional generator.
 
-        Uniform and not the class frequencies of the private images, which would be a release of their own.
+        The labels are uniform: the class frequencies of the private images would be a release of their own.
         """
         return torch.arange(checks.whole(num, "num")) % self.num_classes if self.num_classes else None
 
@@ -181,7 +181,7 @@ class Generator(nn.Module):
                 try:
                     with torch.no_grad():
                         images = self(z.to(device), part)
-                finally:  # every submodule has its own mode again
+                finally:  # restores the mode of every submodule
                     for module, training in modes:
                         module.training = training
                 yield images.view(len(rows), self.candidates, *self.image_shape).cpu()

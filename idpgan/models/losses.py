@@ -25,7 +25,7 @@ def generator_wasserstein(fake_scores: Tensor) -> Tensor:
 def interpolate(real: Tensor, fake: Tensor, alpha: Tensor) -> Tensor:
     """Return ``alpha x + (1 - alpha) G(z)`` (Yang, Zhou and Ning, below eq. 5).
 
-    Record i of the real images meets record i of the fake ones; ``alpha`` is one number in [0, 1] per record, (B,).
+    Record i of the reals is paired with record i of the fakes; ``alpha`` is one number in [0, 1] per record, (B,).
     """
     weight = alpha.view(-1, *[1] * (real.dim() - 1))  # (B, 1, 1, 1)
     return weight * real + (1 - weight) * fake
@@ -52,7 +52,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], images: Tensor) -> Tens
 def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     r"""Return the cross-entropy of M sigmoid outputs, expanded to order 2 at z = 0, per record.
 
-    ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of the paper with their sign slips mended, from
+    ``sum_l [ log 2 + (1/2 - y_l) z_l + z_l^2 / 8 ]``: eq. 10-11 of the paper with their sign errors corrected, from
     ``log(1 + e^-z) = log 2 - z/2 + z^2/8 + O(z^4)``. Its minimum lies at ``z = 4 (y - 1/2)``.
 
     ``outputs`` are z, (B, M); ``targets`` y in [0, 1], (B, M). At y = 1/2 the order-1 term vanishes.
@@ -93,7 +93,7 @@ def taylor_sensitivity(num_outputs: int, num_features: int) -> float:
 
 
 def taylor_curvature(second: Tensor, l2: float) -> Tensor:
-    """Return the smallest curvature of the loss along each output's weights; below 0 it has no lower bound.
+    """Return the smallest curvature of the loss along each output's weights; below 0 the loss is unbounded below.
 
     Args:
         second: Order-2 coefficients of the loss as it is minimized, noise included, (M, d, d), symmetric.

@@ -14,10 +14,10 @@ adds one draw to all images of a batch: differences within the batch carry no no
 The paper's D0 is a constant of the *layer* and is divided by the batch size. Neither is a sensitivity of what is
 released here; that is why claimed and proven differ.
 
-How noise is allotted: layer-wise relevance propagation (LRP) distributes the score of a network over its pixels, layer
-by layer, and IDP-GAN gives less noise to relevant pixels (introduction; Phan et al. 2017). The relevance is that of
-PUBLIC images only. Relevance from private images would be a release of its own that nobody has paid for, so private
-images must never be passed to `propagate_relevance` or `mean_relevance`.
+Allocation of the noise: layer-wise relevance propagation (LRP) distributes the score of a network over its pixels,
+layer by layer, and IDP-GAN gives less noise to relevant pixels (introduction; Phan et al. 2017). The relevance is that
+of PUBLIC images only. Relevance from private images would be a separate release without a charge, so private images
+must never be passed to `propagate_relevance` or `mean_relevance`.
 """
 
 from __future__ import annotations
@@ -298,9 +298,9 @@ def build_critic(
 
 
 def check_bounded_features(critic: PerturbedCritic, image_shape: ImageShape, num_labels: int = 0) -> None:
-    """Refuse a critic whose last features leave [-1, 1]: DF would be no sensitivity. The error has the largest value.
+    """Refuse a critic whose last features leave [-1, 1]: DF would then be too small. The error has the largest value.
 
-    The critic is tried on ordinary and on very loud images, with all labels; nothing is proven.
+    The critic is tested on normal pixels of scale 1, 100 and 10,000, with all labels; this is a test, not a proof.
     """
     rng = torch.Generator().manual_seed(0)
     device = critic.weight.device
@@ -323,7 +323,7 @@ def propagate_relevance(network: nn.Sequential, images: Tensor, labels: Tensor) 
     bias included. Without biases the relevance of all pixels sums to the score.
 
     Args:
-        network: Linear layers, convolutions, pooling, ReLU or LeakyReLU, Flatten; its output are logits (B, K).
+        network: Linear layers, convolutions, pooling, ReLU or LeakyReLU, Flatten; its output is the logits (B, K).
         images: Public images, (B, C, H, W) in [-1, 1].
         labels: (B,) int64 in [0, K).
 
@@ -331,7 +331,7 @@ def propagate_relevance(network: nn.Sequential, images: Tensor, labels: Tensor) 
         Relevance, the shape of `images`; either sign.
 
     Raises:
-        InputError: If the network holds another kind of layer: no rule is guessed.
+        InputError: If the network holds a layer of another kind.
     """
     inputs = [images]
     with torch.no_grad():

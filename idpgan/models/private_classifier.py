@@ -1,4 +1,4 @@
-"""Classifiers that can be trained record by record, as they are given away: no layer of them mixes records."""
+"""Classifiers that can be trained with per-record gradients and released: no layer mixes records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from idpgan.privacy.noise import Noise
 
 CHANNELS = (1, 3)
 SIDES = (8, 512)  # least and most pixels
-_CONSTANT = 0.1  # of the features of norm 1: what the bias has
+_CONSTANT = 0.1  # coordinate of the bias among features of norm 1
 _BODY_PX = 16  # the first convolution of a CNN brings the longer side down to at most this
 _BATCH = 500
 MOST_FEATURES = 4096  # that leave the phone of a split network
@@ -30,19 +30,19 @@ _BLACK = -1.0  # what a nullified pixel becomes
 
 
 class PrivateClassifier(nn.Module):
-    """Map images to logits; one kind of network each, see `NETWORKS`.
+    """Map images to logits; each subclass is one kind of network, see `NETWORKS`.
 
     Args:
         image_shape: (C, H, W), C = 1 or 3, sides of 8 to 512 pixels.
         classes: Names of the K >= 2 classes, in the order of the labels.
-        options: What makes the network besides, the keys of `Options`.
+        options: Further settings of the network, the keys of `Options`.
 
     Attributes:
         network: Name of the kind.
-        Options: The options of a described network, which are checked as an enemy's.
+        Options: The options of a described network, which are validated as untrusted input.
         privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a
-            release; else None. It speaks of the weights as they were loaded: set it to None before they are trained on
-            other private images.
+            release; else None. The report covers the weights as loaded: set it to None before they are trained on other
+            private images.
 
     Raises:
         InputError: If no such network is built.
@@ -68,7 +68,7 @@ class PrivateClassifier(nn.Module):
         self._options = options
 
     def options(self) -> dict[str, Any]:
-        """Return what makes the network besides image shape and classes, JSON values."""
+        """Return the settings of the network besides image shape and classes, JSON values."""
         return dict(self._options)
 
     def logits(self, images: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class LinearScattering(PrivateClassifier):
-    """Linear softmax on normalized scattering features, which know no data; see `Scattering.normalized`.
+    """Linear softmax on normalized scattering features, which are fixed without any data; see `Scattering.normalized`.
 
     Args:
         image_shape: (C, H, W).
@@ -142,8 +142,8 @@ class LinearScattering(PrivateClassifier):
     def features(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) to features (B, D) of norm at most 1, the constant coordinate included.
 
-        The constant coordinate is why a linear layer without a free bias has one: the gradient of a record is the
-        product of its residual and these features, so that its norm is at most that of the residual.
+        The constant coordinate serves as the bias of a linear layer without a free bias: the gradient of a record is
+        the product of its residual and these features, so that its norm is at most that of the residual.
         """
         if not self._scattering:
             self._scattering.append(Scattering(self.image_shape, **self.options()))
@@ -157,7 +157,7 @@ class LinearScattering(PrivateClassifier):
 
 
 class Cnn(PrivateClassifier):
-    """A convolutional body and a linear head, which a subclass makes, and whose size one number says.
+    """A convolutional body and a linear head, which a subclass makes; one number sets their size.
 
     Args:
         image_shape: (C, H, W).
@@ -245,8 +245,8 @@ class SplitCnn(PrivateClassifier):
     Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy" (ARDEN), with a smaller network. What leaves the phone has
     the noise of `FeatureNoise`.
 
-    Features are clipped by their largest: ``f / max(1, |f|_inf / B)`` with the constant B = 1, the unit in which the
-    network is trained.
+    Features are scaled by the largest of them: ``f / max(1, |f|_inf / B)`` with the constant B = 1, the unit of
+    training.
 
     Args:
         image_shape: (C, H, W).
@@ -352,7 +352,7 @@ def described_classifier(
     """Return the classifier that a release describes, without weights, on torch's meta device.
 
     Raises:
-        InputError: If it describes none; everything is checked as an enemy's.
+        InputError: If it describes no classifier; everything is validated as untrusted input.
     """
     if network not in NETWORKS:
         raise InputError(f"there is no classifier network '{network}'. {nearest_hint(network, NETWORKS)}")

@@ -144,7 +144,7 @@ class Scattering(nn.Module):
         """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
 
         The product with the filters and the sum over the frequencies that the coarser grid cannot tell apart are one
-        small matrix product per frequency of that grid: far less memory is moved than by one after the other.
+        small matrix product per frequency of that grid: this moves far less memory than one after the other.
 
         Args:
             signals: x, real (B, M, h, w), sampled every 2^level pixels.
@@ -200,7 +200,7 @@ def _envelope(size: tuple[int, ...], sigma: float, angle: float, frequency: floa
 
 
 def _kept(side: int, factor: int) -> Tensor:
-    """Return which frequencies of an axis a grid has that is coarser by a factor: bool (side,)."""
+    """Return which frequencies of an axis a grid coarser by a factor has: bool (side,)."""
     kept = torch.ones(side, dtype=torch.bool)
     start = int(side / (2 * factor))
     kept[start : start + int(side * (1 - 1 / factor))] = False
@@ -208,7 +208,7 @@ def _kept(side: int, factor: int) -> Tensor:
 
 
 def _by_frequency(spectra: Tensor, factor: int) -> Tensor:
-    """Sort frequencies (B, h, w) by what they are on a grid coarser by a factor: (h' w', factor^2, B), contiguous."""
+    """Group frequencies (B, h, w) by their alias on a grid coarser by a factor: (h' w', factor^2, B), contiguous."""
     height, width = (side // factor for side in spectra.shape[-2:])
     sorted_ = spectra.reshape(len(spectra), factor, height, factor, width).permute(2, 4, 1, 3, 0)
     return sorted_.reshape(height * width, factor * factor, len(spectra)).contiguous()

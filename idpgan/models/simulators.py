@@ -1,6 +1,6 @@
 """Simulators: programs that turn standard normal numbers into images, without having seen a private one.
 
-A generator is made of a simulator and a population of its settings: an image is a small variation of a member's.
+A generator consists of a simulator and a population of its settings: an image is a small variation of a member's image.
 
 Everything that varies in an image is one vector z of independent standard normal numbers. A variation of strength s is
 ``sqrt(1 - s^2) z + s e`` with fresh e: it is as likely under the simulator as z itself, near z for small s, and a new
@@ -61,10 +61,10 @@ class Simulator(nn.Module):
         image_shape: (C, H, W) in px.
 
     Attributes:
-        name: In ``model.simulator``.
-        least_side: Of an image, px.
+        name: Its name in ``model.simulator``.
+        least_side: Least side of an image, px.
         numbers: Length of a vector.
-        choices: So many numbers, the first, choose among a few things; a variation leaves them as they are.
+        choices: How many of the first numbers make a discrete choice; a variation leaves them unchanged.
         looks: Names that a class can have so that `has_look` knows it.
 
     Raises:
@@ -91,7 +91,7 @@ class Simulator(nn.Module):
         raise NotImplementedError
 
     def knows(self, look: str) -> bool:
-        """Whether images of a look, "smiling" or "not smiling", can be told by their numbers."""
+        """Whether the numbers of an image tell its look, "smiling" or "not smiling"."""
         return look.removeprefix(_NOT) in self.looks
 
     def has_look(self, z: Tensor, look: str) -> Tensor:
@@ -111,7 +111,7 @@ class Simulator(nn.Module):
 class FaceSimulator(Simulator):
     """The drawn faces of `idpgan.data.faces`, without their grain, as a camera sees them.
 
-    Six numbers more (`_CAMERA`) say how near it is, where it aims, and how bright and sharp the picture is.
+    Six further numbers (`_CAMERA`) say how near the camera is, where it aims, and how bright and sharp the picture is.
     """
 
     name, least_side, numbers, looks = "faces", LEAST_SIDE, NUMBERS + len(_CAMERA), ATTRIBUTES
@@ -159,7 +159,7 @@ class PhotoSimulator(Simulator):
     """Public images, each moved, bent, brightened and darkened a little. The first number chooses the image.
 
     Args:
-        num: Images that it holds; all black until they are put there.
+        num: Images that it holds; all black until they are set.
         strength: Of the motions: 1 is that of handwriting, 0 none.
 
     Attributes:
@@ -225,7 +225,7 @@ class GeneratorSimulator(Simulator):
         return _place(z, len(self.looks)) == look
 
 
-#: those that need nothing but a program, by name: ``model.simulator``
+#: simulators that need only a program, by name: ``model.simulator``
 DRAWN: Mapping[str, type[Simulator]] = {kind.name: kind for kind in (FaceSimulator, FontSimulator)}
 
 
@@ -245,7 +245,7 @@ class PopulationGenerator(Generator):
         config: The [model] section: ``codes`` members a class, ``simulator`` and ``variation``.
         image_shape: (C, H, W) in px of any size that the simulator draws.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
-        simulator: Of such images; one of photos holds an image of every member, and no other.
+        simulator: Draws such images; a `PhotoSimulator` holds one image of every member, and no others.
 
     Attributes:
         members: (max(num_classes, 1), codes, numbers): what the simulator draws them from; before `set_population` its

@@ -57,9 +57,9 @@ def validate_private_critic(
 
     Clipping per record bounds the influence of one record only if its score and gradient depend on no other record.
     There are two checks. Known layers are refused by type: BatchNorm of any kind, InstanceNorm with running statistics,
-    spectral norm. Any layer is tried by behavior, not proven: in training and eval mode, a copy of ``module`` scores
-    random batches in which one record is replaced, and single records. Dropout, GroupNorm, LayerNorm and InstanceNorm
-    without statistics pass.
+    spectral norm. All layers are tested by behavior, which is not a proof: in training and eval mode, a copy of
+    ``module`` scores random batches in which one record is replaced, and single records. Dropout, GroupNorm, LayerNorm
+    and InstanceNorm without statistics pass.
 
     Args:
         module: The critic; called as ``module(images)``, or ``module(images, labels)`` with classes.
@@ -167,7 +167,7 @@ def _mixes(before: list[Tensor], after: list[Tensor], record: int) -> bool:
     others = [row for row in range(PROBE_RECORDS) if row != record]
     for first, second in zip(before, after, strict=True):
         if first.shape[:1] != (PROBE_RECORDS,) or first.shape != second.shape:
-            continue  # records are not the first dimension here: judged by what comes out in the end
+            continue  # records are not the first dimension here: the final output decides
         if not torch.allclose(first[others], second[others], rtol=0.0, atol=0.0, equal_nan=True):
             return True
     return False

@@ -2,8 +2,8 @@
 
 In the generator a public image (or a random point, where nothing is public) becomes a *code* with a spread; an image is
 one code of its class plus spread, decoded by a perceptron, and then moved by a random affine map and a random smooth
-displacement. So a few hundred codes give the diversity of handwriting, and matching the private sums has little left to
-learn.
+displacement. So a few hundred codes give the diversity of handwriting, and little is left to learn from the private
+sums.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _places(height: int, width: int, dtype: torch.dtype, device: torch.device) -
 
 
 def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:
-    """Turn coins into motions, (B, MOVES).
+    """Turn random numbers into motions, (B, MOVES).
 
     Args:
         uniform: (B, 6) in (0, 1).

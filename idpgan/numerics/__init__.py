@@ -1,1 +1,1 @@
-"""Linear algebra that the other rooms share: no privacy, no images, no noise."""
+"""Linear algebra for the other packages, without privacy, images or noise."""

@@ -26,15 +26,15 @@ DECOMPOSITIONS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
     "gram-block-jacobi": functools.partial(svd_methods.gram, eigensolver=svd_methods.block_jacobi_eigh),
     "jacobi": svd_methods.jacobi,
 }
-SUBSPACE = "subspace"  # truncated only; matrices where it does not converge get the full method of the device
+SUBSPACE = "subspace"  # for truncated SVD only; where it does not converge, the device's full method is used
 
 _CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
-_COPIES = 8  # float64 matrices of size (m + n) x n that a method holds at once, about
+_COPIES = 8  # approximate number of float64 matrices of size (m + n) x n that a method holds at once
 _MAX_CHUNK = 32_768
-_WIDEST_BLOCK = 0.35  # of the shorter side: beyond, LAPACK's full decomposition took less time
-_PROBED = 32  # one matrix of so many is tried, before all go through `subspace`
-_FEWEST_PROBED = 8  # matrices of a call, for a probe to be cheap beside them
-_settings_lock = threading.Lock()  # torch keeps one thread count for threads to come: one call at a time touches it
+_WIDEST_BLOCK = 0.35  # share of the shorter side above which LAPACK's full decomposition was faster
+_PROBED = 32  # one matrix in this many is tried before all go through `subspace`
+_FEWEST_PROBED = 8  # a call with fewer matrices is not probed
+_settings_lock = threading.Lock()  # torch has one thread count for future threads: one call at a time changes it
 
 
 @typed
@@ -43,8 +43,8 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
 
     Singular values are within a few eps of the largest one of the matrix, U and V orthonormal to about 20 eps, also for
     rank-deficient and zero matrices (eps: 1.2e-7 for float32, 2.2e-16 for float64). Signs of the vectors, and the basis
-    within equal singular values, are not fixed: they may differ between methods and devices. Gradients do not flow.
-    On the CPU at most ``torch.get_num_threads()`` threads work; the caller's setting stays as it is.
+    within equal singular values, are not fixed: they may differ between methods and devices. The result carries no
+    gradient. On the CPU at most ``torch.get_num_threads()`` threads work; the caller's setting does not change.
 
     Args:
         matrices: (N, m, n), float32 or float64, finite, N >= 0, m and n >= 1; not modified.
@@ -63,7 +63,7 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
         (torch.Size([5, 3, 2]), [1.0, 1.0], torch.Size([5, 2, 3]))
     """
     _check(matrices, rank)
-    with torch.inference_mode(False), torch.no_grad():  # inference mode belongs to a thread: its tensors would not do
+    with torch.inference_mode(False), torch.no_grad():  # inference mode is per thread; its tensors would fail in others
         matrices = matrices.detach()
         _, m, n = matrices.shape
         name = choose_method(matrices.device.type, matrices.dtype, m, n, rank)
@@ -73,9 +73,10 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
 def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | None = None) -> str:
     """Return the name of the method for matrices of this kind.
 
-    The CPU rows are measured (``benchmarks/svd.py``). The CUDA rows are not: they follow from what torch dispatches to.
-    ``torch.linalg.svd`` loops over matrices larger than 32 x 32, and so does ``torch.linalg.eigh`` above 32 in torch
-    2.11 (pytorch issue 175585; pull request 175403 makes it one call): hence products and eigenproblems of size 32.
+    The CPU rows are measured (``benchmarks/svd.py``). The CUDA rows are not measured: they follow from torch's
+    dispatch. ``torch.linalg.svd`` loops over matrices larger than 32 x 32, and so does ``torch.linalg.eigh`` above 32
+    in torch 2.11 (pytorch issue 175585; pull request 175403 makes it one call): hence products and eigenproblems of
+    size 32.
     """
     long, short = max(m, n), min(m, n)
     rank = short if rank is None else rank
@@ -99,7 +100,7 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
     device = matrices.device.type
     if method == SUBSPACE and count >= _FEWEST_PROBED:
-        # Flat spectra do not suit it. Where it serves less than nine in ten, the full one alone takes less time.
+        # `subspace` fails on flat spectra. If it works for less than nine in ten, the full method alone is faster.
         _, holds = svd_methods.subspace(_scaled(tall[::_PROBED])[0], rank)
         if not bool(holds.double().mean() >= 0.9):
             method = choose_method(device, matrices.dtype, m, n)
@@ -107,12 +108,12 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     if device == "cpu" and threads == 1 and method == "lapack":
         U, S, V = _solve(tall, rank, method)
         return (V, S, U.mT) if m < n else (U, S, V.mT)
-    # Column-major, as LAPACK returns them: transposed on the way out, nothing is copied twice.
+    # Column-major, as LAPACK returns them; transposing at the end avoids a second copy.
     left, right = matrices.new_empty(count, rank, long), matrices.new_empty(count, rank, short)
     values = matrices.new_empty(count, rank)
 
     def work(start: int, stop: int) -> None:
-        with torch.no_grad():  # a setting of the thread
+        with torch.no_grad():  # a per-thread setting
             U, S, V = _solve(tall[start:stop], rank, method)
             left[start:stop], values[start:stop], right[start:stop] = U.mT, S, V.mT
 
@@ -129,7 +130,7 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
 
 def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
     """Decompose one chunk of (B, m, n), m >= n, and cut it to the rank."""
-    if method == "lapack":  # which scales what needs it
+    if method == "lapack":  # LAPACK scales by itself
         U, S, V = DECOMPOSITIONS[method](tall)
         return U[..., :rank], S[:, :rank], V[..., :rank]
     A, exponent = _scaled(tall)
@@ -147,32 +148,32 @@ def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
 
 
 def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide each matrix by a power of two, so that squares neither overflow nor vanish and nothing is rounded."""
+    """Divide each matrix by a power of two, so that squares neither overflow nor underflow; this rounds nothing."""
     exponent = torch.frexp(matrices.abs().amax((1, 2))).exponent
     return torch.ldexp(matrices, -exponent[:, None, None]), exponent
 
 
 def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
-    """Call work for every task on threads of one intra-op thread each; LAPACK runs outside Python's lock.
+    """Call ``work`` for every task on threads with one intra-op thread each; LAPACK runs outside Python's lock.
 
-    ``torch.set_num_threads`` sets the count of the calling thread and of all threads to come. A worker first asks for
-    the count: else torch would read the common one at its first operation and forget the one that was set.
+    ``torch.set_num_threads`` sets the count of the calling thread and of all threads to come. A worker first reads the
+    count; otherwise torch would read the common count at its first operation and overwrite the worker's setting.
     """
     common: list[int] = []
     ready = threading.Barrier(threads + 1)
 
     def start_worker() -> None:
         common.append(torch.get_num_threads())
-        ready.wait()  # all have asked
+        ready.wait()  # all have read the count
         torch.set_num_threads(1)
-        ready.wait()  # all have set
+        ready.wait()  # all have set their count
 
     with ThreadPoolExecutor(threads, "svd", start_worker) as pool:
         with _settings_lock:
             futures = [pool.submit(work, *task) for task in tasks]  # starts the workers
             ready.wait()
             ready.wait()
-            # The common count, from a thread of its own, so that the caller's stays as it is.
+            # Restores the common count from a separate thread, so that the caller's count does not change.
             restoring = threading.Thread(target=torch.set_num_threads, args=(common[0],))
             restoring.start()
             restoring.join()

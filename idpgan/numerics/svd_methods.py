@@ -17,19 +17,19 @@ Factors = tuple[Tensor, Tensor, Tensor]
 Eigensolver = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 _SAFE_CONDITION = 1e4  # the Gram route keeps U orthonormal to 2.2e-16 * 1e8 = 2e-8 up to here
-_MAX_SWEEPS = 30  # Jacobi: 6 to 10 are usual; what has not converged then goes to LAPACK
+_MAX_SWEEPS = 30  # Jacobi: 6 to 10 are usual; unconverged matrices go to LAPACK
 _BLOCK = 16  # columns of a block: pairs are 32 wide, the largest size that torch 2.11 solves in one cuSOLVER call
-_MORE_ROUNDS = 2  # of `subspace`; with them rank 20 held on all of ORL's faces and of the drawn ones tried
-_NEARLY = 200.0  # times its limit: a residual from which more rounds are cheaper than a full decomposition
+_MORE_ROUNDS = 2  # extra rounds of `subspace`; with them rank 20 worked on all of ORL's faces and all drawn faces tried
+_NEARLY = 200.0  # a residual up to this multiple of its limit gets more rounds, cheaper than a full decomposition
 _EIGH_BATCH = 32_768  # cusolverDnXsyevBatched refuses 65,536 matrices
 
 
 def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose ``A = U diag(S) Vh`` by ``torch.linalg.svd``, and where that gives up, by QR iteration.
+    """Decompose ``A = U diag(S) Vh`` by ``torch.linalg.svd``, or by QR iteration if that fails to converge.
 
     Divide and conquer (LAPACK gesdd) fails on rare matrices: "The algorithm failed to converge because the input matrix
     is ill-conditioned or has too many repeated singular values". One such is a release of SRA, whose isotonic step
-    repeats values. One failure voids the whole batch, so its matrices are then taken one by one.
+    repeats values. One failure invalidates the whole batch, so its matrices are then decomposed one by one.
 
     ``matrices`` are (..., m, n), floating point, finite. Returns U (..., m, r), S (..., r) non-increasing and
     Vh (..., r, n), r = min(m, n).
@@ -59,7 +59,7 @@ def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def lapack(A: Tensor) -> Factors:
     """Divide and conquer (LAPACK gesdd) on the CPU, the vendor's routine matrix by matrix on a GPU.
 
-    Singular values, reconstruction: a few eps. The reference for the other methods, and what they fall back to.
+    Singular values, reconstruction: a few eps. This method is the reference for the other methods, and their fallback.
     """
     U, S, Vh = safe_svd(A)
     return U, S, Vh.mT
@@ -94,10 +94,10 @@ def gram(A: Tensor, eigensolver: Eigensolver = eigh) -> Factors:
     B = A64 @ V
     S = squares.sqrt()
     U = B / S.unsqueeze(1)
-    hard = ~(squares[:, -1] * _SAFE_CONDITION**2 > squares[:, 0])  # zero matrices too
+    hard = ~(squares[:, -1] * _SAFE_CONDITION**2 > squares[:, 0])  # includes zero matrices
     if bool(hard.any()):
         index = hard.nonzero().squeeze(1)
-        # Below 2 eps a direction of A cannot be told from rounding: any orthonormal complement will do there.
+        # Below 2 eps a direction of A is indistinguishable from rounding, so any orthonormal complement is correct.
         U[index], S[index], V[index] = _from_products(A[index], B[index], V[index], 2.0**-22)
     return U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)
 
@@ -120,7 +120,7 @@ def block_jacobi_eigh(G: Tensor) -> tuple[Tensor, Tensor]:
     G.diagonal(dim1=1, dim2=2)[:, size:] = -scale.clamp_min(torch.finfo(G.dtype).tiny).unsqueeze(1)
     V = torch.eye(padded, dtype=G.dtype, device=G.device).repeat(len(G), 1, 1)
     columns = _tournament_step(2 * pairs, G.device).unsqueeze(1) * _BLOCK + torch.arange(_BLOCK, device=G.device)
-    columns = columns.flatten()  # where the columns of a round come from in the round before
+    columns = columns.flatten()  # position of each column in the previous round
     for _ in range(_MAX_SWEEPS):
         for _ in range(2 * pairs - 1):
             G, V = _block_round(G, V, pairs)
@@ -189,7 +189,7 @@ def jacobi(A: Tensor, start: Tensor | None = None) -> Factors:
         if float(worst) <= eps * m**0.5:
             break
     rows = rows[:, :n]  # after a whole tournament every row is back in its place
-    # Hundreds of rotations took V a few hundred eps away from orthogonality: one Newton step, and A V anew.
+    # Hundreds of rotations move V a few hundred eps from orthogonality: take one Newton step and recompute A V.
     V = rows[:, :, m:].mT.double()
     V = 1.5 * V - 0.5 * V @ (V.mT @ V)
     U, S, V = _from_products(A, A.double() @ V, V, 4 * eps)
@@ -236,7 +236,7 @@ def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
     """
     batch, _, n = A.shape
     block = min(n, block_size(rank))
-    generator = torch.Generator().manual_seed(8)  # a start for an iteration, nothing private hangs on it
+    generator = torch.Generator().manual_seed(8)  # start of an iteration; privacy does not depend on it
     G = A.mT @ A
     X = G @ torch.randn(n, block, generator=generator).to(A.device)
     works = torch.ones(batch, dtype=torch.bool, device=A.device)
@@ -326,7 +326,7 @@ def _from_products(A: Tensor, B: Tensor, V: Tensor, null: float) -> Factors:
     U = B / S.clamp_min(torch.finfo(S.dtype).tiny).unsqueeze(1)
     U = torch.where(S.le(null * S[:, :1]).unsqueeze(1), random, U)
     holds = torch.ones(len(B), dtype=torch.bool, device=B.device)
-    for _ in range(3):  # a square random complement can have condition 1e6: the third pass is for that
+    for _ in range(3):  # the third pass handles a square random complement, whose condition can be 1e6
         U, holds = _orthonormalize(U, holds)
     if not bool(holds.all()):
         index = (~holds).nonzero().squeeze(1)

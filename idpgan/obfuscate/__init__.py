@@ -1,7 +1,7 @@
-"""Obfuscators: what people do in the place of a guarantee. Images in, images out, nothing proven.
+"""Obfuscators: common ways to change images for privacy without a guarantee. Nothing is proven about them.
 
-``METHODS`` has a row for each, its proven epsilon infinite with the reason. `make_obfuscator` makes one, its ``fit``
-trains it where there is something to train, its ``transform`` changes images. `idpgan.attacks` judges them by the same
+``METHODS`` has a row for each: an infinite proven epsilon and the reason. `make_obfuscator` makes one, ``fit`` trains
+it if it has parameters to learn, and ``transform`` changes images. `idpgan.attacks` evaluates them with the same
 attackers as the private methods (docs/without-a-guarantee.md). Names other than ``METHODS`` are loaded on first use.
 """
 

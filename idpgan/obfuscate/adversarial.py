@@ -1,7 +1,7 @@
-"""Networks trained against an adversary that learns in turn: what it is to lose, and what is to be kept.
+"""Networks trained in alternation with an adversary: images lose one kind of information and keep another.
 
-The notes that these are built from state neither networks nor, mostly, losses: both are ours. No encoder maximizes an
-adversary's cross-entropy, which has no bound.
+Our notes on the papers describe no networks and few losses, so both are our own. No encoder here maximizes an
+adversary's cross-entropy, because it is unbounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from idpgan.models.classifier import build_classifier
 from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Translator, Trunk, update
 from idpgan.progress import Progress
 
-_REACH = 3.0  # standard deviations of an output number that black and white stand for
+_REACH = 3.0  # black and white are this many standard deviations of an output number from its mean
 
 
 class AdversarialEncoderConfig(Training):
@@ -32,19 +32,20 @@ class AdversarialEncoderConfig(Training):
 
 
 class AdversarialEncoder(TrainedObfuscator):
-    """An encoder trained against an adversary: one label of its images is to be lost, another to be kept.
+    """An encoder trained against an adversary: it hides one label of the images and keeps another.
 
     Pittaluga, Koppal, Chakrabarti, "Learning privacy preserving encodings through adversarial training" (WACV 2019),
     arXiv:1802.05214: ``E = argmax_E I(E; u) - alpha I_v(E)``, where I is the least loss of an estimator of the private
     label u on encoded images, and I_v that of the label to be kept. Against collapse every output number has mean 0 and
-    variance 1 over the images. Claimed: an estimator trained afresh on encoded images fails at u, and blur stops none.
+    variance 1 over the images. The paper claims that an estimator newly trained on encoded images fails at u, and that
+    blur stops no estimator.
 
-    The notes that this is built from state neither networks nor losses. Ours are a U-Net and two convolutional
-    estimators; the encoder does not maximize the estimator's cross-entropy, which has no bound, but brings its answer
-    to the uniform one. An output of mean 0 and variance 1 becomes a pixel by ``1/2 + z/6``, clipped, so that the code
-    is an image.
+    Our notes on the paper describe neither networks nor losses. We use a U-Net and two convolutional estimators; the
+    encoder does not maximize the estimator's unbounded cross-entropy, but brings its answer to the uniform
+    distribution. An output of mean 0 and variance 1 becomes a pixel by ``1/2 + z/6``, clipped, so that the code is an
+    image.
 
-    The estimators are thrown away after `fit`.
+    The estimators are discarded after `fit`.
     """
 
     Config = AdversarialEncoderConfig
@@ -71,7 +72,7 @@ class AdversarialEncoder(TrainedObfuscator):
             kept = cross_entropy(keeper(code), utilities[index])
             if attacked:
                 update(optimizer, cross_entropy(spy(code), identities[index]) + kept)
-            else:  # the cross-entropy of the uniform answer
+            else:  # cross-entropy to the uniform answer
                 update(optimizer, -spy(code).log_softmax(1).mean() + config.alpha * kept)
 
 
@@ -88,19 +89,20 @@ class GameObfuscatorConfig(Training):
 
 
 class GameObfuscator(TrainedObfuscator):
-    """An obfuscator against an attacker: the image changes little, and the attacker fails.
+    """An obfuscator trained against an attacker, so that the image changes little and the attacker fails.
 
     Raval, Machanavajjhala, Cox, "Protecting visual secrets using adversarial nets" (CVPR workshops 2017). The attacker
     A is trained on clear and obfuscated images alike to tell what is secret; the obfuscator O minimizes ``lambda E
-    A(O(x)) + (1 - lambda) E |x - O(x)|_1``. Claimed: the attacker falls to chance, and the image stays what it was.
+    A(O(x)) + (1 - lambda) E |x - O(x)|_1``. The paper claims that the attacker falls to chance and the image remains
+    useful.
 
     In the paper A says whether an image shows a secret object (a QR code on CIFAR-10). Here the secret is who is on the
-    image: A has a probability for each person, and A(O(x)) is that of the right one. Where A is certain the slope of
-    A(O(x)) vanishes, and an obfuscator that begins near the image itself never leaves it; we minimize -log(1 - A) in
-    its place, as GANs are trained. The L1 distance is the mean over pixels in [0, 1]. The networks are ours: the notes
-    state none.
+    image: A has a probability for each person, and A(O(x)) is that of the right one. Where A is certain, the gradient
+    of A(O(x)) vanishes, and an obfuscator that starts near the identity never leaves it; we minimize -log(1 - A)
+    instead, as in GAN training. The L1 distance is the mean over pixels in [0, 1]. The networks are our own: our notes
+    describe none.
 
-    The attacker is thrown away after `fit`. The label to be kept is not used.
+    The attacker is discarded after `fit`. The label to be kept is not used.
     """
 
     Config = GameObfuscatorConfig
@@ -111,7 +113,7 @@ class GameObfuscator(TrainedObfuscator):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images in [0, 1] to images in [0, 1]."""
-        return torch.sigmoid(self.network(images * 2 - 1) + 4 * (images - 0.5))  # begins near the image itself
+        return torch.sigmoid(self.network(images * 2 - 1) + 4 * (images - 0.5))  # starts near the identity
 
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         return self(images)
@@ -156,24 +158,25 @@ class CensoredConfig(Training):
 
 
 class Censored(TrainedObfuscator):
-    """A representation censored by an adversary: the image is reconstructed, and what is hidden cannot be told from it.
+    """A censored representation: the image is reconstructed, and an adversary cannot infer the hidden label from it.
 
     Edwards and Storkey, "Censoring representations with an adversary" (ICLR 2016), arXiv:1511.05897. An encoder makes a
     representation R of an image X, a decoder reconstructs X; an adversary tells the sensitive S from R, a predictor the
     label Y; encoder, decoder and predictor minimize ``alpha C(X, R) + beta D(S, R) + gamma E(Y, R)``, where C is the
-    squared error of reconstruction, E the predictor's cross-entropy and D how well the adversary does, who maximizes D.
+    squared error of reconstruction, E the predictor's cross-entropy and D the adversary's objective, which the
+    adversary maximizes.
 
-    Two uses. *Fair classification*: what is decided from R treats the groups of S alike (`idpgan.metrics.accuracy`).
-    *Anonymization*: S says whether there is something to remove (a text in a picture); two sets of images are enough,
-    with and without it, and no image is there in both forms. Every R is to be taken for one of the set without:
-    `Config.towards`.
+    Two uses. *Fair classification*: decisions from R treat the groups of S alike (`idpgan.metrics.accuracy`).
+    *Anonymization*: S says whether an image contains something to remove (a text in a picture); a set of images with it
+    and a set without it suffice, and no image is needed in both forms. Every R should look like one of the set without
+    it: `Config.towards`.
 
-    The notes that this is built from stop at the loss; the rest is the usual form, and networks are ours. R is the
-    decoded image in both uses: that is what goes out, and what adversary and predictor read. S has any number of
-    values, not two. The encoder does not maximize the adversary's cross-entropy, which has no bound: it brings the
-    answer to the uniform one, or, towards a value, to that value for the images that have another.
+    Our notes on the paper end at the loss; the rest follows common practice, and the networks are our own. R is the
+    decoded image in both uses: it is released, and adversary and predictor read it. S may have more than two values.
+    The encoder does not maximize the adversary's unbounded cross-entropy: it brings the answer to the uniform
+    distribution, or, with `towards`, to that value for the images that have another value.
 
-    Adversary and predictor are thrown away after `fit`.
+    Adversary and predictor are discarded after `fit`.
     """
 
     Config = CensoredConfig
@@ -210,7 +213,7 @@ class Censored(TrainedObfuscator):
             if config.towards is None:
                 told = -log_shares.mean()
             else:
-                others = (identities[index] != config.towards).to(log_shares)  # the rest is innocent as it is
+                others = (identities[index] != config.towards).to(log_shares)  # only these need a change
                 told = -(log_shares[:, config.towards] * others).mean()
             missed = cross_entropy(predictor(censored), utilities[index])
             update(optimizer, config.alpha * cost + config.beta * told + config.gamma * missed)

@@ -1,4 +1,4 @@
-"""What every obfuscator is: a module that is fitted where it has something to learn, and then changes images."""
+"""The base of all obfuscators: a module that is fitted if it has something to learn, and then changes images."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from idpgan.models.initialize import torch_seed
 from idpgan.progress import Progress, silent
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
-SECRET = frozenset({"key"})  # options that no release may name
+SECRET = frozenset({"key"})  # options that must not appear in a release
 MOST_CLASSES = 100_000  # people, or values of a label
-_MOST_BYTES = 1 << 20  # of the settings
+_MOST_BYTES = 1 << 20  # largest size of the settings
 _BATCH = 500
 
 
 class Obfuscator(nn.Module, ABC):
     """Changes images (N, C, H, W), float32 in [0, 1], into images of the same shape and range.
 
-    Its state dict is all that it has learned or keeps secret; networks that only help `fit` are not part of it.
+    Its state dict holds everything that it has learned or keeps secret, without the networks that only help `fit`.
 
     Args:
         config: Of the method.
         image_shape: (C, H, W).
-        num_utilities: Values of the label that is to stay readable; 0 where nothing is fitted.
-        num_identities: People, or values of the label to be hidden; 0 where nothing is fitted.
+        num_utilities: Values of the label to be kept; 0 if nothing is fitted.
+        num_identities: People, or values of the label to be hidden; 0 if nothing is fitted.
 
     Attributes:
         Config: Of its options.
         name: Row of `idpgan.methods`.
-        trained: Whether `fit` has to come before `transform`.
-        landmarked: Whether images are drawn from their landmarks; `transform` sees nothing else of them then.
+        trained: Whether `fit` must be called before `transform`.
+        landmarked: Whether images are drawn from their landmarks; `transform` then reads only the landmarks.
         steps: Training steps taken; 0 where nothing is fitted.
-        training_parameters: Numbers that `fit` trained, those of adversaries included.
+        training_parameters: Number of parameters that `fit` trained, those of adversaries included.
     """
 
     Config: ClassVar[type[Section]]
@@ -72,9 +72,9 @@ class Obfuscator(nn.Module, ABC):
         device: torch.device | str = "cpu",
         progress: Progress = silent,
     ) -> None:
-        """Train on the images of known people; nothing to do for a method that is not trained.
+        """Train on the images of known people; does nothing for a method without training.
 
-        Nothing here is private: whatever is trained stays with the curator.
+        Training gives no privacy guarantee: the trained networks stay with the curator.
 
         Args:
             images: (N, C, H, W) float32 in [0, 1].
@@ -113,9 +113,9 @@ class Obfuscator(nn.Module, ABC):
         """Change images: (N, C, H, W) float32 in [0, 1] to the same, on the device of the input.
 
         Args:
-            landmarks: As of `fit`: for a method that is landmarked, which sees them in the images' place.
-            seed: Of what the method draws anew for each call (noise, target people); None = fresh. No privacy hangs on
-                it: nothing is proven either way.
+            landmarks: As in `fit`: a landmarked method reads them instead of the images.
+            seed: Seed of the random draws of each call (noise, target people); None = fresh. Privacy does not depend on
+                it, since nothing is proven.
 
         Raises:
             InputError: If images or landmarks are not of this shape or range, or `fit` has not been called.
@@ -131,15 +131,15 @@ class Obfuscator(nn.Module, ABC):
             changed = torch.cat(
                 [self._transform(part.to(first), rng).to(images.device) for part in shown.split(_BATCH)]
             )
-        return changed.clone()  # outside of inference mode: a tensor that autograd can use
+        return changed.clone()  # a clone made outside inference mode works with autograd
 
     @property
     def num_parameters(self) -> int:
-        """Numbers that make the transformation."""
+        """Number of parameters of the transformation."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def save(self, folder: Path) -> None:
-        """Write settings and weights (or the secret key) into a folder: the curator's alone."""
+        """Write settings and weights (or the secret key) into a folder for the curator only."""
         settings = {
             "method": self.name,
             "image_shape": list(self.image_shape),
@@ -154,7 +154,7 @@ class Obfuscator(nn.Module, ABC):
 
     @abstractmethod
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Change one batch, of landmarks where it is landmarked, on the device of the module; ``rng`` is on the CPU."""
+        """Change one batch of images (or landmarks, if landmarked) on the module's device; ``rng`` is on the CPU."""
 
     def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         """Train; ``shown`` is what `_transform` gets. Torch's random state is seeded."""
@@ -164,7 +164,7 @@ class Obfuscator(nn.Module, ABC):
             found = f"{images.dtype} {tuple(images.shape)}"
             raise InputError(f"images must be float32 (N, {', '.join(map(str, self.image_shape))}), got {found}.")
         low, high = torch.stack(images.aminmax()).tolist()
-        if not (low >= 0 and high <= 1):  # NaN is not
+        if not (low >= 0 and high <= 1):  # also true for NaN
             raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]; divide bytes by 255 first.")
         num = len(images)
         if (landmarks is not None) != self.landmarked:
@@ -237,7 +237,7 @@ def load_obfuscator(folder: Path) -> Obfuscator:
     """Load what `Obfuscator.save` wrote, without executing code.
 
     Raises:
-        InputError: If a file is missing, damaged or of something else.
+        InputError: If a file is missing, damaged or of another kind.
     """
     for name in (SETTINGS, WEIGHTS):
         if not (folder / name).is_file():
@@ -246,7 +246,7 @@ def load_obfuscator(folder: Path) -> Obfuscator:
             )
     try:
         table = parse_json(read_plain(folder / SETTINGS, _MOST_BYTES))
-    except ValueError as error:  # InputErrors too
+    except ValueError as error:  # includes InputError
         raise InputError(f"{folder / SETTINGS} is damaged: {error}.") from error
     saved = build(_Saved, table, str(folder / SETTINGS))
     channels, height, width = saved.image_shape
@@ -267,7 +267,7 @@ def load_method(name: str) -> type[Obfuscator]:
     """Return the class of an obfuscator.
 
     Raises:
-        InputError: If there is none of that name; the message names the nearest one.
+        InputError: If no obfuscator has that name; the message names the nearest one.
     """
     known = methods_of("obfuscator")
     if name not in known:

@@ -1,18 +1,18 @@
 """Obfuscators that learn nothing: blur, pixelation, and disguise by a secret key.
 
-Blur and pixelation (mosaic) are everyone's default, and hide nothing from a network that is trained on such faces:
-McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning" (2016), arXiv:1609.00408. With noise
-sized for it, pixelation is the publisher `pix` (Fan 2018), which has a price.
+Blur and pixelation (mosaic) are the usual choices, and hide nothing from a network trained on such faces:
+McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning" (2016), arXiv:1609.00408. With calibrated
+noise, pixelation is the publisher `pix` (Fan 2018), which has a guarantee.
 
 Disguise. Sharma and Chen, "Poster: Image disguising for privacy-preserving deep learning", CCS 2018, arXiv:1902.01878:
 an image is cut into blocks, the blocks change places by one permutation for all images, and the block X at each place
 becomes ``X R + Delta``, R a random matrix of that place ("randomized multidimensional transformation") and Delta noise.
-A network that is trained on disguised images with their labels is said to learn as well as on clear ones, and the
-images are said to be beyond reconstruction, by eye and by algorithm. `idpgan.attacks.disguise` reconstructs them.
+The authors claim that a network learns from labeled disguised images as well as from clear ones, and that neither
+people nor algorithms can reconstruct the images. `idpgan.attacks.disguise` reconstructs them.
 
 The poster states neither the distribution of R nor that of Delta. Here R is orthogonal (uniform), Delta normal and
-drawn for each image. Pixels count from 1/2, and the result is divided by the largest range that it can have, a constant
-of the key, so that it is an image again.
+drawn for each image. Pixels are centered at 1/2, and the result is divided by its largest possible range, a constant of
+the key, so that it is again an image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from idpgan.errors import InputError
 from idpgan.models.initialize import torch_seed
 from idpgan.obfuscate.base import Obfuscator
 
-_REACH = 4  # standard deviations to either side: what lies beyond weighs less than 1e-4
+_REACH = 4  # standard deviations to either side; the weight beyond is less than 1e-4
 
 
 class BlurConfig(Section):
@@ -58,7 +58,7 @@ class Blur(Obfuscator):
         for dim in (2, 3):
             size = images.shape[dim]
             taken = (torch.arange(size, device=images.device)[:, None] + offsets).clamp(0, size - 1)
-            # (n, offsets, n): the weights beyond the border fall on the border
+            # (n, offsets, n): weights beyond the border are added to the border
             matrix = functional.one_hot(taken, size).to(images) * weights[None, :, None]
             images = torch.matmul(images.transpose(dim, 3), matrix.sum(1).T).transpose(dim, 3)
         return images.clamp(0, 1)
@@ -138,7 +138,7 @@ class Disguise(Obfuscator):
         blocks = to_blocks(images, self.config.block)[:, self.order] - 0.5  # (N, K, C, b, b)
         mixed = torch.einsum("nkcij,kjl->nkcil", blocks, self.matrices)
         mixed = mixed + self.config.noise * torch.randn(mixed.shape, generator=rng).to(mixed.device)
-        reach = self.matrices.abs().sum(1).max()  # of 2 X R, X in [-1/2, 1/2]
+        reach = self.matrices.abs().sum(1).max()  # range of 2 X R, X in [-1/2, 1/2]
         return from_blocks((mixed / reach + 0.5).clamp(0, 1), (images.shape[2], images.shape[3]))
 
 
@@ -150,7 +150,7 @@ def to_blocks(images: Tensor, block: int) -> Tensor:
 
 
 def from_blocks(blocks: Tensor, size: tuple[int, int]) -> Tensor:
-    """Put blocks (N, K, C, b, b) together to images (N, C, H, W); the inverse of `to_blocks`."""
+    """Join blocks (N, K, C, b, b) to images (N, C, H, W); the inverse of `to_blocks`."""
     (num, _, channels, block, _), (height, width) = blocks.shape, size
     grid = blocks.view(num, height // block, width // block, channels, block, block)
     return grid.permute(0, 3, 1, 4, 2, 5).reshape(num, channels, height, width)

@@ -3,13 +3,15 @@
 Di, Sindagi, Patel, "GP-GAN: gender preserving GAN for synthesizing faces from landmarks" (ICPR 2018), arXiv:1710.00962.
 A generator (U-Net with dense blocks) maps the heat map of a face's landmarks to a face. It minimizes ``L_A + lambda_P
 L_P + lambda_C L_C + lambda_1 L_1``: the adversarial loss ``-log D(G)`` of a discriminator of patches; the L1 distance
-of features V of a fixed network; the cross-entropy of a fixed classifier C of the attribute, C(x) of the face itself
-being the target; the L1 distance of pixels. Claimed: the gender is told from more than 90 % of the faces drawn.
+of features V of a fixed network; the cross-entropy of a fixed classifier C of the attribute, with C(x) of the real face
+as the target; the L1 distance of pixels. The paper claims that the gender is recognized in more than 90 % of the drawn
+faces.
 
-The attribute is the label that is to be kept, any that landmarks determine. C and V are VGG-16 in the paper; here C is
-the convolutional classifier of `idpgan.models`, trained on the same faces first, and V its first two convolutions.
-The notes state neither sizes of layers nor the lambdas: ours. One channel holds the heat of all landmarks, a normal
-density of `Config.sigma` px around each, so that any number of landmarks can be given and fractions of a pixel count.
+The attribute is the label to be kept, which can be any label that landmarks determine. C and V are VGG-16 in the paper;
+here C is the convolutional classifier of `idpgan.models`, trained on the same faces first, and V its first two
+convolutions. Our notes on the paper give neither layer sizes nor the lambdas, so both are our own. One channel holds
+the heat of all landmarks, a normal density of `Config.sigma` px around each, so that the number of landmarks is free
+and fractions of a pixel count.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from idpgan.obfuscate.networks import TrainedObfuscator, Training, batches, conv
 from idpgan.progress import Progress
 from idpgan.training.fit import FitConfig, fit_classifier
 
-_LAYERS = 2  # of a dense block
-_GRAIN = 0.05  # standard deviation of the noise on what C sees, of the range [-1, 1]
-_SHIFT = 16  # what C sees is shifted by up to a sixteenth of a side
+_LAYERS = 2  # layers of a dense block
+_GRAIN = 0.05  # standard deviation of the noise on C's input, in [-1, 1]
+_SHIFT = 16  # C's input is shifted by up to a sixteenth of a side
 _SEEN = 6  # modules of the classifier's body that make V: two convolutions
 
 
@@ -53,7 +55,7 @@ class GpGanConfig(Training):
 
 
 class GpGan(TrainedObfuscator):
-    """The generator; discriminator and classifier are thrown away after `fit`. The label to be hidden is not used."""
+    """The generator; discriminator and classifier are discarded after `fit`. The label to be hidden is not used."""
 
     Config = GpGanConfig
     name = "gp-gan"
@@ -72,12 +74,12 @@ class GpGan(TrainedObfuscator):
         classifier = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed).to(pixels.device)
         fit = FitConfig(epochs=config.classifier_epochs, batch_size=32, learning_rate=3e-3, seed=config.seed)
         fit_classifier(classifier, pixels, utilities, config=fit, augment=lambda batch, rng: _shaken(batch))
-        classifier.eval().requires_grad_(False)  # C: trained, and then fixed
+        classifier.eval().requires_grad_(False)  # C is fixed after its training
         features = nn.Sequential(*list(classifier.body.children())[:_SEEN])
         judge = patch_discriminator(self.image_shape[0], config.width).to(images.device)
         own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         other = Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        falls = LambdaLR(own, lambda step: min(1.0, 2 - 2 * step / config.steps))  # in the second half, to 0
+        falls = LambdaLR(own, lambda step: min(1.0, 2 - 2 * step / config.steps))  # decays to 0 in the second half
         draw = batches(len(images), config.batch_size, images.device)
         for _ in self._steps(progress, judge, classifier):
             index = next(draw)
@@ -97,14 +99,14 @@ class GpGan(TrainedObfuscator):
 
 
 def _shaken(images: Tensor) -> Tensor:
-    """Shift a batch and add noise: C is else answered by patterns too faint to be seen, before a mouth is drawn."""
+    """Shift a batch and add noise; otherwise invisible patterns satisfy C before the generator draws a mouth."""
     height, width = (side // _SHIFT for side in images.shape[2:])
     down, across = (int(torch.randint(-most, most + 1, ())) for most in (height, width))
     return images.roll((down, across), (2, 3)) + _GRAIN * torch.randn_like(images)
 
 
 class DenseUNet(nn.Module):
-    """A heat map to a face: two halvings, two doublings with the finer maps beside, a dense block at each size."""
+    """A heat map to a face: two halvings, two doublings with skip connections, a dense block at each size."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

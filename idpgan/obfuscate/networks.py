@@ -39,7 +39,7 @@ class Training(Section):
 
 
 class TrainedObfuscator(Obfuscator):
-    """An obfuscator whose networks have something to learn, for images whose sides can be halved twice."""
+    """An obfuscator with trained networks, for images whose sides can be halved twice."""
 
     trained: ClassVar[bool] = True
 
@@ -61,10 +61,10 @@ class TrainedObfuscator(Obfuscator):
         """Make the networks."""
 
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        return (self(images) + 1) / 2  # a call draws in [-1, 1]
+        return (self(images) + 1) / 2  # forward returns [-1, 1]
 
     def _steps(self, progress: Progress, *networks: nn.Module) -> Iterator[int]:
-        """Yield the training steps, and count them; ``networks`` are trained beside the own ones."""
+        """Yield the training steps, and count them; ``networks`` are trained besides the obfuscator's own."""
         every = (self, *networks)
         self.training_parameters = sum(parameter.numel() for network in every for parameter in network.parameters())
         self.train()
@@ -76,14 +76,14 @@ class TrainedObfuscator(Obfuscator):
     def _turns(
         self, num: int, adversaries: nn.Module, helpers: nn.Module, progress: Progress
     ) -> Iterator[tuple[bool, Optimizer, Tensor]]:
-        """Yield the turns of a training against adversaries, ``adversary_steps`` of them for each of the own.
+        """Yield the turns of adversarial training: ``adversary_steps`` turns of the adversaries for each own turn.
 
-        A turn is whether it is the adversaries', the optimizer that is to take a step, and the positions of a batch.
+        A turn holds whether it is the adversaries' turn, the optimizer that takes a step, and the positions of a batch.
 
         Args:
             num: Training images.
-            adversaries: Networks that learn in turn.
-            helpers: Networks that learn with the own ones.
+            adversaries: Networks that are trained in alternation.
+            helpers: Networks that are trained with the obfuscator's own.
         """
         config, device = self.config, next(self.parameters()).device
         own = Adam([*self.parameters(), *helpers.parameters()], lr=config.learning_rate, fused=True)
@@ -96,14 +96,14 @@ class TrainedObfuscator(Obfuscator):
 
 
 def update(optimizer: Optimizer, loss: Tensor) -> None:
-    """Take one step down a loss."""
+    """Take one gradient step on a loss."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 
 
 class Translator(nn.Module):
-    """An image to an image: two halvings, two residual blocks, two doublings with the finer maps beside (U-Net)."""
+    """An image to an image: two halvings, two residual blocks, two doublings with skip connections (U-Net)."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def doubling(channels_in: int, channels_out: int) -> list[nn.Module]:
 
 
 def batches(num: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield positions of random batches for ever, int64 (B,): epochs without replacement, the short rest left out."""
+    """Yield positions of random batches forever, int64 (B,): epochs without replacement or a short last batch."""
     size = min(batch_size, num)
     while True:
         order = torch.randperm(num).to(device)

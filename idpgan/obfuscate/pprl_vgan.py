@@ -2,13 +2,14 @@
 
 Chen, Konrad, Ishwar, "VGAN-based image representation learning for privacy-preserving facial expression recognition"
 (CVPR workshops 2018), arXiv:1803.07100. A variational encoder maps an image to a code f(I); a decoder draws from the
-code and a person's number c. Three discriminators judge: real or drawn, who it is, which expression. The generator is
-to pass for real, for person c, with the expression of I; f(I) is pulled to a standard normal. Claimed: the expression
-is read from what is drawn about as well as from the image, and who was on the image is not.
+code and a person's number c. Three discriminators judge whether an image is real, who it shows, and with which
+expression. The generator's images should pass as real, as person c, and with the expression of I; f(I) is pulled to a
+standard normal. The paper claims that drawn faces show the expression about as well as the image, and not who was on
+it.
 
 The weights of the losses are the paper's as we know them (generator 0.108, 0.6, 0.29 and 0.002; discriminator 0.25,
-0.5, 0.25); the notes state neither them nor layers. Ours share one trunk among the discriminators. The faces drawn are
-those of real people.
+0.5, 0.25); our notes on the paper give neither weights nor layers. Our discriminators share one trunk. The drawn faces
+are those of real people.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PprlVganConfig(Training):
 
 
 class PprlVgan(TrainedObfuscator):
-    """Encoder and decoder; the discriminators are thrown away after `fit`."""
+    """Encoder and decoder; the discriminators are discarded after `fit`."""
 
     Config = PprlVganConfig
     name = "pprl-vgan"

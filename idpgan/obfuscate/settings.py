@@ -1,4 +1,4 @@
-"""What a release of obfuscated images was made with: that nothing is proven of it follows from that."""
+"""The settings of a release of obfuscated images, from which its report follows: nothing is proven."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ObfuscationPlan(Plan):
 
     @functools.cached_property
     def price(self) -> Price:
-        """One read that nothing protects."""
+        """One unprotected read."""
         return Price(Unit.IMAGE, Relation.REPLACE_ONE, events=(Event.non_private(METHODS[self.method].reason),))
 
     def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
@@ -68,7 +68,7 @@ class ObfuscationTable(ImagesTable):
         return ObfuscationPlan(self.method)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """Compare number and shape of the images."""
+        """Compare the number and shape of the images with the settings."""
         if (described["num"], described["image_shape"]) != (self.num, self.shape):
             return [f"the images are not {self.num:,} of shape {self.shape}."]
         return []

@@ -1,25 +1,25 @@
-r"""What it costs: composition of events into (epsilon, delta).
+r"""The price of reads: composition of events into (epsilon, delta).
 
 Every answer is the least of upper bounds, each proven by itself:
 
 * the sum of pure epsilons, the only one at delta = 0;
-* 0, where the total variations add up to no more than delta;
-* Gaussian reads alone: one Gaussian with ``mu^2 = sum mu_i^2``, by its exact curve (Balle and Wang 2018);
+* 0, where the total variation distances add up to at most delta;
+* for Gaussian reads only: one Gaussian with ``mu^2 = sum mu_i^2``, by its exact curve (Balle and Wang 2018);
 * the sum of Renyi divergences, converted (Mironov 2017; Canonne, Kamath, Steinke 2020);
 * the composed privacy loss distribution (`idpgan.privacy.losses`, `idpgan.privacy.convolution`), whose numerical error
-  is bounded there and added to delta: a billionth to a ten-thousandth of it as a rule, a percent for a million reads at
-  delta = 1e-9. Only where delta is below the chance of noise beyond 9.2 standard deviations (2e-20 per read) is the
-  distribution dropped; the other bounds, some 10 % higher, remain.
+  is bounded there and added to delta: usually 1e-9 to 1e-4 of delta, and 1 % for a million reads at delta = 1e-9. The
+  distribution is dropped only where delta is below the chance of noise beyond 9.2 standard deviations (2e-20 per read);
+  the other bounds, about 10 % higher, remain.
 
-All of these grow with the number of reads, but for their own numerical error and a grid that is chosen anew: by less
-than 1e-9 relative for equal reads, 1e-3 for different ones.
+All of these grow with the number of reads. The exceptions are numerical error and the choice of a new grid: less than
+1e-9 relative for equal reads, 1e-3 for different ones.
 
-A read of which only (epsilon_i, delta_i) is known is a pure one but for a failure of chance delta_i (the dominating
-mechanism of Kairouz, Oh, Viswanath 2015): all delta_i are taken from delta first, exactly, and the rest prices the
-pure ones.
+A read that is known only as (epsilon_i, delta_i) is a pure read that fails with probability delta_i (the dominating
+mechanism of Kairouz, Oh, Viswanath 2015). All delta_i are first taken from delta, exactly; the rest of delta prices the
+pure reads.
 
-So an answer is infinite only where a read has no proof, or none at this delta. Gaussian reads are merged in closed form
-before anything else, so their number costs nothing.
+So an answer is infinite only where a read has no proof, or no proof at this delta. Gaussian reads are merged in closed
+form before anything else, so their number costs nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import convolution, losses
 from idpgan.privacy.event import Event
 
-_ROUND_UP = 1 + 2.0**-40  # what a handful of floating-point operations may have rounded down
+_ROUND_UP = 1 + 2.0**-40  # covers what a few floating-point operations may round down
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _LARGEST_ORDER = 1 << 16
 _MOST_COUNT = 1 << 40
@@ -46,8 +46,8 @@ _MOST_COUNT = 1 << 40
 def compose_epsilon(events: Sequence[Event], delta: float) -> float:
     """Return an epsilon such that running all ``events`` is (epsilon, delta)-differentially private.
 
-    `events` are all of one unit and one relation, `delta` lies in [0, 1). Epsilon is infinite where nothing is proven,
-    and 0 for no events.
+    All `events` have one unit and one relation; `delta` lies in [0, 1). Epsilon is infinite where nothing is proven,
+    and 0 without events.
 
     Raises:
         InputError: If delta is out of range, or the events mix units or relations.
@@ -72,7 +72,7 @@ def _check_delta(delta: float) -> None:
 
 
 def _without_failures(events: Sequence[Event], delta: float) -> tuple[Sequence[Event], float]:
-    """Return the events as if their own deltas were 0, and the delta that these leave: -1 where they exceed it."""
+    """Return the events with their own deltas set to 0, and the delta that remains after these; -1 if negative."""
     failing = [event for event in events if event.delta is not None]
     if not failing:
         return events, delta
@@ -89,7 +89,7 @@ def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
     for event in events:
         if event.kind == "gaussian" or event.sample_rate == 1:  # a record that is in every step is not sampled
             of_one = 1 / (event.noise_multiplier or 0.0)
-            mu = math.hypot(mu, math.sqrt(event.count) * of_one)  # its square may underflow, it must not be 0
+            mu = math.hypot(mu, math.sqrt(event.count) * of_one)  # the square of mu may underflow, mu must not become 0
         else:
             counts[event.single] = counts.get(event.single, 0) + event.count
     return mu, tuple(event.repeated(count) for event, count in counts.items())
@@ -103,7 +103,7 @@ def _simple_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
     pure = sum(event.count * event.pure for event in others) if mu == 0 else math.inf
     if delta == 0 or pure == 0:
         return pure
-    variation = math.erf(mu / math.sqrt(8))  # total variations add up: how far apart the outputs are at epsilon = 0
+    variation = math.erf(mu / math.sqrt(8))  # total variation distances add up: they are the delta at epsilon = 0
     for event in others:
         if event.sample_rate is None:
             variation += event.count * math.tanh(event.pure / 2)
@@ -176,7 +176,7 @@ def _sampled_log_moments(mu: float, rate: float) -> tuple[np.ndarray, np.ndarray
     """
     orders = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(65, _LARGEST_ORDER, 40).astype(int)]))
     log_moments = np.zeros(len(orders))
-    if not 1e-150 < mu < 1e100:  # its square leaves float64
+    if not 1e-150 < mu < 1e100:  # the square of mu leaves float64
         log_moments[1:] = math.inf if mu > 1 else 0.0
         return orders, log_moments
     k = np.arange(2.0, _LARGEST_ORDER + 1)
@@ -223,7 +223,7 @@ def _within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
 
 
 def _simply_within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
-    """Return whether the bounds that need no grid show it."""
+    """Return whether the bounds that need no grid prove this."""
     events, delta = _without_failures(events, delta)
     private = delta >= 0 and all(event.is_private for event in events)
     return private and _simple_epsilon(*_merge(events), delta) <= epsilon
@@ -233,7 +233,7 @@ def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: floa
     """Return how often ``event`` can still happen after ``spent`` within (epsilon, delta), at most 2^40.
 
     Galloping and bisection over compositions takes a second or so: call it once per run, not per step. It starts at the
-    ``planned`` number if that is within: fewer are a part of more and cost no more, whatever their own bounds say.
+    ``planned`` number if that is affordable: fewer reads never cost more, whatever their own bounds say.
     """
     if not event.is_private and epsilon < math.inf:
         return 0
@@ -281,7 +281,7 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
             raise InputError(
                 f"no amount of noise reaches epsilon = {epsilon:g} at delta = {delta:g}: raise one of them."
             )
-    while low is None:  # the start was enough: look for where it is not
+    while low is None:  # the start has enough noise: look for a multiplier that has not
         if not within(high / 2):
             low = high / 2
         elif high < 1e-9:

@@ -1,6 +1,6 @@
-"""What stands on the ledger of a run, and the file that any ledger is kept in: locked, with a checksum, read whole.
+"""The entries of a run's ledger, and the file in which any ledger is kept: locked, with a checksum, read whole.
 
-Beside the ledger of a run lies the file of its one-time release, which is used only if the ledger names its hash.
+The file of a run's one-time release lies beside its ledger. It is used only if the ledger names its hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from idpgan.privacy.plan import Budget, Price
 
 FORMAT = "idpgan ledger 2"
 REMEDY = "Restore it from a copy, or start a new run."
-_TOLERANCE = 1e-9  # of a price that is computed again: the rounding of another machine
+_TOLERANCE = 1e-9  # relative difference of a recomputed price: another machine rounds differently
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class Books:
     committed: Committed | None = None
 
     def check(self, event: Event) -> None:
-        """Refuse what is not an event, or is of another unit or relation."""
+        """Refuse anything but an event of this unit and relation."""
         if not isinstance(event, Event):
             raise BudgetError(f"a ledger takes events, got {type(event).__name__}.")
         unit, relation = self.terms.unit, self.terms.relation
@@ -111,7 +111,7 @@ class Books:
             )
 
     def after(self, position: int) -> list[Event]:
-        """Return the charges after the first ``position`` of them; raises `BudgetError` if there are fewer."""
+        """Return the charges after the first ``position`` charges; raises `BudgetError` if there are fewer."""
         ahead = count(self.entries) - position
         if position < 0 or ahead < 0:
             raise BudgetError(
@@ -205,7 +205,7 @@ class Books:
 
 
 def append(entries: list[Event], event: Event) -> None:
-    """Append in run-length."""
+    """Append an event, run-length encoded."""
     if entries and entries[-1].single == event.single:
         event = event.repeated(entries.pop().count + event.count)
     entries.append(event)
@@ -221,14 +221,14 @@ def count(entries: Sequence[Event]) -> int:
 
 @contextlib.contextmanager
 def locked(path: Path, busy: str | None = None) -> Iterator[None]:
-    """Keep all others from a ledger, and remove what killed writers of it have left.
+    """Lock a ledger against all other users, and remove the files that killed writers left.
 
     Args:
         busy: Message of the `InputError` if another holds the lock; None = wait for it.
     """
     with file_lock(path.with_name(f".{path.name}.lock"), busy=busy):
         for part in path.parent.glob(f".{path.name}.*.part"):
-            part.unlink(missing_ok=True)  # its writer is dead: all others wait for this lock
+            part.unlink(missing_ok=True)  # the writer of this file is dead: all live ones wait for this lock
         yield
 
 
@@ -244,7 +244,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def unsealed(data: Any, form: str) -> Iterator[None]:
-    """Check format and checksum of a ledger's JSON, and refuse in one way what the block, which reads it, trips over.
+    """Check format and checksum of a ledger's JSON; turn any error of the block that reads it into an `InputError`.
 
     Raises:
         InputError: If it is of another format than ``form``, was changed, or a missing or unknown entry, or one of
@@ -288,9 +288,10 @@ def parsed(content: bytes, path: Path, build: Callable[[Any], T], remedy: str = 
 def recover(
     file: Path, pending: Path, committed: Committed | None, known: dict[str, Tensor] | None
 ) -> dict[str, Tensor] | None:
-    """Return the released tensors that a ledger names, and delete what it does not; None where it names none.
+    """Return the released tensors that a ledger names (None if it names none), and delete any that it does not name.
 
-    The caller holds the ledger's lock. After a kill at any moment the committed file lies under its name, or nothing.
+    The caller holds the ledger's lock. After a kill at any moment either the committed file lies under its name, or no
+    file.
 
     Args:
         file: Where the tensors lie.

@@ -1,6 +1,6 @@
-r"""What collaborative and split learning cost: prices of two mechanisms of the literature, and the noise of the second.
+r"""The price of collaborative and split learning: two mechanisms from the literature, and the noise of the second.
 
-The functions charge nothing: they price settings. `FeatureNoise` is what leaves a phone of one image, after Wang,
+The functions charge nothing: they price settings. `FeatureNoise` makes what a phone sends of one image, after Wang,
 Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy: improving performance of private deep learning in mobile cloud"
 (ARDEN).
 """
@@ -21,7 +21,7 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import DiscreteLaplace, Grid
 from idpgan.privacy.noise import Noise
 
-_SAFE = 1 + 2.0**-50  # what a handful of floating-point operations may have rounded down
+_SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
 
 
 class SharingScales(NamedTuple):
@@ -85,8 +85,8 @@ def split_network_epsilon(dimensions: int, bound: float, scale: float) -> float:
 
     Wang, Zhang, Bao, Zhu, Cao, Yu 2018, "Not just privacy" (ARDEN): features of norm ``|f|_inf <= bound`` by clipping,
     noise Lap(scale) on each of d ``dimensions``. Features of two images differ by at most ``2 bound`` each, together by
-    ``2 bound d``. The paper's bound is the median of the norms: of private images that is a leak; here
-    it is a constant.
+    ``2 bound d``. The paper's bound is the median of the norms, which leaks if the images are private; here it is a
+    constant.
 
     Example:
         >>> split_network_epsilon(100, 1.0, 50.0)
@@ -114,12 +114,12 @@ def nullified_epsilon(epsilon: float, rate: float) -> float:
 
 @dataclass(frozen=True)
 class FeatureNoise:
-    """What leaves the phone of one image: its features on a public grid, with discrete Laplace noise on each.
+    """Makes what a phone sends of one image: its features on a public grid, with discrete Laplace noise on each.
 
     Formal guarantee, unit image, replace-one: features lie in [-1, 1]^d whatever the image (`SplitCnn.features`), so
-    another image moves each by at most 2 and all together by 2 d in L1, the rounding to the grid included
-    (`Grid.l1`). One `DiscreteLaplace` of that sensitivity: pure epsilon. Which pixels were nullified before is drawn
-    whatever the image is, so it changes nothing; it is not counted on, as for an image it buys next to nothing.
+    another image moves each by at most 2 and all together by 2 d in L1, the rounding to the grid included (`Grid.l1`).
+    One `DiscreteLaplace` of that sensitivity: pure epsilon. Which pixels were nullified before is drawn independently
+    of the image, so the proof holds; the guarantee does not use it, as it saves an image almost nothing.
 
     Attributes:
         features: d.
@@ -148,7 +148,7 @@ class FeatureNoise:
     def release(self, features: Tensor, noise: Noise) -> Tensor:
         """Perturb features (N, d) in [-1, 1] with secret noise: whole grid steps, int64 (N, d) on the CPU.
 
-        A feature that is not a number counts as 0: an answer is given whatever the image is.
+        A feature that is NaN counts as 0: every image gets an answer.
         """
         inside = features.double().nan_to_num(0.0).clamp(-1, 1).cpu()
         return self.mechanism(self.grid.round(inside), noise)

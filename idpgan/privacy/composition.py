@@ -1,6 +1,6 @@
-r"""What several reads or releases cost together: theorems of the literature, and the total of a release.
+r"""The joint price of several reads or releases: theorems from the literature, and the total of a release.
 
-**Theorems**, to hold against the privacy loss distribution of `accounting`. Nothing is charged by these. k reads, each
+**Theorems**, for comparison with the privacy loss distribution of `accounting`. They charge nothing. For k reads, each
 (epsilon, delta)-DP, chosen one after the other:
 
 * `basic_composition`: (k epsilon, k delta) (Dwork, McSherry, Nissim, Smith 2006);
@@ -8,33 +8,34 @@ r"""What several reads or releases cost together: theorems of the literature, an
 * `closed_form_composition`: Kairouz, Oh, Viswanath 2015, Theorem 3.4, no worse than either;
 * `optimal_composition`: Kairouz, Oh, Viswanath 2015, Theorem 3.3: the best that (epsilon, delta) alone can tell.
 
-The accountant composes "pure" and "approximate" events as the last one, up to its grid; where the noise is known
-(Laplace, Gaussian) it is far below.
+The accountant composes "pure" and "approximate" events like `optimal_composition`, up to its grid; where the noise is
+known (Laplace, Gaussian) its bound is far lower.
 
-**The total** (`total`) is what a receiver holds: the charges of a release and of the releases that it contains, as one
-guarantee. A contained release may have read the same records, so what a receiver learns of one of them is bounded by
-all charges together. They are stated for the unit and the relation of the containing release.
+**The total** (`total`) states the charges of a release and of the releases that it contains as one guarantee. A
+contained release may have read the same records, so all charges together bound what a receiver learns of a record. The
+total is stated for the unit and the relation of the containing release.
 
 **From one pair to another** (`chain`). Let a mechanism be (epsilon, delta)-DP for neighbors of the pair s, and let any
 two neighbors D, D' of the pair t be the ends of a chain of m steps ``D = D_0, D_1, ..., D_m = D'`` between neighbors of
-s. By group privacy (Vadhan 2017, Lemma 2.2; `Guarantee.for_group`) it is then
+s. By group privacy (Vadhan 2017, Lemma 2.2; `Guarantee.for_group`) the mechanism is then
 ``(m epsilon, delta (e^(m epsilon) - 1) / (e^epsilon - 1))``-DP for t. The chains:
 
-* That a record is absent is one of its possible contents (the null record), so neighbors of zero-out-one are neighbors
-  of replace-one: m = 1. Replacing a record is taking it out and putting another one in its place: from zero-out-one to
-  replace-one m = 2.
-* Two contents of one image are two contents of the person on it: from replace-one of a person to anything of an image
-  m = 1. From zero-out-one of a person the person goes, and comes back with the other image or without it: m = 2.
-* A person has at most k images, k public: from an image to a person one image after the other changes, m = k times the
+* Absence is one possible content of a record (the null record), so neighbors of zero-out-one are neighbors of
+  replace-one: m = 1. Replacing a record means removing it and putting another one in its place: from zero-out-one to
+  replace-one, m = 2.
+* Two contents of one image are two contents of the person on it: from replace-one of a person to either relation of an
+  image, m = 1. From zero-out-one of a person: remove the person, then add them with the other image or without it,
+  m = 2.
+* A person has at most k images, k public. From an image to a person: change one image after the other, m = k times the
   steps of one image.
-* Other units (pixel, column, window, label, event) say nothing of an image as a whole: there is no chain.
+* Other units (pixel, column, window, label, event) do not cover an image as a whole: there is no chain.
 
 **One ledger.** With m = 1 every pair of neighbors of t is one of s, so whatever dominates an event for s dominates it
-for t: all such events are composed as one ledger's, adaptively, by `accounting`. A randomized response counts as its
-pure epsilon there. **Apart.** Events with m > 1 are composed for their own pair, carried over by group privacy, and
-added: two mechanisms, the second chosen by what the first gave, that are (e1, d1)- and (e2, d2)-DP are
-(e1 + e2, d1 + d2)-DP together (Dwork, McSherry, Nissim, Smith 2006). Group privacy multiplies delta, so they are
-composed at the largest delta that the group's stays below the stated one with.
+for t: `accounting` composes all such events as one ledger, adaptively. A randomized response counts as its pure epsilon
+there. **Apart.** Events with m > 1 are composed for their own pair, carried over by group privacy, and added: two
+mechanisms that are (e1, d1)- and (e2, d2)-DP, the second chosen from the output of the first, are together
+(e1 + e2, d1 + d2)-DP (Dwork, McSherry, Nissim, Smith 2006). Group privacy multiplies delta, so these events are
+composed at the largest delta for which the group's delta stays below the stated one.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
 _MOST = 1 << 22  # reads of `optimal_composition`, which sums over them
-# A group's events are composed at a delta so many powers of ten smaller, at most: down to the least float, or, beside
-# events with a delta of their own, to the last digit of that.
+# A group's events are composed at a delta that is smaller by at most this many powers of ten: down to the least float,
+# or, beside events with a delta of their own, down to the last digit of that delta.
 _MOST_POWERS, _LEAST_POWERS = 300.0, 15.0
 _HALVINGS = 12
 
@@ -211,7 +212,7 @@ def _epsilon(events: tuple[Event, ...], delta: float) -> float:
 
 
 def chain(source: tuple[Unit, Relation], target: tuple[Unit, Relation], most_per_person: int) -> int | None:
-    """Return m: so many steps between neighbors of ``source`` join any neighbors of ``target``; None: none do.
+    """Return m: m steps between neighbors of ``source`` join any neighbors of ``target``; None if no such chain exists.
 
     Args:
         most_per_person: k >= 1, public: no person has more images than that.
@@ -229,10 +230,10 @@ def chain(source: tuple[Unit, Relation], target: tuple[Unit, Relation], most_per
 def total(
     own: Part, contained: tuple[Part, ...], unit: Unit, relation: Relation, most_per_person: int = 1
 ) -> Guarantee:
-    """Return what all charges together prove for one unit and one relation; the module has the proof.
+    """Return what all charges together prove for one unit and one relation; the proof is in the module docstring.
 
-    What stands on one ledger is stated at the delta of ``own`` (the largest of all where that is pure), and each ledger
-    beside it at its own delta, or at the same one where that is smaller.
+    The charges of one ledger are stated at the delta of ``own`` (if ``own`` is pure: at the largest delta of all), and
+    each further ledger at the smaller of its own delta and that one.
 
     Args:
         own: Of the containing release, of this unit and relation.
@@ -268,14 +269,14 @@ def total(
 
 
 def _carried(event: Event, unit: Unit, relation: Relation) -> Event:
-    """Return the event as one of a pair that a chain of one step leads to."""
+    """Return the event with another unit and relation, to which a chain of one step leads."""
     if event.kind == "randomized-response" and relation is not event.relation:
         event = dataclasses.replace(event, kind="pure", categories=None)
     return dataclasses.replace(event, unit=unit, relation=relation)
 
 
 def _grouped(events: tuple[Event, ...], size: int, most: float) -> Guarantee:
-    """Return what the events prove for a group of so many, with the least epsilon at a delta of at most ``most``."""
+    """Return what the events prove for a group of this size, with the least epsilon at a delta of at most ``most``."""
 
     def at(delta: float) -> Guarantee:
         epsilon, first = compose_epsilon(events, delta), events[0]
@@ -288,7 +289,7 @@ def _grouped(events: tuple[Event, ...], size: int, most: float) -> Guarantee:
         group = at(smaller(powers))
         return group.finite and group.delta <= most
 
-    pure, failing = at(0.0), sum(event.count * (event.delta or 0.0) for event in events)  # below that nothing holds
+    pure, failing = at(0.0), sum(event.count * (event.delta or 0.0) for event in events)  # nothing holds below it
     low, high = 0.0, _LEAST_POWERS if failing else _MOST_POWERS
     if most <= failing or not fits(high):
         return pure

@@ -15,23 +15,23 @@ arithmetic may have rounded down (u = 2^-53; k reads):
    inverse transform adds ``7 m u`` times the norm of its argument. By Parseval and Cauchy-Schwarz the sum of all errors
    of the masses is at most the 2-norm of the spectrum's error, about ``7 k u log2(n) sqrt(n) ||P^(k-1)||_2``; it is
    computed from the spectrum itself.
-3. *Wrap-around*: the transform is periodic. Outside the window lies at most `_OUTSIDE` of the mass, by Chernoff's
-   bound; it is counted into the error of the transform.
+3. *Wrap-around*: the transform is periodic. By Chernoff's bound at most `_OUTSIDE` of the mass lies outside the window;
+   that mass is counted into the error of the transform.
 
-**Tilted.** Taken as it is, 1e-13 per read, the error of the transform would drown a small delta. So masses are tilted
-before it, ``masses * e^(t loss) / M``, and back after it (Wilson and Keich 2016): the error in delta at epsilon is then
+**Tilted.** The error of the plain transform, 1e-13 per read, would swamp a small delta. So masses are tilted before it,
+``masses * e^(t loss) / M``, and tilted back after it (Wilson and Keich 2016): the error in delta at epsilon is then
 ``M^k e^(-t epsilon)`` times the above. With Chernoff's best t for this delta that is a tiny share of delta where the
 sum is near to normal. Tilting is off by ``(t L + 4) u`` relative per read, L the largest loss; the masses are raised by
 that.
 
-**Split.** Where a rare read tells much (little noise, a small sampling rate), Chernoff's bound lies far above delta,
-and the tilt is useless. Then the losses of a read are cut in two: usual ones below the cut, and above it rare ones of
+**Split.** Where a read rarely has a large loss (little noise, a small sampling rate), Chernoff's bound lies far above
+delta, and the tilt is useless. Then the losses of a read are cut in two: usual ones below the cut, and rare ones of
 total mass b. The sums of usual losses alone are near to normal, and tilted. All other sums have a mass of at most k b
-and are transformed plainly; their error is as small as their mass, a trifle of delta by the choice of the cut. A few
-reads need no tilt at all: then all losses count as rare.
+and are transformed plainly; their error is as small as their mass, which the choice of the cut makes a negligible share
+of delta. A few reads need no tilt at all: then all losses count as rare.
 
-**Less tilted.** Where the error of both is more than a percent of delta, as where epsilon is next to nothing, the tilt
-for the root of delta and none at all are tried too. Each is a bound by itself, and the least epsilon counts.
+**Less tilted.** Where both errors exceed 1 % of delta, as for epsilon close to 0, the tilt for the root of delta and no
+tilt at all are tried too. Each result is a bound by itself, and the least epsilon counts.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from scipy.special import logsumexp
 
 from idpgan.privacy.losses import MOST_POINTS, ROUND_OFF, Losses, Pair
 
-MOST_READS = 1 << 44  # beyond, rounding is not a small share of anything
+MOST_READS = 1 << 44  # of more reads rounding is no longer a small share of the result
 _OUTSIDE = 1e-18
-_TRIFLE = 1e-4  # of delta: an error that is not worth a second look
-_MUCH = 1e-2  # of delta: an error that is worth other tilts
+_TRIFLE = 1e-4  # share of delta: a smaller error is ignored
+_MUCH = 1e-2  # share of delta: for a larger error other tilts are tried
 _PLAIN_ERROR = 2e-11  # of a plain transform, per read: at most about ``7 u log2(n) sqrt(n)``
 
 _Part = tuple[Losses, int]  # of one direction, count
@@ -86,7 +86,7 @@ def _compose(parts: list[_Part], delta: float, enough: float = 0.0) -> tuple[flo
             if best[0] <= enough or best[1].error_at(best[0]) <= good * delta:
                 break
         if way is _split and best is None:
-            break  # a coarser grid bounds more than no tilt on this one
+            break  # a coarser grid gives a better bound than this grid without a tilt
     return best
 
 
@@ -109,7 +109,7 @@ def _tilted(parts: list[_Part], delta: float) -> Losses | None:
     masses = np.minimum(masses * np.exp(np.minimum(exponents + relative, 700.0)), 1.0)
     log_total += relative
     if not (math.isfinite(order) and math.isfinite(log_total) and bool(np.isfinite(masses).all())):
-        return None  # a bound that is not a number bounds nothing
+        return None  # NaN is not a bound
     tilt, share = order / interval, math.fsum(count * part.share for part, count in parts)
     if tilt > 0:
         share = math.expm1(min(share * (1 + tilt) * (1 + 1 / tilt) ** tilt * math.exp(min(order, 700.0)), 700.0))
@@ -191,11 +191,11 @@ def _convolve(parts: list[_Part], window: _Window) -> tuple[np.ndarray, float]:
 
 
 def _convolve_rare(parts: list[_Part], cuts: list[int], window: _Window) -> tuple[np.ndarray, float]:
-    """Return the same of the sums in which at least one loss is rare: an index into its masses at or above the cut.
+    """Return the same for the sums in which at least one loss is rare: its index into the masses is at least the cut.
 
     With spectra a of the usual and b of the rare losses that is ``(a + b)^k - a^k``, kept beside ``a^k`` through all
-    products, so that nothing cancels. Its derivatives by a and b bound the error: products of k - 1 factors again, of
-    which one is rare, or in whose stead the error is a rare one's.
+    products, so that nothing cancels. Its derivatives by a and b bound the error: these are products of k - 1 factors
+    again, where one factor is rare or the error itself is that of a rare factor.
     """
 
     def times(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -244,7 +244,7 @@ def _chernoff(parts: list[_Part], sign: int, chance: float) -> tuple[int, float]
             total += count * (math.log(float(np.sum(masses * factor))) + order * mean)
         return total / order
 
-    normal = math.sqrt(-2 * math.log(chance) / max(variance, 1e-300))  # where a normal law has its best order
+    normal = math.sqrt(-2 * math.log(chance) / max(variance, 1e-300))  # the best order of a normal law
     most = min(4 * normal, 600 / max(len(part.masses) for part, _ in parts))  # nothing that matters underflows
     order = min(normal / 8, most)
     factors = [np.exp(order * places) for *_, places in centered]

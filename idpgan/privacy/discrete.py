@@ -1,14 +1,14 @@
 r"""Exact samplers of discrete noise: integers only, no floating point between the random bits and the answer.
 
-Both put a number together from a cell and a place in it. The cell is found by inversion of a uniform number, of which
-more bits are drawn where the first 62 do not decide: exact. Cells are narrow, so that the density hardly falls inside
-one: a place is drawn uniformly and kept with a probability exp(-gamma), gamma at most about 1/16, by a test of integers
-that nearly always ends at the first one. Canonne, Kamath, Steinke 2020 ("The discrete Gaussian for differential
-privacy", Algorithm 1) test exp(-gamma) in that way; Karney 2016 ("Sampling exactly from the normal distribution") does
-without floating point by comparing uniform numbers digit by digit.
+Laplace and Gaussian numbers are composed of a cell and a place in it. The cell is found by inversion of a uniform
+number, exactly: more bits are drawn where the first 62 do not decide. Cells are so narrow that the density hardly falls
+inside one: a place is drawn uniformly and kept with probability exp(-gamma), gamma at most about 1/16, by a test of
+integers that nearly always ends at the first one. Canonne, Kamath, Steinke 2020 ("The discrete Gaussian for
+differential privacy", Algorithm 1) test exp(-gamma) in that way; Karney 2016 ("Sampling exactly from the normal
+distribution") does without floating point by comparing uniform numbers digit by digit.
 
-Batched: every loop below runs over *rounds*, in each of which the not yet finished entries of a batch are drawn at
-once. Scales are whole numbers of grid steps, which keeps every fraction exact in 64 bits.
+Batched: every loop below runs over *rounds*; each round draws all unfinished entries of a batch at once. Scales are
+whole numbers of grid steps, which keeps every fraction exact in 64 bits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import torch
 
 from idpgan.privacy.noise import Noise
 
-MAX_SCALE = 1 << 50  # in grid steps
+MAX_SCALE = 1 << 50  # largest scale, in grid steps
 _BATCH = 1 << 15  # fits the cache
-_BITS = 62  # that decide on a cell at first
-_GUIDE_BITS = 14  # of them, that nearly always decide
-_CELLS = 64  # of one standard deviation or one Laplace scale
+_BITS = 62  # random bits drawn first to find a cell
+_GUIDE_BITS = 14  # leading bits of `_BITS`, which nearly always decide
+_CELLS = 64  # cells per standard deviation or Laplace scale
 
 
 def _integers(below: int, count: int, noise: Noise) -> np.ndarray:
@@ -81,7 +81,7 @@ def _bounds(cells: _Cells, bits: int) -> list[int]:
 
 @functools.lru_cache(maxsize=64)
 def _guide(cells: _Cells, bits: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the bounds, the cell of a number by its first bits, -1 where those do not decide, and how many follow."""
+    """Return the bounds, the cell of a number by its first bits (-1: they do not decide), and how many bits follow."""
     bounds, left = np.array(_bounds(cells, bits)), max(0, bits - _GUIDE_BITS)
     first = np.arange(1 << (bits - left)) << left
     low, high = np.searchsorted(bounds, first - 1), np.searchsorted(bounds, first + (1 << left), side="right")
@@ -168,7 +168,7 @@ def rounded_laplace(scale: int, count: int, noise: Noise) -> torch.Tensor:
 
 # Heavy tails ----------------------------------------------------------------------------------------------------------
 
-_FARTHEST = 1 << 60  # what lies beyond is moved here: post-processing
+_FARTHEST = 1 << 60  # larger numbers are moved here: post-processing
 
 
 def heavy_tailed(scales: torch.Tensor, exponent: int, noise: Noise) -> torch.Tensor:
@@ -193,7 +193,7 @@ def heavy_tailed(scales: torch.Tensor, exponent: int, noise: Noise) -> torch.Ten
 
 
 def _heavy_tailed(scale: int, exponent: int, digits: Iterator[int]) -> int:
-    """Draw one number; ``low`` and ``high`` are the least and the largest that it may round to by what is known."""
+    """Draw one number; ``low`` and ``high`` are the least and the largest that it may round to by the known digits."""
     while True:
         coins, bits = next(digits), _BITS
         u, v = next(digits), next(digits)
@@ -248,7 +248,7 @@ class _Uniforms:
         self._digits = [_integers(base, count, noise)]
 
     def digit(self, place: int) -> np.ndarray:
-        while len(self._digits) <= place:  # a digit that nobody has looked at is still independent of everything
+        while len(self._digits) <= place:  # a digit that was not compared yet is still independent of everything
             self._digits.append(_integers(self._base, self._count, self._noise))
         return self._digits[place]
 

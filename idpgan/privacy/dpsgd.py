@@ -1,11 +1,11 @@
-r"""DP-SGD as one frozen plan: who is drawn, what a record may add, the noise, the divisor, and what a step costs.
+r"""DP-SGD as one frozen plan: sampling, clipping, noise, divisor, and the price of a step.
 
 Abadi et al., "Deep Learning with Differential Privacy" (2016), with Poisson sampling and a public divisor. A method
-passes in its loss as a function of (weights, one record). One backward pass of all records captures what the layers
-saw, which gives norms and clipped sum (`idpgan.privacy.ghost_norms`); where a loss cannot be captured, ``vmap(grad)``
-differentiates record by record. Either way no hook is placed on a network and nothing is left on it. (Opacus' hooks
-raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep ``grad_sample`` of a generator's
-step.)
+passes in its loss as a function of (weights, one record). One backward pass of all records captures inputs and output
+gradients of the layers, which give norms and clipped sum (`idpgan.privacy.ghost_norms`); where a loss cannot be
+captured, ``vmap(grad)`` differentiates record by record. Either way no hook is placed on a network and nothing is left
+on it. (Opacus' hooks raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep
+``grad_sample`` of a generator's step.)
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SLACK = 1e-5  # norms are clipped to C (1 - _SLACK): rounding then never reache
 def full_precision() -> Iterator[None]:
     """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
 
-    A GPU's TF32 keeps 10 bits of 23: clip factors and features that are rounded to it can exceed their norm by 2^-11.
-    On the CPU nothing changes.
+    A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
+    CPU nothing changes.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
@@ -55,7 +55,7 @@ def full_precision() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """A sum of per-record gradients of norm at most C each, and what it was made of (curator only).
+    """A sum of per-record gradients of norm at most C each, and their losses and norms (curator only).
 
     Attributes:
         sums: One float64 tensor per weight, without a batch dimension.
@@ -74,7 +74,7 @@ class ClippedSum:
 
 @dataclass(frozen=True)
 class DPSGDPlan:
-    r"""Everything about DP-SGD that decides over privacy: `sample`, `clipped_sum`, `noisy_step` and their `event`.
+    r"""Everything in DP-SGD that decides on privacy: `sample`, `clipped_sum`, `noisy_step` and their `event`.
 
     One step draws each record by a secret coin of chance q (`sample`), and moves the weights by
 
@@ -86,12 +86,13 @@ class DPSGDPlan:
     (Abadi et al. 2016); `event` is the price of one step. It covers the weights and what is computed from them, not the
     losses and norms of a `ClippedSum`. A batch of no records is charged, noised and stepped like any other.
 
-    Several processes (``ranks``) take a step together: each calls all three methods, with the records of its share. The
-    coins of all records are rank 0's. So are the sum over all shares and the noise on it, drawn once: the other ranks
-    get the noisy gradient and nothing that comes before it. The sum is that of one process, so the proof is too.
+    Several processes (``ranks``) take a step together: each calls all three methods, with the records of its share.
+    Rank 0 alone draws the coins of all records, holds the sum over all shares and draws the noise on it, once: the
+    other ranks get the noisy gradient and nothing that comes before it. The sum is that of one process, so the proof
+    holds.
 
     The caller charges `event` before each step. Row i of every tensor must be a function of record i, of the weights
-    and of record i's own coins. A null record keeps its row, and stands in the mask ``null``.
+    and of record i's own coins. A null record keeps its row, and is marked in the mask ``null``.
 
     Attributes:
         sample_rate: q in (0, 1].
@@ -136,14 +137,14 @@ class DPSGDPlan:
     def sample(self, num: int, noise: Noise) -> Tensor:
         """Draw the records of a step, each by an independent secret coin of chance q, and return this rank's share.
 
-        The coins are never released: the accounting of Poisson sampling needs that. A coin compares 52 uniform bits and
-        a half with q, so its chance is q to 2^-53.
+        The coins are never released, as the accounting of Poisson sampling requires. A coin compares 52 uniform bits
+        and a half with q, so its chance is q to 2^-53.
 
         Args:
             num: Number of records, null records among them.
 
         Returns:
-            (B,) int64, ascending; B is random, private, and may be 0. Over all ranks each drawn record comes once.
+            (B,) int64, ascending; B is random, private, and may be 0. Over all ranks each drawn record occurs once.
         """
         shape = (checks.whole(num, "num"),)
         if self.ranks.first:
@@ -171,15 +172,15 @@ class DPSGDPlan:
         *before* the sum, so that no record can void the others' noise with a NaN. Chunks bound the memory and change
         only the order of the sum; null records keep their rows in them, so that chunks are alike for neighbors.
 
-        Rounding. In float32 a norm loses what is small beside what is large, so that a clipped one exceeds C, and a sum
-        moves by its own rounding beside the record's term. So norms, factors and sums are float64, and clipped norms
+        Rounding. In float32 a norm loses small terms beside large ones, so that a clipped norm exceeds C, and a sum
+        moves by its own rounding besides the record's term. So norms, factors and sums are float64, and clipped norms
         C (1 - 1e-5): the slack is far more than float64 rounds in a sum of 10^9 records.
 
         ``loss``, ``weights`` and ``records`` are those of `per_example_gradients`.
 
         Args:
             physical_batch: Records whose gradients are in memory at once. Where that is too many the whole sum is taken
-                again with half of it: nothing has been accumulated outside, and no coin is thrown again.
+                again with half of it: nothing has been accumulated outside, and no coin is tossed again.
             null: bool (B,), which records are null; None = none.
             way: How gradients are found, both ways exact: "ghost" by one backward pass that captures what the layers
                 see (`idpgan.privacy.ghost_norms`), "vmap" by `torch.func`. Where a loss cannot be captured, "ghost"
@@ -276,9 +277,9 @@ class DPSGDPlan:
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
 
-        The noise is ours and not that of a `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits of
-        seed that an attacker can try out. It is continuous Gaussian in floating point, drawn for all weights at once
-        and added in float64: low-order bits are not covered by the proof (docs/pitfalls.md).
+        The noise comes from `Noise`, not from a `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits
+        of seed that an attacker can try out. The noise is continuous Gaussian in floating point, drawn for all weights
+        at once and added in float64: low-order bits are not covered by the proof (docs/pitfalls.md).
 
         Args:
             optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.
@@ -296,7 +297,7 @@ class DPSGDPlan:
             for weight, total, part in zip(weights.values(), totals, drawn.split(sizes), strict=True):
                 noisy = total + part.to(weight.device).view_as(weight)
                 weight.grad = noisy.to(weight.dtype).div_(self.divisor)
-        else:  # NaN until the noisy gradient is here: no weight moves without it
+        else:  # NaN until the noisy gradient arrives: no weight moves without it
             for weight in weights.values():
                 weight.grad = torch.full_like(weight, torch.nan)
         self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
@@ -337,7 +338,7 @@ def record_gradients(
     return {name: Materialized(gradient) for name, gradient in gradients.items()}, losses
 
 
-@functools.lru_cache(maxsize=16)  # some seconds of work, and asked for by the plan of a run and by its method
+@functools.lru_cache(maxsize=16)  # takes some seconds; both the plan of a run and its method ask for it
 def least_noise(
     epsilon: float,
     delta: float,

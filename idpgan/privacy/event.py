@@ -1,4 +1,4 @@
-"""What happened: one noisy read of private data, apart from what it costs (that is accounting.py)."""
+"""Events: noisy reads of private data. accounting.py computes what they cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REQUIRED: dict[str, frozenset[str]] = {
 KINDS = tuple(_REQUIRED)
 _COMMON = ("kind", "unit", "relation", "count")
 LARGEST = sys.float_info.max
-MOST = 1 << 62  # of everything that is counted: what our sources of noise can draw, and far beyond any use
+MOST = 1 << 62  # largest count of anything: what our sources of noise can draw, and far beyond any use
 
 
 def _is_number(value: object) -> bool:

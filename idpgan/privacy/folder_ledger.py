@@ -1,17 +1,17 @@
 """The ledger of a folder that is published again and again: every publication, and what they cost together.
 
-The file lies beside the folder and belongs to it by name, not by content: with one more image in it, the folder is the
-same. It lists the publications, each with its charges; the books of one unit and relation are those charges, in order,
-and are composed as any ledger's. A publication is on the disk before its images are touched.
+The file lies beside the folder and belongs to it by name, not by content: a folder with one more image is still the
+same folder. The file lists the publications, each with its charges; the books of one unit and relation are those
+charges, in order, and are composed as any ledger's. A publication is recorded on the disk before its images are read.
 
 A guarantee for an image holds for a column and a pixel of it: publications of a coarser unit (in the order pixel,
-column, image) count in the total of a finer one. Those of a finer unit do not bound a coarser one but by their number
-in it, so that they are named beside the total (`Total.finer`).
+column, image) count in the total of a finer one. Publications of a finer unit bound a coarser one only through the
+number of finer units in it, so they are named beside the total (`Total.finer`).
 
-Folders lie in each other. An image is read by the publications of every folder on its path, and by those of no other.
-Given all other images, what the rest publish says nothing of it, and the releases along its path compose, whatever
-order they came in. So the cost of an image is the composition of a chain of ledgers, from the outermost folder to the
-innermost, and the cost of a folder is that of its dearest image: the largest over its chains (`chains`), not their sum.
+Folders may be nested. An image is read by the publications of every folder on its path, and by no others. Given all
+other images, the other publications reveal nothing about it, and the releases along its path compose, in whatever order
+they came. So the cost of an image is the composition of a chain of ledgers, from the outermost folder to the innermost.
+The cost of a folder is that of its most expensive image: the largest over its chains (`chains`), not their sum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 FORMAT = "idpgan folder ledger 1"
 _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
-NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each lies in the next
+NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each is part of the next
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class FolderLedger:
 
     @classmethod
     def read(cls, path: Path, folder: str | None) -> Self:
-        """Read a ledger, of whichever folder where None is named; an empty one where there is none yet.
+        """Read a ledger (of any folder if ``folder`` is None); return an empty one if there is none yet.
 
         Raises:
             InputError: If the file is damaged, changed or foreign, or of another folder.
@@ -148,11 +148,11 @@ class FolderLedger:
             yield cls.read(path, folder)
 
     def charged(self, publication: Publication) -> Self:
-        """Return the ledger with one more publication, which is not on the disk yet."""
+        """Return the ledger with one more publication, which is not written to the disk yet."""
         return dataclasses.replace(self, publications=(*self.publications, publication))
 
     def write(self) -> None:
-        """Make it durable, under the lock."""
+        """Write the ledger durably, under the lock."""
         content: dict[str, Any] = {
             "format": FORMAT,
             "folder": self.folder,
@@ -176,9 +176,9 @@ def chains(
 ) -> tuple[Chain, ...]:
     """Return the ledgers that charge the images of a folder: one chain for all places inside that share it.
 
-    They belong to the folders that it lies in, up to the root of the file system, to itself, and to those that it
-    holds. Where a link inside leads elsewhere, the folders around its target are on the path too. A ledger inside that
-    is not called after its folder counts for all places, since that folder may lie anywhere.
+    They are the ledgers of the folders around it, up to the root of the file system, its own, and those of the folders
+    inside it. Where a link inside leads elsewhere, the folders around its target are on the path too. A ledger inside
+    that is not called after its folder counts for all places, since its folder may lie anywhere.
 
     Args:
         folder: Of images, at any depth.
@@ -239,7 +239,7 @@ class Total:
 
 
 def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None) -> Total:
-    """Return what the dearest of some chains costs a unit, at the largest delta that a publication in them states.
+    """Return what the most expensive chain costs a unit, at the largest delta that a publication in the chains states.
 
     Args:
         chains: As `chains` returns them; something in them counts for the unit.
@@ -247,7 +247,7 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None)
         relation: Only publications of this one are counted; None = of the only one that there is.
 
     Raises:
-        InputError: If they are of several relations, and none is named: their events do not compose.
+        InputError: If the publications are of several relations, and none is named: their events do not compose.
     """
     counts, finer = [other for other in Unit if unit in _covered(other)], set(_covered(unit)) - {unit}
 
@@ -278,5 +278,5 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None)
 
 
 def _covered(unit: Unit) -> tuple[Unit, ...]:
-    """Return the units that a guarantee for this one holds for too."""
+    """Return the units for which a guarantee for this unit holds too."""
     return NESTED[: NESTED.index(unit) + 1] if unit in NESTED else (unit,)

@@ -1,4 +1,4 @@
-r"""Per-record gradients from one backward pass: what known layers saw is captured, and no weight is differentiated.
+r"""Per-record gradients from one backward pass that captures known layers: no weight is differentiated.
 
 The gradient of record i in a layer's weight is ``sum_r a_r x_r^T`` over the layer's inputs x_r and the gradients a_r of
 its outputs (`idpgan.privacy.layer_gradients`). Both come out of one backward pass of all records, which then serves the
@@ -6,11 +6,12 @@ norms and the clipped sum ("ghost norms": Goodfellow 2015, "Efficient per-exampl
 2022, "Large language models can be strong differentially private learners"; book-keeping: Bu et al. 2023,
 "Differentially private optimization on large model at small cost").
 
-Why nothing is forgotten, which would make a norm too small. The loss runs under ``vmap``, so a row of whatever a layer
-sees belongs to one record, however often the record passes the layer. A known layer is computed with weights that are
-cut from the graph, and its uses of them are captured. Every other use of a weight leads, in the graph, to the weight
-itself: if any gradient arrives there, the capture is refused. So it is if the loss differentiates by itself, nests
-another ``vmap``, or changes a captured tensor in place. What is refused is for `torch.func`, which knows every layer.
+Why no use of a weight is missed (which would make a norm too small). The loss runs under ``vmap``, so a row of whatever
+a layer sees belongs to one record, however often the record passes the layer. A known layer is computed with weights
+that are cut from the graph, and its uses of them are captured. Every other use of a weight leads, in the graph, to the
+weight itself: if any gradient arrives there, the capture is refused. It is also refused if the loss differentiates by
+itself, nests another ``vmap``, or changes a captured tensor in place. `torch.func`, which knows every layer, then takes
+over.
 """
 
 from __future__ import annotations
@@ -70,18 +71,18 @@ def capture(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether an error means too little memory; on the CPU there is no class of its own for it."""
+    """Tell whether an error means too little memory; on the CPU no error class of its own exists for it."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 class _Phase:
-    """Whether the one backward pass has begun: a gradient that is asked for earlier is the loss's own."""
+    """Whether the one backward pass has begun: a gradient requested earlier belongs to the loss itself."""
 
     final = False
 
 
 class _Recorder(TorchFunctionMode):
-    """Computes known layers with cut weights, and keeps what they saw.
+    """Computes known layers with cut weights, and keeps their inputs and output gradients.
 
     Attributes:
         anchor: (B,) inside ``vmap``: tells its level from others, and needs a gradient, so that all that follows does.
@@ -104,11 +105,11 @@ class _Recorder(TorchFunctionMode):
         return layer(self, *args, **(kwargs or {}))
 
     def cut(self, weight: Any) -> Any:
-        """Return the weight without its place in the graph; what is none of the weights stays as it is."""
+        """Return a weight detached from the graph; return anything but a weight unchanged."""
         return weight.detach() if id(weight) in self._names else weight
 
     def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
-        """Return the output, whose gradient and whose inputs will be in the calls, each with its weight."""
+        """Return the output; record its inputs and, later, its gradient as a call of the weight."""
         for weight, call in calls:
             if id(weight) in self._names:
                 self._calls.setdefault(self._names[id(weight)], []).append(call)
@@ -138,7 +139,7 @@ class _Watch(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing; there only since functorch asks for it."""
+        """Keep nothing; functorch requires this method."""
 
     @staticmethod
     def vmap(
@@ -162,7 +163,7 @@ class _Watch(torch.autograd.Function):
 
 
 class _Tap(torch.autograd.Function):
-    """Hands a tensor through, and its gradient to the calls."""
+    """Passes a tensor through, and hands its gradient to the calls."""
 
     @staticmethod
     def forward(output: Tensor, anchor: Tensor, phase: _Phase, calls: list[Call]) -> Tensor:

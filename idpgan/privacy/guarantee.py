@@ -1,4 +1,4 @@
-"""What is promised: an epsilon never stands without its delta, unit and neighboring relation."""
+"""Guarantees: an epsilon always comes with its delta, unit and neighboring relation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from idpgan.errors import InputError
 
-# Part of the reason of every report whose noise is continuous: what is proven is proven of real numbers.
+# Part of the reason of every report whose noise is continuous: the proofs are about real numbers.
 FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding the proof leaves out (Mironov 2012)"
 
 

@@ -1,4 +1,4 @@
-r"""The gradient of every record in one weight, as what a layer saw: multiplied out in rows, or never.
+r"""Per-record gradients of one weight, as inputs and output gradients of its layer: multiplied out in rows, or never.
 
 A layer that multiplies has ``g_i = sum_r a_r x_r^T``: x_r are the R inputs of record i, a_r the gradients of the
 outputs (a convolution's inputs are its patches, one per position). There are two exact ways to its norm and to the
@@ -9,7 +9,7 @@ clipped sum:
 - *ghost*: ``||g_i||^2 = sum_{r,s} (a_r . a_s) (x_r . x_s)`` (Goodfellow 2015; for R > 1, Li et al. 2022), and the sum
   is one matrix product of all records' ``f_i a_r`` and x_r. Both float64.
 
-`Outer.ghost` chooses by a fixed rule, so that equal runs take equal ways.
+`Outer.ghost` chooses by a fixed rule, so that equal runs compute in the same way.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DOUBLE = 2.0  # cost of a float64 multiplication, in those of float32: of a processor, and of a GPU of a data center
+_DOUBLE = 2.0  # cost of a float64 multiplication in float32 multiplications: on a processor, and on a data center GPU
 _PASS = 12.0  # cost of writing a number of a row, converting, squaring and summing it, in float32 multiplications
-_FEW_LINES = 256  # of an embedding: up to here a matrix product is faster than adding line by line
+_FEW_LINES = 256  # lines of an embedding up to which a matrix product is faster than adding line by line
 _MOST_TERMS = 1 << 17  # see `Outer.squares`
 
 
-_BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows at once: on a processor what stays in its cache
+_BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows held at once; a processor's cache holds them
 
 
 def clip_and_add(
@@ -40,7 +40,7 @@ def clip_and_add(
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
-        counted: bool (B,); a record that is not, or whose gradient is not finite, adds zero.
+        counted: bool (B,); a record that is not counted, or whose gradient is not finite, adds zero.
         bound: The norm that clipping leaves.
         total: What it is added to, float64, by weight.
 
@@ -82,7 +82,7 @@ def clip_and_add(
 class LayerGradient:
     """The gradients of B records in one weight."""
 
-    ghost = False  # whether the gradients are never multiplied out: it has `squares` and `weighted`, else `rows`
+    ghost = False  # whether the gradients are never multiplied out; if so `squares` and `weighted` exist, else `rows`
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape, self.numel = shape, shape.numel()
@@ -96,7 +96,7 @@ class LayerGradient:
         return total.view(self.shape)
 
     def squares(self) -> Tensor:
-        """Return the squared norms, (B,) float64, never less than they are."""
+        """Return upper bounds on the squared norms, (B,) float64."""
         raise NotImplementedError
 
     def weighted(self, factor: Tensor) -> Tensor:
@@ -108,19 +108,19 @@ class LayerGradient:
 
 
 class Materialized(LayerGradient):
-    """Gradients (B, *shape) that are there already."""
+    """Gradients (B, *shape) that are computed already."""
 
     def __init__(self, gradients: Tensor) -> None:
         super().__init__(gradients.shape[1:])
         self._gradients = gradients.flatten(1)
 
     def rows(self, some: slice) -> Tensor:
-        """Return some of them."""
+        """Return the rows of some records."""
         return self._gradients[some]
 
 
 class Call:
-    """One call of a layer: what went in, and the gradient of what came out. The first dimension is the record.
+    """One call of a layer: its inputs, and the gradient of its output. The first dimension is the record.
 
     Attributes:
         inputs: (B, ...), as `keep` took them.
@@ -133,20 +133,20 @@ class Call:
 
     @staticmethod
     def gradient_of(calls: Sequence[Any], weight: Tensor) -> LayerGradient:
-        """Return the gradient of a weight that is in these calls, all of this class."""
+        """Return the gradient of the weight of these calls, all of this class."""
         raise NotImplementedError
 
     def keep(self, inputs: Tensor) -> None:
-        """Take what went in, (B, ...)."""
+        """Keep the input, (B, ...)."""
         self.inputs, self._version = inputs, inputs._version
 
     def arrive(self, gradient: Tensor) -> None:
-        """Take the gradient of what came out, (B, ...)."""
+        """Keep the gradient of the output, (B, ...)."""
         self.gradient, self.arrived = gradient, True
 
     @property
     def changed(self) -> bool:
-        """Whether the input is not any more what went in."""
+        """Whether the input was changed in place after the call."""
         return self.inputs._version != self._version
 
 
@@ -192,7 +192,7 @@ class Outer(LayerGradient):
     def _chooses_ghost(self) -> bool:
         """Compare the two ways by their numbers of multiplications."""
         count, matrix, sides = self._counts, self._out * self._inner, self._out + self._inner
-        if sides + count**2 > _MOST_TERMS or self._dtype == torch.float64:  # whose squares leave the range of float64
+        if sides + count**2 > _MOST_TERMS or self._dtype == torch.float64:  # float64 squares may leave its range
             return False
         return _DOUBLE * (count**2 * sides + count * matrix) < (count + _PASS) * matrix
 

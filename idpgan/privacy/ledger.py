@@ -70,7 +70,8 @@ class Ledger:
             path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
                 there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
-            contained: What releases cost that the run builds on, outside the target; `composition.total` adds all up.
+            contained: Charges of the releases that the run builds on, outside the target; `composition.total` adds all
+                up.
         """
         self.path = path
         self.unit: Final = unit
@@ -80,12 +81,12 @@ class Ledger:
         self.contained: Final = tuple(contained)
         self._books = Books(LedgerTerms(unit, relation, target, owner, self.contained))
         self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
-        self._replay: list[Event] = []  # charges that stand already, to be met again after a resume, next one last
+        self._replay: list[Event] = []  # charges that a resumed run meets again, the next one last
         self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
         self._unwritten: list[Event] = []  # unprotected reads that wait for a `flush`
         self._seen: bytes | None = None  # content of the file when this handle last saw it
         self._stale = False  # a write failed: memory and disk may differ
-        self._absent: Books | None = None  # what stood while there was no file yet
+        self._absent: Books | None = None  # the books while there was no file yet
 
     @classmethod
     def of(cls, price: Price, owner: str = "") -> Self:
@@ -147,7 +148,7 @@ class Ledger:
     def affordable(self, event: Event, planned: int = 0) -> int:
         """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1).
 
-        How often is still ``planned`` is asked for first.
+        The bisection starts at ``planned``.
         """
         self._books.check(event)
         target = self._books.terms.target
@@ -157,7 +158,7 @@ class Ledger:
             new = planned - count(self._replay)
             most = affordable(self._books.entries, event.single, target.epsilon, target.delta, new)
             self._allowance = (event.single, most)
-        return self._allowance[1] + count(self._replay)  # those are paid already
+        return self._allowance[1] + count(self._replay)  # charges to be met again are paid already
 
     # Spending --------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Ledger:
             return
         entries = self._books.entries
         if not event.is_private and entries and entries[-1].single == event.single:
-            append(entries, event)  # on the disk epsilon is infinite already
+            append(entries, event)  # the ledger on the disk has an infinite epsilon already
             append(self._unwritten, event)
             return
         with self._changed():
@@ -198,7 +199,7 @@ class Ledger:
     def release(
         self, events: Sequence[Event], compute: Callable[[], Mapping[str, Tensor]], *, noise: Noise
     ) -> dict[str, Tensor]:
-        """Read private data once, keep the noisy result, and charge it: all of it or nothing, whenever it is stopped.
+        """Read private data once, keep the noisy result, and charge it: all of this or nothing, whenever it is stopped.
 
         A later call returns the same result from the disk; nothing is computed or charged again. While ``compute`` runs
         nothing leaves the process, so a run that is stopped there has released nothing. Then (1) the result is written
@@ -208,7 +209,8 @@ class Ledger:
 
         Args:
             events: What the read costs.
-            compute: Reads, adds noise, and returns named tensors; called at most once, and only if it can be paid.
+            compute: Reads, adds noise, and returns named tensors; called at most once, and only if the target covers
+                it.
             noise: What ``compute`` draws from; a result of a fixed seed is never taken for a private one.
 
         Returns:
@@ -264,7 +266,7 @@ class Ledger:
     # Going on after an interruption ----------------------------------------------------------------------------
 
     def bind(self, fingerprint: Mapping[str, str]) -> Mapping[str, str]:
-        """Remember what must be equal in every continuation of the run, the first time; return what is remembered."""
+        """On the first call remember what must be equal in every continuation of the run; return what is remembered."""
         if not self._books.fingerprint:
             with self._changed():
                 self._books.fingerprint = self._books.fingerprint or dict(fingerprint)
@@ -283,7 +285,7 @@ class Ledger:
         same, by comparing state, config, data, code and machine.
 
         Raises:
-            BudgetError: If the position lies beyond the ledger: the state is of another ledger.
+            BudgetError: If the position lies beyond the ledger: the state belongs to another ledger.
         """
         self._replay = self._books.after(position)[::-1]
         self._allowance = None
@@ -327,7 +329,7 @@ class Ledger:
                 self._replay.append(head.repeated(head.count - met))
 
     def _refuse_beyond(self, events: Sequence[Event]) -> None:
-        """Refuse several charges at once that the target does not cover."""
+        """Refuse several charges that the target does not cover together."""
         for event in events:
             self._books.check(event)
         together, target = [*self._books.entries, *events], self._books.terms.target
@@ -353,7 +355,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _newest(self) -> Iterator[None]:
-        """Keep all other handles from reading and writing, with the books as they stand on the disk."""
+        """Lock out all other handles, and read the books as they stand on the disk."""
         with contextlib.nullcontext() if self.path is None else locked(self.path):
             self._look()
             yield
@@ -366,20 +368,20 @@ class Ledger:
             self._write()
 
     def _look(self) -> None:
-        """Read the books again if the file changed. Under the lock.
+        """Read the books again if the file changed. The caller holds the lock.
 
         The content is compared, not its time: two charges of another process may lie within one tick of the clock.
         """
         if self.path is None:
             return
-        if self.path.is_symlink():  # a charge would take the place of the link, and never reach what it leads to
+        if self.path.is_symlink():  # a charge would replace the link, and never reach its target
             raise BudgetError(f"the ledger {self.path} is a symbolic link. Name the file itself.")
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             if self._seen is not None:
                 raise BudgetError(f"the ledger {self.path} is gone: what was spent is unknown. Restore it.") from None
-            if self._stale and self._absent is not None:  # the first write failed: what it was to hold is not charged
+            if self._stale and self._absent is not None:  # the first write failed: its content is not charged
                 self._books, self._allowance, self._stale = self._absent, None, False
             self._books.committed = None  # not written yet, or not with success
             self._absent = copy.deepcopy(self._books)
@@ -401,7 +403,7 @@ class Ledger:
         self._seen, self._stale = content, False
 
     def _write(self) -> None:
-        """Replace the file, under the lock. After an error `_look` reads what really stands."""
+        """Replace the file, under the lock. After an error `_look` reads what is really on the disk."""
         if self.path is not None:
             text = json.dumps(self.to_json(), indent=1) + "\n"
             self._stale = True
@@ -428,10 +430,10 @@ class Ledger:
     def open(cls, path: Path, owner: str, price: Price | None = None) -> Self:
         """Load the ledger kept at ``path``; further charges are kept there too.
 
-        Checked are the checksum, the owner, that the charges keep to the target, and what ``price`` says: unit,
+        This checks the checksum, the owner, that the charges keep to the target, and what ``price`` says: unit,
         relation, target, and that no event is charged that the config does not plan, or more often than planned and
-        repeated. The checksum finds damage and careless edits. Whoever can write the file can forge it: against that
-        stand ``price`` and the hash of the saved state.
+        repeated. The checksum finds damage and careless edits. Whoever can write the file can forge it; ``price`` and
+        the hash of the saved state make that harder.
 
         Args:
             owner: Hash of the run's configuration.

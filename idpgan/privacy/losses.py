@@ -7,9 +7,9 @@ whose curve lies above the true one: the mass of each bucket goes to its two end
 Q-mass stay ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022). The same dots, read from Q, serve
 the opposite direction.
 
-**Error.** What rounds up needs no excuse; what floating-point arithmetic may round *down* is bounded (u = 2^-53; no
-term is fitted). A dot that is off by a share of itself changes the curve by that share only. What is left is the errors
-of the distribution functions. They telescope: at a grid point l the curve is that of the two computed tails, and
+**Error.** Rounding up is harmless; what floating-point arithmetic may round *down* is bounded (u = 2^-53; no term is
+fitted). A dot that is off by a share of itself changes the curve by that share only. The errors of the distribution
+functions remain. They telescope: at a grid point l the curve is that of the two computed tails, and
 ``P(loss > l) - e^l Q(loss > l)`` is off by at most (r + r') times its first term, r and r' being the relative errors of
 the two tails.
 
@@ -35,7 +35,7 @@ from scipy.special import ndtr
 
 from idpgan.privacy.event import Event
 
-LARGEST_LOSS = 500.0  # of one read: e^loss and its inverse stay within float64
+LARGEST_LOSS = 500.0  # largest loss of one read: e^loss and its inverse stay within float64
 MOST_POINTS = 1 << 20
 ROUND_OFF = 2.0**-53
 _FINEST_INTERVAL = 2.0**-40
@@ -48,7 +48,7 @@ _REACH = 9.2  # a normal exceeds it with probability 1.8e-20, counted as infinit
 
 @dataclass(frozen=True)
 class Losses:
-    """A privacy loss distribution on a grid, with a curve above the true one but for what is stated.
+    """A privacy loss distribution on a grid; its curve lies above the true one, up to the stated errors.
 
     Attributes:
         interval: Distance of grid points, a power of two.
@@ -78,7 +78,7 @@ class Losses:
         return self.interval * np.arange(self.first, self.first + len(self.masses))
 
     def error_at(self, epsilon: float) -> float:
-        """Return the bound on all that rounding may have taken from delta at ``epsilon``."""
+        """Return the bound on what rounding may have taken from delta at ``epsilon``."""
         falling, wrong = (
             math.exp(min(log - self.tilt * epsilon, 0.0)) if log > -math.inf else 0.0
             for log in (self.log_error, self.log_wrong)
@@ -134,7 +134,7 @@ Pair = tuple[Losses, Losses]  # both directions: record against none, and none a
 
 @functools.lru_cache(maxsize=256)
 def deviation(event: Event) -> float:
-    """Return about the standard deviation of one read's loss, to choose the grid by."""
+    """Return the approximate standard deviation of one read's loss, which determines the grid."""
     if event.noise_multiplier is None or event.pure < math.inf:
         return event.pure
     mu = 1 / event.noise_multiplier
@@ -182,7 +182,7 @@ def event_losses(event: Event, interval: float) -> Pair:
 
     The event is private, with losses of at most `LARGEST_LOSS`. The interval is a power of two. The mass of each bucket
     moves to its ends, which keeps its P-mass and its Q-mass. Where rounding makes the mass of one end negative, that
-    end has none, and the other has more than all: the curves of both directions only rise.
+    end gets 0, and the other end more than the whole mass: the curves of both directions only rise.
     """
     low, high = span(event)
     first, last = math.floor(low / interval), math.ceil(high / interval)
@@ -207,7 +207,7 @@ def event_losses(event: Event, interval: float) -> Pair:
 
 @dataclass(frozen=True)
 class _Buckets:
-    """The masses between neighboring edges, of P and of Q, (n,) each, and what they leave out.
+    """The masses of P and of Q between neighboring edges, (n,) each, and the masses outside.
 
     ``excess`` is ``upper - lower * e^left``, the bucket's share of the curve at its left edge. ``outside`` holds the
     P-mass below and above all buckets, and the Q-mass below and above; ``error`` and ``share`` are those of `Losses`.

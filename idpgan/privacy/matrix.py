@@ -4,7 +4,7 @@ A workload ``W = B M`` is answered through a strategy ``M``, noise ``Z`` goes on
 them into answers of the workload (Li et al. 2015). The mechanism is private if ``B`` and ``M`` are public.
 
 The published image publishers (`idpgan.publish.matrix`) have the same form, ``B (L + Z)``, with both factors computed
-from the private image and the noise sized by its own ``L``. They use `noisy_product` alone, which promises nothing.
+from the private image and the noise sized by its own ``L``. They use only `noisy_product`, which guarantees nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_laplace(answer: torch.Tensor, scale: torch.Tensor, noise: Noise) -> torc
 
     Args:
         answer: Floating point, any shape.
-        scale: >= 0, broadcast against ``answer``, on its device; may depend on the data.
+        scale: >= 0, broadcast against ``answer``, on its device; the scale may depend on the data.
 
     Raises:
         ValueError: If answer, scale or result is not finite, or a scale is negative.
@@ -68,7 +68,7 @@ class MatrixMechanism:
     ``sum_t (X - X')_tc M_t`` with M_t the columns of M, so by the triangle inequality its L1 norm is at most
     ``sum_t |(X - X')_tc| ||M||_1``. Summed over the columns: ``||M X - M X'||_1 <= ||M||_1 d``, reached where the whole
     change sits on the largest column of M. So M X is released by a Laplace mechanism of that sensitivity (`Laplace`),
-    and multiplying by the public B is post-processing. B or M computed from X would not do: neither is a constant.
+    and multiplying by the public B is post-processing. A B or M computed from X breaks the proof: it is not a constant.
 
     Attributes:
         B: Public, (m, k), floating point.
@@ -117,7 +117,7 @@ class MatrixMechanism:
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release ``B (M X + Z)``, (..., m, q), for X = ``answer``, (..., p, q) floating point.
 
-        A vector has q = 1. Leading dimensions are records of their own.
+        A vector has q = 1. Leading dimensions are separate records.
 
         Raises:
             ValueError: If X is not finite or does not fit M.

@@ -25,11 +25,11 @@ from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
-_MAX_STEPS = 1 << 53  # of a value on a grid: beyond this float64 skips integers
+_MAX_STEPS = 1 << 53  # largest value on a grid, in steps: beyond it float64 skips integers
 
 
 def check_positive(owner: str, name: str, value: Any) -> None:
-    """Refuse what is not a positive and finite number."""
+    """Refuse anything but a positive and finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
         raise InputError(f"{owner}: {name} = {value!r} must be a number, positive and finite.")
 
@@ -38,7 +38,7 @@ class Mechanism(ABC):
     """A randomized answer with a price: a frozen dataclass that checks its numbers by their types when it is made."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    # Range of the fields that are whole numbers, in words too.
+    # Range of the whole-number fields, as numbers and in words.
     whole: ClassVar = (1, MAX_SCALE, f"a whole number of grid steps in 1 .. {MAX_SCALE}; choose a coarser grid.")
 
     def __post_init__(self) -> None:
@@ -181,7 +181,7 @@ class RoundedGaussian(_OnGrid):
     Formal guarantee: that of the continuous Gaussian of the same scale, however many numbers the answer has. On whole
     numbers ``x + round(Z) = round(x + Z)`` (a tie has probability 0), so the release is post-processing of x + Z, whose
     neighbors differ by at most `sensitivity` in L2; see `Gaussian`. The sampler is exact (Karney 2016, integers only),
-    so nothing is added to delta for it.
+    so it adds nothing to delta.
 
     Attributes:
         sensitivity: Bound on ``||f(D) - f(D')||_2`` in grid steps (`Grid.l2`).
@@ -210,9 +210,9 @@ class _Choice(Mechanism):
 class Exponential(_Choice):
     """Exponential mechanism: draws an index with ``P(i) ~ exp(epsilon * score_i / (2 sensitivity))``.
 
-    Formal guarantee: pure epsilon (McSherry and Talwar 2007). Sampled as the index of the largest score with Gumbel
-    noise, which is the same law: report noisy max with Gumbel noise. Where all scores move in one direction, numerator
-    and normalization of P(i) move by ``sensitivity`` at most each, and in the same direction: 2 may be left out.
+    Formal guarantee: pure epsilon (McSherry and Talwar 2007). The index is that of the largest score with Gumbel noise,
+    which has the same law: report noisy max with Gumbel noise. Where all scores move in one direction, numerator and
+    normalization of P(i) move by ``sensitivity`` at most each, and in the same direction: the factor 2 may be left out.
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
@@ -249,7 +249,7 @@ class NoisyMax(_Choice):
 
 @dataclass(frozen=True)
 class RandomizedResponse(Mechanism):
-    """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another one.
+    """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another.
 
     Formal guarantee: pure epsilon for the label of one record, replace-one (Warner 1965; Kairouz et al. 2014). The
     event refuses any other relation.
@@ -282,7 +282,7 @@ class RandomizedResponse(Mechanism):
 
     @property
     def probabilities(self) -> tuple[float, float]:
-        """Chance of the true label, and of each other one, for whoever inverts the response."""
+        """Chance of the true label and of each other label, needed to invert the response."""
         odds = math.exp(self.epsilon)
         return odds / (odds + self.categories - 1), 1 / (odds + self.categories - 1)
 
@@ -292,7 +292,7 @@ class RandomizedResponse(Mechanism):
             raise ValueError(f"labels must be int64 in 0 .. {self.categories - 1}.")
         odds = (self.categories - 1) * math.exp(-self.epsilon)
         lie_probability = odds / (1 + odds)
-        # Rounded up: a lie rarer than stated, were it by 1e-16, costs e^epsilon times that in delta.
+        # Rounded up: if lies are rarer than stated, even by 1e-16, delta grows by e^epsilon times that.
         bound = min(math.ceil(lie_probability * (1 + 2.0**-50) * MOST), MOST)
         lie = (noise.integers(MOST, answer.shape) < bound).to(answer.device)
         offset = 1 + noise.integers(self.categories - 1, answer.shape).to(answer.device)

@@ -1,4 +1,4 @@
-"""Where randomness for privacy comes from: apart from the model seed, and from the operating system.
+"""The sources of randomness for privacy: seeded by the operating system, never by the model seed.
 
 torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
@@ -6,7 +6,7 @@ subtract the noise. Releases therefore draw from AES-256 in counter mode under a
 Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so a saved state
 cannot give back the noise of earlier steps. `Noise.erase` drops the key when the run has ended. A forked process draws
 under a key of its own. A fixed seed is ratcheted too, which is deterministic, but a forked process keeps its stream:
-whoever knows the seed knows all of it anyway, and tests rely on it.
+whoever knows the seed knows the whole stream anyway, and tests rely on it.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Noise(ABC):
     cryptographic: bool
     device: torch.device
     erased = False
-    _kind: str  # of the source, in a saved state
+    _kind: str  # name of the kind of source, in a saved state
 
     def __init__(self) -> None:
-        """Remember the source, so that a forked process gives it another key."""
+        """Register the source, so that a forked process gives it another key."""
         self.name, self.private = self.source
         _ALIVE.add(self)
 
@@ -119,7 +119,7 @@ class Noise(ABC):
             )
 
     def ratchet(self) -> None:  # noqa: B027  # nothing to do for a source that saves no key
-        """Replace the key by its hash, deterministically: earlier numbers cannot be computed from what is left."""
+        """Replace the key by its hash, deterministically: earlier numbers cannot be computed from the new key."""
 
     def erase(self) -> None:  # noqa: B027  # as above
         """Drop the key for good."""
@@ -151,7 +151,7 @@ class CipherNoise(Noise):
 
     def _start(self, key: bytes | None, blocks: int = 0) -> None:
         self._key, self._blocks, self.erased = key, blocks, key is None
-        self._stream: CipherContext | None = None  # made when it is drawn from: most ratchets follow no draw
+        self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
 
     def words(self, count: int) -> np.ndarray:
         """Return ``count`` uniform 64-bit words, uint64 (count,)."""
@@ -166,12 +166,12 @@ class CipherNoise(Noise):
         return np.frombuffer(stream, dtype=np.uint64, count=count)
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """One word each."""
+        """Use one word per number."""
         bits = self.words(math.prod(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
         return torch.from_numpy((bits + 0.5) * 2.0**-52).reshape(tuple(shape))
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """One word each; one that would favor the lowest numbers is drawn again."""
+        """Use one word per number; draw a word again if it would favor the lowest numbers."""
         if not 1 <= below <= MOST:
             raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
         words = self.words(math.prod(shape))
@@ -199,12 +199,12 @@ class CipherNoise(Noise):
             self._start(secrets.token_bytes(32))
 
     def state(self) -> dict[str, Any]:
-        """Key and place in its stream."""
+        """Return the key and the position in its stream."""
         key = None if self._key is None else self._key.hex()
         return {**super().state(), "key": key, "blocks": self._blocks, "private": self.private}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on at that place."""
+        """Continue at the saved position."""
         super().load_state(state)
         if state["private"] is not self.private:
             raise InputError(
@@ -248,10 +248,10 @@ class PhiloxNoise(Noise):
         self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """52 bits and a half each."""
+        """Draw numbers of 52 bits and a half each."""
         bits = torch.randint(1 << 52, tuple(shape), generator=self._generator, device=self.device)
         return (bits.double() + 0.5) * 2.0**-52
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """As torch draws them on the GPU."""
+        """Draw as torch does on the GPU."""
         return torch.randn(tuple(shape), generator=self._generator, device=self.device, dtype=torch.float64)

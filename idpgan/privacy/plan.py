@@ -31,7 +31,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Price:
-    """What stands on the ledger if everything is done that was planned.
+    """The charges on the ledger if everything is done that was planned.
 
     Attributes:
         unit: What the guarantee speaks of.
@@ -71,7 +71,7 @@ class Price:
 class Plan:
     """What a run, a publication or a stream will do and cost; made of public numbers: no image, no machine, no file.
 
-    A subclass holds the mechanisms that its noise is calibrated for, each calibrated when it is first asked for, once.
+    A subclass holds the mechanisms with calibrated noise; each is calibrated once, when it is first asked for.
     """
 
     @property

@@ -28,9 +28,9 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
 _COIN = 1 << 62
-_LEAST = 2.0**-8  # a float64 from here to 1 is a whole multiple of 2^-61: coins have exactly that chance
+_LEAST = 2.0**-8  # a float64 from here to 1 is a whole multiple of 2^-61: coins have exactly the stated chance
 _MOST_BITS = 1 << 16
-_SAFE = 1 + 2.0**-40  # what a handful of floating-point operations may have rounded down
+_SAFE = 1 + 2.0**-40  # covers what a few floating-point operations may round down
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Rappor:
     def epsilon(self, reports: int | None = 1) -> float:
         """Return the pure epsilon of so many reports of one value from one permanent response; None = any number.
 
-        n reports that are all 1 have the largest ratio of a set bit, all 0 that of a bit that is not, since each report
-        raises the odds of the permanent bit most that way:
+        The ratio of a set bit is largest if all n reports are 1, that of an unset bit if all are 0, since each such
+        report raises the odds of the permanent bit most:
         ``h ln[(a q^n + b p^n) / (b q^n + a p^n)] + h ln[(a p_^n + b q_^n) / (b p_^n + a q_^n)]`` with ``a = 1 - f/2``,
         ``b = f/2``, ``p_ = 1 - p``, ``q_ = 1 - q``. The paper has both ends: one report costs
         ``h ln[q* (1 - p*) / (p* (1 - q*))]``, any number ``2 h ln[(1 - f/2) / (f/2)]``, the price of the permanent
@@ -103,12 +103,12 @@ class Rappor:
             raise InputError(f"reports = {reports!r} must be a whole number of at least 1, or None for any number.")
         total = 0.0
         for more in (self.q, 1 - self.p):  # chance, under the likelier bit, of each of the reports, which are all alike
-            log_odds = reports * math.log1p(-(self.q - self.p) / more)  # of the other bit; right where p is near q too
+            log_odds = reports * math.log1p(-(self.q - self.p) / more)  # accurate if p is near q
             total += math.log1p((1 - self.f) * -math.expm1(log_odds) / (lie + keep * math.exp(log_odds)))
         return self.hashes * total * _SAFE
 
     def event(self, reports: int | None = 1) -> Event | None:
-        """Return the price of so many reports of one value as an event; None where f = 1 makes it nothing."""
+        """Return the price of so many reports of one value as an event; None if f = 1, where they cost nothing."""
         epsilon = self.epsilon(reports)
         return Event("pure", self.unit, Relation.REPLACE_ONE, pure_epsilon=epsilon) if epsilon > 0 else None
 
@@ -143,7 +143,7 @@ class Rappor:
 
 
 def _coin(chance: float, like: Tensor, noise: Noise) -> Tensor:
-    """Draw coins of exactly that chance, bool."""
+    """Draw coins of exactly this chance, bool."""
     if like.dtype != torch.bool:
         raise ValueError(f"bits must be bool, got {like.dtype}.")
     return noise.integers(_COIN, like.shape) < int(chance * _COIN)
@@ -168,8 +168,8 @@ def decode(rappor: Rappor, reports: Tensor, cohorts: Tensor, candidates: Sequenc
 
     The paper's decoding: bit counts of each cohort are freed of the coins' bias, ``t = (c - p* N) / (q* - p*)``, and
     regressed on the candidates' Bloom filters; a first fit chooses candidates, a second one by least squares gives
-    counts and standard errors. The first fit is non-negative least squares in the place of the lasso: it needs no
-    penalty to choose. Values that are not a candidate add to the residuals.
+    counts and standard errors. The first fit is non-negative least squares instead of the lasso, as that needs no
+    choice of a penalty. Values outside the candidates add to the residuals.
 
     Args:
         rappor: What the devices ran.

@@ -1,7 +1,7 @@
-"""Choosing instead of answering: the largest of several scores, or the first few above a threshold. Whole numbers only.
+"""Private selection: the largest of several scores, or the first few above a threshold. Whole numbers only.
 
-Scores and answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. What a choice tells is known
-in closed form, so the events are "pure". `Exponential` and `NoisyMax` choose among floating-point scores.
+Scores and answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. The privacy loss of a choice
+is known in closed form, so the events are "pure". `Exponential` and `NoisyMax` choose among floating-point scores.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import Mechanism, check_positive
 from idpgan.privacy.noise import Noise
 
-NOT_ANSWERED = -1  # of `SparseVector`: it had stopped before
+NOT_ANSWERED = -1  # output of `SparseVector` after it stopped
 _MOST_STEPS = 1 << 60
-_SAFE = 1 + 2.0**-50  # what a handful of floating-point operations may have rounded down
+_SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
 
 
 def _check_steps(steps: Tensor) -> None:
@@ -45,7 +45,7 @@ class PermuteAndFlip(_Selection):
     ``exp((score_i - largest) / scale)`` (McKenna and Sheldon 2020; the same law, Ding, Kifer, Saghaian, Steinke, Wang,
     Xiao, Zhang 2021). Its expected error is at most that of the exponential mechanism at the same price.
 
-    Formal guarantee: pure epsilon = 2 sensitivity / scale, half of that if monotone. Hold the noise of all others: i
+    Formal guarantee: pure epsilon = 2 sensitivity / scale, half of that if monotone. Fix the noise of all others: i
     wins if ``E_i`` exceeds ``m - score_i``, m the largest of the others. From D to D' that bound rises by at most 2
     sensitivity, 1 if no score rises where another falls (if all rise, m rises by at most one sensitivity and score_i
     does not fall; likewise if all fall), and ``P(E > x + d) >= e^(-d / scale) P(E > x)`` for all x.
@@ -92,8 +92,8 @@ class SparseVector(_Selection):
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
     Algorithm 1 of Lyu, Su, Li 2017, "Understanding the sparse vector technique for differential privacy", with discrete
-    noise. Of the published variants that they take apart four are broken: they have less noise, no stop, or release
-    the noisy answers. The tests audit these.
+    noise. Four of the published variants that they analyze are broken: they have less noise, no stop, or release the
+    noisy answers. The tests audit these.
 
     Formal guarantee: pure epsilon = sensitivity / threshold_scale + 2 positives sensitivity / answer_scale, without the
     2 if monotone. Fix the outputs up to the stop. Moving rho by one sensitivity costs the first term and makes every
@@ -122,7 +122,7 @@ class SparseVector(_Selection):
     def of(
         cls, sensitivity: int, positives: int, epsilon: float, unit: Unit, relation: Relation, *, monotone: bool = False
     ) -> Self:
-        """Return the technique that costs at most ``epsilon``, shared as Lyu, Su, Li 2017 (section 4.2) find best.
+        """Return the mechanism that costs at most ``epsilon``, divided as Lyu, Su, Li 2017 (section 4.2) find best.
 
         The variance of a comparison is least where the shares of threshold and answers are as 1 to ``(2 c)^(2/3)``, or
         ``c^(2/3)`` if monotone.
@@ -133,7 +133,7 @@ class SparseVector(_Selection):
         of_threshold = epsilon / (1 + moves ** (2 / 3)) * (1 - 2.0**-40)
         of_answers = epsilon * (1 - 2.0**-40) - of_threshold
         threshold_scale, answer_scale = (
-            max(1, math.ceil(min(scale, 2.0**51)))  # beyond, it is refused in whole numbers
+            max(1, math.ceil(min(scale, 2.0**51)))  # a larger scale is refused, as a whole number
             for scale in (sensitivity / of_threshold, moves * sensitivity / of_answers)
         )
         return cls(sensitivity, threshold_scale, answer_scale, positives, unit, relation, monotone)
@@ -148,7 +148,7 @@ class SparseVector(_Selection):
     def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
         """Compare answers (..., m), int64, with public thresholds, one or (m,): int64 (..., m).
 
-        1 is above or equal, 0 below, `NOT_ANSWERED` what came after the stop.
+        1 means above or equal, 0 below, `NOT_ANSWERED` after the stop.
         """
         _check_steps(answer)
         thresholds = torch.as_tensor(thresholds)

@@ -1,12 +1,12 @@
 r"""The median with noise in proportion to its smooth sensitivity (Nissim, Raskhodnikova, Smith 2007).
 
 "Smooth sensitivity and sampling in private data analysis", STOC 2007. The local sensitivity of a data set D is the
-largest move of the answer to a neighbor of D; noise of that scale tells how large it is. The smooth sensitivity,
+largest change of the answer on a neighbor of D; noise of that scale reveals how large it is. The smooth sensitivity,
 
 .. math:: S(D) = \max_k e^{-\beta k} A_k(D), \quad A_k(D) = \text{largest local sensitivity within } k \text{ steps},
 
-is above it and moves by a factor of at most ``e^beta`` from neighbor to neighbor. Let ``x_1 <= ... <= x_m`` be the
-values that are there, ``x_i = low`` for i < 1 and ``high`` for i > m, and the median the lower one, ``x_c`` with
+is at least as large and changes by a factor of at most ``e^beta`` between neighbors. Let ``x_1 <= ... <= x_m`` be the
+values that are present, ``x_i = low`` for i < 1 and ``high`` for i > m, and the median the lower one, ``x_c`` with
 ``c = ceil(m / 2)``.
 
 Replace-one: ``A_k = max over t = 0 .. k + 1 of x_(c+t) - x_(c+t-k-1)`` (their Proposition 3.4).
@@ -40,10 +40,10 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
 
 Law = Literal["cauchy", "laplace", "gaussian"]
-_MOST_STEPS = 1 << 30  # of the declared range
-_LEAST_BETA = 2.0**-10  # below, the ladder of scales is thousands of rungs long
-_SHARE = 0.5  # of epsilon that pays for the move of the median; the rest pays for the move of the scale
-_SAFE = 1 + 2.0**-40  # what a handful of floating-point operations may have rounded down
+_MOST_STEPS = 1 << 30  # most grid steps of the declared range
+_LEAST_BETA = 2.0**-10  # with a smaller beta the ladder of scales is thousands of rungs long
+_SHARE = 0.5  # share of epsilon that pays for the shift of the median; the rest pays for the change of scale
+_SAFE = 1 + 2.0**-40  # covers what a few floating-point operations may round down
 
 
 def _check_values(values: Tensor, low: float, high: float, relation: Relation) -> np.ndarray:
@@ -60,7 +60,7 @@ def _check_values(values: Tensor, low: float, high: float, relation: Relation) -
 
 
 def _sorted(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values in order, nulls last, (R, n), and how many are there, (R,)."""
+    """Return the values in order, nulls last, (R, n), and how many are present, (R,)."""
     rows = np.sort(found.reshape(-1, found.shape[-1]), axis=1)  # NaN comes last
     return rows, np.count_nonzero(~np.isnan(rows), axis=1)
 
@@ -259,11 +259,11 @@ class SmoothMedian:
                 f"SmoothMedian: epsilon = {self.epsilon:g} at delta = {self.delta:g} leaves beta = {self.beta:.2g} "
                 f"below {_LEAST_BETA:.2g}, where smooth sensitivity is nearly the global one. Raise epsilon or delta."
             )
-        _ = self.event  # a unit or relation that is none is refused here
+        _ = self.event  # an unknown unit or relation is refused here
 
     @property
     def alpha(self) -> float:
-        """Noise is S / alpha."""
+        """The scale of the noise is S / alpha."""
         return admissible(self.law, self.epsilon, self.delta, self.exponent)[0]
 
     @property
@@ -282,7 +282,7 @@ class SmoothMedian:
     def ladder(self) -> np.ndarray:
         """Return the scales in grid steps, int64, from the finest to one that hides the whole range."""
         factor = math.exp(self.beta) / _SAFE
-        rungs = [math.ceil(1 / (factor - 1)) + 1]  # the first from which a factor is at least one step
+        rungs = [math.ceil(1 / (factor - 1)) + 1]  # the first rung where one factor is at least one step
         while rungs[-1] * (self.alpha / _SAFE) < self.steps:
             rungs.append(math.floor(rungs[-1] * factor))
         return np.array(rungs, dtype=np.int64)

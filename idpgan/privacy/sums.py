@@ -19,9 +19,9 @@ from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
-NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # that bounds a record
-_MOST = 2.0**53  # beyond, float64 skips whole numbers
-_NORM_SLACK = 1e-12  # of a float64 normalization
+NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # order of the norm that bounds a record
+_MOST = 2.0**53  # beyond this float64 skips whole numbers
+_NORM_SLACK = 1e-12  # rounding of a float64 normalization
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CellSums:
         num_cells: Cells of the fixed public list, empty ones included.
         dimensions: Length of a vector.
         law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
-        noise_multiplier: Least noise scale / sensitivity; that of `event` is rounded up to the grid.
+        noise_multiplier: Least noise scale / sensitivity; `event` has the multiplier rounded up to the grid.
         nonnegative: Whether no vector has a negative coordinate; checked.
         most_per_unit: Public cap on the images of one person; 1 for unit image.
     """
@@ -89,7 +89,7 @@ class CellSums:
         """Return the release with the least noise that costs at most (epsilon, delta).
 
         Args:
-            factor: Noise multiplier of this release in multiples of that which is looked for.
+            factor: Noise multiplier of this release, as a multiple of the multiplier that is sought.
             beside: Maps the multiplier to what else is released from the same records and budget.
 
         Raises:
@@ -130,8 +130,8 @@ class CellSums:
     def noise_for(self, distance: float) -> RoundedGaussian | DiscreteLaplace:
         """Return the noise for answers that neighbors move by at most ``distance`` grid steps, at this release's price.
 
-        In whole steps the release has more noise than `noise_multiplier` says, and was priced with it: another distance
-        gets as much more, or it would cost more than what the release was calibrated to.
+        Rounded up to whole steps, the release has more noise than `noise_multiplier` says, and was priced with that:
+        another distance gets more noise in the same ratio, or it would cost more than the calibrated price.
         """
         own = self.distance
         scale = math.ceil(self.noise_multiplier * own)
@@ -181,7 +181,7 @@ class CellSums:
         total, rows = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64), 0
         for vectors, cells, weights in batches:
             rows += len(vectors)
-            if rows * (1 / self.grid.step + 1) >= _MOST:  # no sum of so many can reach it otherwise
+            if rows * (1 / self.grid.step + 1) >= _MOST:  # a sum of fewer rows cannot reach it
                 raise ValueError(
                     f"{rows:,} records in steps of {self.grid.step:g} do not add up exactly; lower the images per unit."
                 )

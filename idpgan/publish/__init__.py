@@ -1,9 +1,8 @@
-"""Publishers: matrices in, matrices out, each image a record of its own.
+"""Publishers release matrices for matrices; each image is a separate record.
 
-`release` is the one way in. ``METHODS`` says what each publisher claims and what is proven; the published
-algorithms prove nothing and need ``accept_unsound=True``. The methods are in a package per family: `sound`, `matrix`
-and `windows`.
-Names other than ``METHODS`` are loaded on first use, so that the command line stays fast.
+`release` is the only entry point. ``METHODS`` states what each publisher claims and what is proven; the algorithms as
+published prove nothing and need ``accept_unsound=True``. Each family of methods has a package: `sound`, `matrix` and
+`windows`. Names other than ``METHODS`` are loaded on first use, so that the command line stays fast.
 """
 
 from __future__ import annotations

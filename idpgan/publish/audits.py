@@ -14,7 +14,7 @@ from idpgan.publish.plan import Options, Planner, Recipe, Shape
 
 LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 PURE = ("discrete-laplace", "laplace")
-_SHAPE = (8, 6)  # more rows than columns, so that the column space is not everything
+_SHAPE = (8, 6)  # more rows than columns, so that the column space is a proper subspace
 
 
 def case_of(
@@ -26,7 +26,7 @@ def case_of(
     *notes: str,
     runs: int = USUAL_RUNS,
 ) -> AuditCase:
-    """Return the case of a whole release by its plan, post-processing included; nothing is proven of a plain read."""
+    """Return the case of a whole planned release, post-processing included; an unprotected read has no proof."""
     claimed, proven = guarantees(request, *plan.events)
     events = plan.events
     if not events[0].is_private:
@@ -48,10 +48,10 @@ def publisher_entry(
     """Return the entry of a publisher, attacked by the statistics that ``makers`` make.
 
     Args:
-        options: Of the publisher; where they have a ``law``, a request chooses it.
-        units: Possible ones, the default first.
-        pair: Neighbors where none are asked for.
-        shape: Of the audited image.
+        options: Options of the publisher; if they have a ``law``, a request chooses it.
+        units: Possible units, the default first.
+        pair: Default neighbors.
+        shape: Shape of the audited image.
     """
     noisy = "law" in type(options).model_fields
     fewer = ", ".join(f"{key} = {value}" for key, value in options.model_dump(exclude_defaults=True).items())

@@ -1,7 +1,7 @@
-"""What ``--method best`` stands for: the publisher with the least error on drawn faces, by unit and epsilon.
+"""The meaning of ``--method best``: the publisher with the least error on drawn faces, by unit and epsilon.
 
-Chosen on nobody's images, so the choice costs nothing. The measure is the mean squared error of the clipped bytes, at
-112 x 92 and delta = 0: it does not ask whether a person is recognized.
+The choice uses no private images, so it costs no privacy. The measure is the mean squared error of the clipped bytes,
+at 112 x 92 and delta = 0; recognition of people is not measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from idpgan.errors import InputError
 
 UNITS = ("pixel", "column", "image")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
-# python benchmarks/best_publisher.py
+# made by python benchmarks/best_publisher.py
 _BEST: Mapping[str, Sequence[str]] = {
     "pixel": ["eigenfaces", "pix", "pix", "pix", "pix", "lap-shrink", "lap", "lap"],
     "column": ["dct", "dct", "eigenfaces", "eigenfaces", "eigenfaces", "eigenfaces", "pix", "pix"],
@@ -22,7 +22,7 @@ _BEST: Mapping[str, Sequence[str]] = {
 
 
 def best_method(unit: str, epsilon: float) -> str:
-    """Return the name of the sound publisher that was best for a unit, at the epsilon of the table nearest by ratio.
+    """Return the name of the best sound publisher for a unit, at the table's epsilon that is nearest by ratio.
 
     Raises:
         InputError: If the unit is not in the table, or epsilon is not positive and finite.

@@ -1,4 +1,4 @@
-"""What a publisher is: its options, a recipe made before an image is read, and its audit; and the plan of a release."""
+"""The parts of a publisher (options, a recipe made before an image is read, audit), and the plan of a release."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pydantic
 from torch import Tensor
@@ -20,14 +20,15 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.noise import SYSTEM, Noise, Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.release.settings import ImagesTable
 
 Shape = tuple[int, int]
-Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # images, epsilon and options to what is released
+Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # maps images, epsilon and options to the release
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
 class Options(Section):
-    """Options of a publisher: strict types, unknown keys refused. This one has none."""
+    """Options of a publisher: strict types, unknown keys refused. This base class has no options."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -42,14 +43,14 @@ def no_notes(images: Tensor) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a publisher does with images of one channel and one shape, fixed by public numbers alone.
+    """The release of images of one channel and one shape, fixed by public numbers alone.
 
     Attributes:
-        events: What it costs. Every image is a record of its own, so the batch costs what one image costs.
+        events: The charges. Every image is a separate record, so the batch costs as much as one image.
         release: Maps images (N, m, n) in [0, 1] and a source of noise to released ones, of the same shape, not
             clamped, float64 or the dtype of the images.
         claim: What the claimed epsilon rests on.
-        notes: Maps the images to what a curator has to know of them, one sentence each; not to be given away.
+        notes: Maps the images to notes for the curator, one sentence each; private.
     """
 
     events: tuple[Event, ...]
@@ -59,7 +60,7 @@ class Recipe:
 
     @property
     def law(self) -> str:
-        """What happens to the numbers that are released: the kinds of the events, in words."""
+        """The treatment of the released numbers: the kinds of the events, in words."""
         return " and ".join(f"{e.count} x {e.kind}" if e.count > 1 else e.kind for e in self.events)
 
 
@@ -68,12 +69,12 @@ Planner = Callable[[Shape, Unit, float, float, Any], Recipe]
 
 @dataclass(frozen=True)
 class Publisher:
-    """All of a publisher but its row of ``idpgan methods``, which `idpgan.methods` holds.
+    """A publisher without its row of ``idpgan methods``, which `idpgan.methods` holds.
 
     Attributes:
         options: Class of its options, all with defaults.
         plan: Makes the recipe from the image shape (m, n), the unit, epsilon, delta and the options, without reading an
-            image; raises `InputError` where none keeps to them.
+            image; raises `InputError` if no recipe meets them.
         audit: The case of ``idpgan audit``.
     """
 
@@ -85,7 +86,7 @@ class Publisher:
 def as_published(
     name: str, algorithm: Algorithm, claim: str, notes: Callable[[Tensor], tuple[str, ...]] = no_notes
 ) -> Planner:
-    """Return what plans an algorithm of a paper that proves nothing: it is charged as an unprotected read."""
+    """Return the planner of a published algorithm without a proof: it is charged as an unprotected read."""
 
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Recipe:
         if delta > 0:
@@ -101,7 +102,7 @@ def method_info(name: str) -> MethodInfo:
     """Return the row of a publisher.
 
     Raises:
-        InputError: If there is none of that name; the message names the nearest one.
+        InputError: If no publisher has that name; the message names the nearest one.
     """
     known = methods_of("publisher")
     if name not in known:
@@ -126,14 +127,14 @@ def checked_options(method: str, options: Mapping[str, Any]) -> Options:
 
 @dataclass(frozen=True)
 class PublicationPlan(Plan):
-    """What a publication will do and cost, known before an image is read.
+    """The actions and the cost of a publication, known before an image is read.
 
     Attributes:
         method: Name in `METHODS`.
         recipe: What is released, and the charges.
-        epsilon: Asked for, or claimed by the method.
-        delta: Where it is stated.
-        options: Of the method, defaults filled in.
+        epsilon: The requested one, or the one that the method claims.
+        delta: The delta at which epsilon is stated.
+        options: Options of the method, defaults filled in.
     """
 
     method: str
@@ -144,12 +145,12 @@ class PublicationPlan(Plan):
 
     @functools.cached_property
     def price(self) -> Price:
-        """What is charged; a method that proves nothing has no budget to keep to."""
+        """The charges; a method without a proof has no budget."""
         events, budget = self.recipe.events, Budget(self.epsilon, self.delta) if METHODS[self.method].sound else None
         return Price(events[0].unit, events[0].relation, self.delta, budget, events)
 
     def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
-        """Return what is said of the privacy of charges that prove an epsilon, for noise of a source."""
+        """Return the sentences about the privacy of charges that prove an epsilon, for a noise source."""
         pair, reason, private = (self.price.unit, self.price.relation), METHODS[self.method].reason, sources[0].private
         claimed = Guarantee(self.epsilon, self.delta, *pair, self.recipe.claim)
         if not proven.finite:
@@ -160,7 +161,7 @@ class PublicationPlan(Plan):
         return PrivacyReport(claimed, Guarantee(proven.epsilon, self.delta, *pair, basis), None, said, private, _PUBLIC)
 
     def report(self, source: Source = SYSTEM) -> PrivacyReport:
-        """Return what is said of a release whose noise is of a source."""
+        """Return the privacy report of a release with noise from a source."""
         proven = Guarantee(self.price.epsilon, self.delta, self.price.unit, self.price.relation, "the plan")
         return self.says(self.price.events, proven, (source,))
 
@@ -171,10 +172,10 @@ def plan_release(
     """Return the plan for images of a shape: (m, n), or (3, m, n) whose channels are released one by one.
 
     A unit of a color image is the same pixel, column or image of all its channels: the releases of its C channels
-    compose, so every charge stands C times. Each channel gets noise of its own and an equal share of the budget.
+    compose, so every charge is counted C times. Each channel gets its own noise and an equal share of the budget.
     """
     publisher, (*channels, height, width) = load_publisher(method), shape
-    share = (1 - 2.0**-39) / channels[0] if channels else 1  # what the accountant may round up
+    share = (1 - 2.0**-39) / channels[0] if channels else 1  # leaves room for the accountant's rounding
     recipe = publisher.plan((height, width), unit, epsilon * share, delta * share, options)
     if not channels:
         return PublicationPlan(method, recipe, epsilon, delta, options)
@@ -210,8 +211,50 @@ def offer(
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, num, "delta")
-    epsilon, delta = float(epsilon), float(delta)  # as they stand in a file
+    epsilon, delta = float(epsilon), float(delta)  # as a file stores them
     plan = plan_release(method, shape, Unit(chosen), epsilon, delta, checked_options(method, options or {}))
     if epsilon < plan.price.epsilon < math.inf:
         raise ArithmeticError(f"calibration ended at epsilon = {plan.price.epsilon}, above {epsilon}.")
     return plan
+
+
+class PublicationTable(ImagesTable):
+    """The settings of a release of published images; ``method`` is a name in `METHODS`.
+
+    Attributes:
+        epsilon: What was asked for, or what the method claims.
+        delta: Of the guarantee.
+        unit: What one neighbor changes.
+        shape: (m, n) of each image; (3, m, n) for color.
+        options: Of the method; one that is left out has its default.
+    """
+
+    epsilon: float = pydantic.Field(gt=0)
+    delta: float = pydantic.Field(ge=0, lt=1)
+    unit: str
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        info = methods_of("publisher").get(self.method)
+        if info is None or self.unit not in info.units:
+            raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is not a publisher.")
+        if len(self.shape) == 3 and self.shape[0] != 3:
+            raise ValueError(f"shape = {self.shape} must be [m, n], or [3, m, n] for color.")
+        if not math.isfinite(self.epsilon) or min(self.shape) < 1:
+            raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
+        check_delta(self.delta, self.num, "delta")
+        return self
+
+    def plan(self) -> PublicationPlan:
+        """Return the release, planned and calibrated again."""
+        options = checked_options(self.method, self.options)
+        return plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the number, color and size of the images with the settings."""
+        *channels, height, width = self.shape
+        if (described["num"], described["image_shape"]) != (self.num, [*(channels or [1]), height, width]):
+            return [
+                f"the images are not {self.num:,} {'color' if channels else 'grey'} ones of {height} x {width} pixels."
+            ]
+        return []

@@ -1,4 +1,4 @@
-"""`release`: the one way in to all publishers, with its checks, and what comes out."""
+"""`release`, the only entry point to all publishers, with its checks and its result."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import PublicationPlan, checked_options, method_info, offer, plan_release
-from idpgan.publish.settings import PublicationTable
+from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer, plan_release
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
@@ -38,10 +37,10 @@ class Release:
         images: (N, m, n), or (N, 3, m, n) for color; dtype and device of the input, not clamped.
         privacy: Claimed, proven and audited.
         method: Name in `METHODS`.
-        events: What an accountant is told; every image is a record of its own, so they are paid once for all of them.
-        options: Of the method, defaults filled in.
-        notes: What a curator has to know, one sentence each. They are computed from the images: not to be given away.
-        plan: What it was made by; None = made again where it is needed.
+        events: Events for an accountant; every image is a separate record, so one charge covers all images.
+        options: Options of the method, defaults filled in.
+        notes: Notes for the curator, one sentence each. They are computed from the images and stay private.
+        plan: The plan of the release; None = planned again when needed.
     """
 
     images: Tensor
@@ -57,7 +56,7 @@ class Release:
         return f"<Release: {len(self.images):,} images of {shape} by '{self.method}', proven {self.privacy.proven}>"
 
     def _repr_png_(self) -> bytes | None:
-        """Show the first 64 released images in a notebook; what protects them is in ``privacy``."""
+        """Show the first 64 released images in a notebook; ``privacy`` states their guarantee."""
         pixels = self.to_uint8()
         return notebook_png(pixels[:, None] if pixels.ndim == 3 else pixels)
 
@@ -67,16 +66,16 @@ class Release:
 
     @typed
     def write(self, folder: Path, data: str = "images", names: Sequence[str] | None = None) -> None:
-        """Write the folder to give away: images as 8-bit PNG files, settings, privacy.json and card.
+        """Write the released folder: images as 8-bit PNG files, settings, privacy.json and card.
 
         Args:
             folder: A new folder; `idpgan verify` reads it.
-            data: What the card calls the private images.
-            names: Of the files, ``FOLDER/NAME.png`` at any depth, in the order of the images: given away, and public.
-                None = their numbers.
+            data: Name of the private images on the card.
+            names: Names of the files, ``FOLDER/NAME.png`` at any depth, in the order of the images. They are released
+                and must be public. None = the images' numbers.
 
         Raises:
-            InputError: If the folder exists, or there are too many images; nothing is written then.
+            InputError: If the folder exists, or there are too many images. Nothing is written then.
         """
         claimed = self.privacy.claimed
         if claimed is None:
@@ -118,29 +117,30 @@ def release(
 ) -> Release:
     """Release images under a method of `METHODS`.
 
-    Every image is a record of its own and gets its own noise: a guarantee for a pixel, column or image holds for all
-    images at the price of one (parallel composition over positions, which are public). One person with k images has
-    k epsilon.
+    Every image is a separate record and gets its own noise: a guarantee for a pixel, column or image holds for all
+    images at the price of one (parallel composition over positions, which are public). A person with k images has k
+    epsilon.
 
     Args:
         images: (N, m, n), or (N, 3, m, n) for color, float32 or float64 in [0, 1], a tensor or an array; not modified.
-            Values outside are clamped before anything else, as every proof needs, and NaN stands as 0, with a warning:
-            an error would tell of that image. The channels of a color image are
-            released one by one, each under a third of epsilon and of delta.
+            Values outside are clamped before anything else, as every proof requires, and NaN is replaced by 0, with a
+            warning: an error would reveal something about that image. The channels of a color image are released one by
+            one, each under a third of epsilon and of delta.
         method: Name in `METHODS`.
-        epsilon: Total per unit, positive and finite. For the published methods: what they claim.
-        delta: In [0, 1/N); the published methods know 0 only.
+        epsilon: Total per unit, positive and finite. For the published methods it is their claim.
+        delta: In [0, 1/N); the published methods accept only 0.
         unit: What one neighbor changes; None = the method's first.
-        noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed one marks the
-            release not private.
-        ledger: Charged before noise is drawn; its unit must be ``unit``, its relation replace-one. None = one in
-            memory.
-        accept_unsound: Needed for methods that prove nothing.
+        noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed source marks
+            the release as not private.
+        ledger: Ledger that is charged before noise is drawn; its unit must be ``unit``, its relation replace-one. None
+            = a ledger in memory.
+        accept_unsound: Must be True for methods without a proof.
         ranks: Processes of `torchrun` that share the images, seen by rank 0; the others call `publish_shares`.
         **options: Of the method; ``load_publisher(method).options`` lists them.
 
     Raises:
-        InputError: If an argument is wrong, with the limit and the way out. Nothing is released or charged then.
+        InputError: If an argument is invalid; the message states the limit and a remedy. Nothing is released or charged
+            then.
         BudgetError: If the ledger is of another unit or relation, or its target would be exceeded. Nothing
             is released or charged then.
 
@@ -163,7 +163,7 @@ def release(
 
 
 def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Release:
-    """Release images (N, ...) in [0, 1] that the plan was made for, and whose charge stands."""
+    """Release images (N, ...) in [0, 1] that fit the plan and are already charged."""
     released = _shared(plan, values, noise, ranks).to(values.dtype)
     options, notes = plan.options.model_dump(), plan.recipe.notes(values)
     return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)
@@ -171,14 +171,14 @@ def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: 
 
 # By several processes ----------------------------------------------------------------------------------------------
 #
-# Every image is a record of its own, released alone and once: by the one rank in whose share it is, with noise of that
-# rank's operating system. So each image has one draw of noise, as it has in one process, and events and epsilon are
-# the same. The images are not those of one process for fixed noise: one source gives numbers to a whole batch in the
-# order in which a publisher asks for them, so no rank can know which of them would have been those of its share.
+# Every image is a separate record, released once, by the rank that holds it, with noise from that rank's operating
+# system. So each image gets one draw of noise, as in one process, and events and epsilon are the same. With fixed noise
+# the images differ from those of one process: a source serves a whole batch in the order in which a publisher asks for
+# numbers, so a rank cannot know which numbers would belong to its share.
 
 
 def _shared(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
-    """Release images (N, ...), which are charged, by all processes; what comes back is whole or an error."""
+    """Release charged images (N, ...) with all processes; return all images or raise an error."""
     if ranks.alone:
         return plan.recipe.release(values, source)
     asked = {"method": plan.method, "shape": list(values.shape[1:]), "unit": plan.price.unit, "epsilon": plan.epsilon}
@@ -190,12 +190,12 @@ def _shared(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) 
 
 
 def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:
-    """Release this rank's share of what rank 0 releases, until rank 0 ends: all that another rank does.
+    """Release this rank's share of each release of rank 0, until rank 0 ends. Every other rank only calls this.
 
-    ``noise`` is as in `release`, and must be another source on each rank.
+    ``noise`` is as in `release`, and must be a different source on each rank.
 
     Raises:
-        LostRankError: If rank 0 ends without a word; it has said why.
+        LostRankError: If rank 0 fails; rank 0 reports the reason.
     """
     source = Noise.system() if noise is None else noise
     for asked in ranks.orders():
@@ -208,14 +208,14 @@ def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:
 def _share(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
     """Release this rank's share of all images, and return all released ones on rank 0."""
     events = [event.to_json() for event in plan.price.events]
-    agree_on("charges, that is other code,", json.dumps(events), ranks)  # before there is noise that is not paid for
+    agree_on("charges, that is other code,", json.dumps(events), ranks)  # before any uncharged noise is drawn
     mine = values[ranks.share(len(values))]
     released = plan.recipe.release(mine, source) if len(mine) else mine
     return ranks.gather_rows(released.to(values.dtype), len(values))
 
 
 def _images(images: Tensor) -> Tensor:
-    """Return checked images, clamped to [0, 1]; pixel by pixel, so that neighbors in one pixel stay neighbors."""
+    """Check images and clamp them to [0, 1] pixel by pixel, so that neighbors in one pixel stay neighbors."""
     values = torch.as_tensor(images)
     if values.dtype not in (torch.float32, torch.float64):
         raise InputError(f"images must be float32 or float64 in [0, 1], got {values.dtype}; divide bytes by 255 first.")

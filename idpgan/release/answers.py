@@ -1,4 +1,4 @@
-"""The answers of a stream as what is given away: a table of running counts, one row per value."""
+"""The answers of a stream as an artifact: a table of running counts, one row per value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from idpgan.files import write_bytes_atomic
 from idpgan.release.card import CardFacts, Subject
 
 ANSWERS = "answers.csv"
-MOST_NUMBERS = 1 << 27  # of a table
-_WIDEST = 26  # characters of a number and its comma
+MOST_NUMBERS = 1 << 27  # most numbers in a table
+_WIDEST = 26  # most characters of a number and its comma
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _REAL = re.compile(r"-?[0-9]{1,17}(\.[0-9]{1,20})?(e[+-]?[0-9]{1,3})?")
 
@@ -60,7 +60,7 @@ class AnswersArtifact:
         return cls(table.shape[1], table.shape[0], answers.dtype == torch.int64, table)
 
     def files(self) -> Mapping[str, int]:
-        """Return the table with the most bytes it can have."""
+        """Return the name of the table with the most bytes it can have."""
         return {ANSWERS: (self.values + 1) * (self.series + 1) * _WIDEST}
 
     def describe(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class AnswersArtifact:
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """Check the numbers; the answers are not there until `read`."""
+        """Check the numbers; the answers are None until `read`."""
         checked = build(_Described, described, "stream of config.json")
         return cls(checked.values, checked.series, checked.integer)
 

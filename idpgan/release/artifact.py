@@ -1,6 +1,6 @@
-"""What is given away is one kind of thing: an `Artifact`, be it a generator, images or the answers of a stream.
+"""`Artifact`, the interface of everything that is given away: a generator, images or the answers of a stream.
 
-A new kind is one class that does what `Artifact` asks, and one row in `idpgan.jobs.verify.KINDS`.
+A new kind is one class that implements `Artifact`, and one row in `idpgan.jobs.verify.KINDS`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from idpgan.release.settings import Settings
 
 
 class Artifact(Protocol):
-    """What is given away, apart from the proof of its epsilon.
+    """What is given away, without the proof of its epsilon.
 
-    An artifact that is made from a released thing is whole. One that `from_description` makes of an untrusted
-    config.json knows only which files it must have; `read` gives it their content.
+    An artifact made from a released object is complete. An artifact that `from_description` makes from an untrusted
+    config.json knows only which files it must have; `read` loads their content.
 
     Attributes:
         kind: Names it in config.json, and the entry that describes it.
@@ -27,27 +27,27 @@ class Artifact(Protocol):
     kind: ClassVar[str]
 
     def files(self) -> Mapping[str, int]:
-        """Return its own files, ``/`` between folder and name, each with the most bytes that it can have."""
+        """Return the names of its files, ``/`` between folder and name, each with the most bytes that it can have."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what config.json says of it, JSON values: enough to read its files. All of it is public."""
+        """Return its description for config.json, JSON values: enough to read its files. All of them are public."""
 
     def write(self, folder: Path) -> None:
         """Write its files into a folder."""
 
     def subject(self, facts: CardFacts) -> Subject:
-        """Return what the card says of it; only what `describe` returns is known of it."""
+        """Return what the card says about the artifact; this uses only what `describe` returns."""
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
         """Return the artifact that a config.json describes, without content.
 
         Raises:
-            InputError: If ``described`` is not what `describe` returns; it is checked as an enemy's.
+            InputError: If ``described`` is not what `describe` returns; it is untrusted input.
         """
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """Take the content of its files, an enemy's; return what of it does not fit, one sentence each.
+        """Load the content of its files, which is untrusted; return what does not fit, one sentence each.
 
         Raises:
             InputError: If the rest cannot be checked.
@@ -61,7 +61,7 @@ class Kind:
     Attributes:
         artifact: The class.
         settings: Returns the `Settings` that config.json holds, from its entry "settings", the artifact's description
-            and the content of privacy.json, all of them an enemy's; raises `InputError`.
+            and the content of privacy.json, all of them untrusted; raises `InputError`.
     """
 
     artifact: type[Artifact]

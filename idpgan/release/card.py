@@ -29,7 +29,7 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says of the private data and of the run, besides the report.
+    """What a card says about the private data and the run, besides the report.
 
     Attributes:
         num_private: Number of private records, which is public.
@@ -48,7 +48,7 @@ class CardFacts:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a card is about, as an `Artifact` says it of itself.
+    """What a card is about, as described by an `Artifact`.
 
     Attributes:
         title: Heading; escaped by the card.
@@ -122,7 +122,7 @@ def _head(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value in YAML's flow style, on one line: JSON, with all but printable ASCII escaped as YAML has it."""
+    """Return a value in YAML's flow style, on one line: JSON, with all but printable ASCII escaped as in YAML."""
     signs = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return "".join(sign if sign.isascii() and sign.isprintable() else _escaped(ord(sign)) for sign in signs)
 
@@ -132,7 +132,7 @@ def _escaped(code: int) -> str:
 
 
 def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
-    """Write one of the three numbers with all that belongs to it."""
+    """Format one of the three numbers with its delta, unit and relation."""
     if guarantee is None:
         return missing
     epsilon = f"{guarantee.epsilon:.4g}" if guarantee.finite else "**infinite**"

@@ -1,4 +1,4 @@
-"""A classifier as what is given away: its weights, what its network is made of, and the names of its classes."""
+"""A classifier as an artifact: its weights, its architecture, and the names of its classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release, or images that were drawn from one, cost whoever builds on it: read from the files beside it."""
+"""The charges of a release that a run builds on, or that drew the run's public images, as their files state them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from idpgan.release.received import Stated
 from idpgan.release.settings import Settings
 from idpgan.training.contained import MOST_EVENTS, Contained
 
-KEY = "contained"  # of a manifest of drawn images
+KEY = "contained"  # key in the manifest of drawn images
 
 
 def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
-    """Return a release, and all that it contains itself, as whoever builds on it has to name them.
+    """Return a release and all releases that it contains, as a config that builds on it must name them.
 
-    What does not protect its private images, say with noise of a fixed seed, stands as a read without noise.
+    A release that does not protect its private images, say with noise of a fixed seed, counts as a read without noise.
     """
     events, proven = stated.events, stated.report.proven
     if not stated.report.private:
         events = (Event.non_private("the release says that it is not private", stated.unit, stated.relation),)
-    elif len(events) > MOST_EVENTS:  # numbers of one image with prices of their own: as any mechanism of that epsilon
+    elif len(events) > MOST_EVENTS:  # a price for each number of an image
         kind = "approximate" if proven.delta else "pure"
         events = (Event(kind, stated.unit, stated.relation, pure_epsilon=proven.epsilon, delta=proven.delta or None),)
     run = settings.run
@@ -44,13 +44,13 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
 
 
 def _unknown() -> Contained:
-    """Return what stands for a release of which nothing says what it cost."""
+    """Return the entry for a release that does not state its charges."""
     event = Event.non_private("nothing says what this cost those whom it was made from")
     return Contained(method="unknown", delta=0.0, events=(event.to_json(),))
 
 
 def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
-    """Return what images that `idpgan sample` drew contain, as their manifest says."""
+    """Return the contained releases of images that `idpgan sample` drew, as their manifest states them."""
     listed = _content(manifest).get(KEY)
     if not isinstance(listed, list) or not listed:
         return (_unknown(),)
@@ -61,7 +61,7 @@ def said_format(path: Path) -> str | None:
     """Return the entry "format" of a JSON file, empty if there is none; None if the file cannot be read."""
     try:
         return str(_content(path).get("format", "")) if os.path.lexists(path) else ""
-    except ValueError:  # an InputError too
+    except ValueError:  # InputError is a ValueError
         return None
 
 

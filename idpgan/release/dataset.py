@@ -1,4 +1,4 @@
-"""Generated images as a torch data set, whoever exported or generates them."""
+"""Generated images as a torch data set, read from an export or drawn now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from idpgan.release.export import FORMAT, MANIFEST, manifest_of
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_report
 
-DRAWN = 1000  # images of a generator, where no number is asked for
+DRAWN = 1000  # default number of images drawn from a generator
 
 
 class SyntheticDataset(Dataset[Any]):
@@ -117,7 +117,7 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
         return images, report
     if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
         raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
-    return numbered_by(images, tuple(counts)), report  # of the classes of the manifest an export may lack some
+    return numbered_by(images, tuple(counts)), report  # an export may lack some classes of the manifest
 
 
 def _of_npz(path: Path) -> Images:

@@ -35,20 +35,20 @@ from idpgan.release.received import Stated, read_release
 from idpgan.release.settings import Settings
 
 MANIFEST = "manifest.json"
-SOFT_LABELS = "soft_labels.csv"  # of a folder
+SOFT_LABELS = "soft_labels.csv"  # in an export to a folder
 FORMAT = "idpgan samples 2"
 _BATCH = 1000
 _BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
 _FILE_SUFFIXES = frozenset(
     [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
 )
-_LONGEST_NAME_BYTES = 255  # of a folder
-_MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # class names, and letters of one, in an error
+_LONGEST_NAME_BYTES = 255  # of a folder's name
+_MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # most class names, and letters of a name, in an error
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """What is written."""
+    """The images and labels to write."""
 
     images: Tensor  # uint8 (N, C, H, W)
     labels: Tensor | None  # int64 (N,)
@@ -116,7 +116,7 @@ def export_samples(
     return manifest
 
 
-# What is refused before anything is drawn ----------------------------------------------------------------------
+# Refusals before anything is drawn ------------------------------------------------------------------------------
 
 
 def _refuse_place(out: Path) -> None:
@@ -175,9 +175,9 @@ def _refuse_folder_names(classes: Sequence[str]) -> None:
 def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
     """Return the class numbers that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
 
-    Between commas stands the name of a class, or else its number, from 0 in the order of ``classes``: where a name
-    looks like a number, the name is meant. Names may have commas in them ("glasses, no smiling"): the longest one that
-    fits is meant.
+    Each part between commas is the name of a class, or else its number, from 0 in the order of ``classes``. Where a
+    name looks like a number, the name wins. Names may contain commas ("glasses, no smiling"): the longest name that
+    fits wins.
 
     Raises:
         InputError: If a part is neither.
@@ -252,11 +252,11 @@ def _manifest(
 
 
 def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder: bool) -> Subject:
-    """Return what the card says of images that a generator drew: a dataset card, of what lies there and no more."""
+    """Return the subject of a dataset card for images that a generator drew; it describes only the written files."""
     classes, (channels, height, width) = tuple(described["classes"]), described["image_shape"]
     shape = f"{shown_shape((channels, height, width))}, {shown_classes(classes)}."
     if folder:
-        # One split, whatever a class is called: without this line a folder "test" would be a part of its own.
+        # One split, whatever a class is called: without this line a folder "test" would become a separate split.
         paths = [METADATA, "**/*.png" if classes else "*.png"]
         head = {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": paths}]}]}
         where, columns = (", in a folder per class", ", label (a name)") if classes else ("", "")
@@ -307,9 +307,9 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
         write_bytes_atomic(manifest, drawn.manifest)
         if drawn.card is not None:
             write_bytes_atomic(card, drawn.card)
-        write_bytes_atomic(out, buffer.getvalue())  # last: where it lies, its manifest does
+        write_bytes_atomic(out, buffer.getvalue())  # written last: where the npz file exists, its manifest does
     finally:
-        if not out.exists():  # neither half is left after a signal or on a full disk
+        if not out.exists():  # after a signal or on a full disk neither file remains
             manifest.unlink(missing_ok=True)
             card.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""The folder to give away: everything in it is covered by the epsilon that stands in its privacy.json.
+"""The folder to give away: the epsilon in its privacy.json covers everything in it.
 
-The folder is whole or absent: it is filled under a hidden name beside its place and then renamed, whatever ends the
-program in between.
+The folder is whole or absent, whatever ends the program: it is filled under a hidden name beside its place and then
+renamed.
 
 Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
 and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
@@ -32,21 +32,21 @@ from idpgan.training.state import code_digest
 PRIVACY = "privacy.json"
 CARD = "README.md"
 FORMAT = "idpgan release 4"
-FORMATS = ("idpgan release 3", FORMAT)  # that are read
+FORMATS = ("idpgan release 3", FORMAT)  # formats that can be read
 
 
 def write_release(
     target: Path, artifact: Artifact, settings: Settings, report: PrivacyReport, events: Sequence[Event]
 ) -> None:
-    """Write what is given away: the artifact's files, config.json, card, and privacy.json with the others' hashes.
+    """Write the folder to give away: the artifact's files, config.json, card, and privacy.json with the others' hashes.
 
     Nothing here is computed from private data except through what a ledger has charged: ``events`` paid for the
     artifact, its picture is drawn from it, and the settings are public. With the events anyone can compute the proven
     epsilon again.
 
     Raises:
-        InputError: If ``target`` holds a release, or anything that does not belong to one. What is left of one without
-            privacy.json is replaced, and what a kill left beside it is removed.
+        InputError: If ``target`` holds a release, or anything that does not belong to a release. An incomplete release
+            without privacy.json is replaced, and what a kill left beside it is removed.
     """
     remove_leftovers(target)
     if target.is_symlink() or os.path.lexists(target / PRIVACY) or (os.path.lexists(target) and not target.is_dir()):

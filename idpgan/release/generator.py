@@ -1,4 +1,4 @@
-"""A generator as what is given away: its weights, its shapes, and a grid of what it draws."""
+"""A generator as an artifact: its weights, its shapes, and a grid of images that it draws."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from idpgan.release.received import read_privacy
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
-_PIXEL_TOLERANCE = 2  # of 255: the same weights on another machine, whose sums are rounded otherwise
+_PIXEL_TOLERANCE = 2  # of 255 grey levels: another machine rounds its sums in another way
 
 
 class GeneratorArtifact:
@@ -63,10 +63,10 @@ class GeneratorArtifact:
         return cls(generator, samples)
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
-        """Read the weights and draw the grid again: no epsilon would cover a picture of anything else."""
+        """Read the weights and draw the grid again: the epsilon covers no other picture."""
         put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
-        # Where a teacher likes two candidates as well, another machine may choose the other one. Each of them is drawn
-        # by the generator, so that a grid of any of them is covered.
+        # Where a teacher scores two candidates equally, another machine may choose the other one. The generator draws
+        # both, so the guarantee covers a grid with either.
         expected = sample_grids(self.generator.eval(), num=self.samples)  # (candidates, C, H, W)
         try:
             found = decode_png(files[SAMPLES], (expected.shape[1], expected.shape[2], expected.shape[3]))
@@ -137,7 +137,7 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
 
 
 def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
-    """Return what every run takes as public of its data."""
+    """Return which facts about its data every run takes as public."""
     return (
         f"the number of private images ({facts.num_private:,}) and their order, the image size, the channels and the "
         "list of classes",

@@ -1,4 +1,4 @@
-"""Images as what is given away: 8-bit PNG files, one per private image, in the order of the private ones."""
+"""Images as an artifact: 8-bit PNG files, one per private image, in the order of the private images."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from idpgan.release.card import CardFacts, Subject, shown_shape
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 
 FOLDER = "images"
-MOST_IMAGES = 100_000  # hashed one by one in privacy.json
+MOST_IMAGES = 100_000  # most images: each is hashed in privacy.json
 _MOST_PIXELS = 1 << 34
-_LONGEST_NAME, _MOST_FOLDERS = 200, 8  # of a folder or file, bytes; above a file
-_BYTES_PER_NAME = 120  # of privacy.json, beside the name
-_SHOWN = 64  # first images, in the picture
+_LONGEST_NAME, _MOST_FOLDERS = 200, 8  # most bytes in the name of a folder or file; most folders above a file
+_BYTES_PER_NAME = 120  # bytes in privacy.json for each image, beside its name
+_SHOWN = 64  # first images that the picture shows
 _COLUMNS = 8
 
 
@@ -111,7 +111,7 @@ class ImagesArtifact:
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
-        """Check number, shape and names; the images are not there until `read`."""
+        """Check number, shape and names; the images are None until `read`."""
         checked = build(_Described, described, "images of config.json")
         channels, height, width = checked.image_shape
         return cls(checked.num, (channels, height, width), names=checked.names)
@@ -167,7 +167,7 @@ class ImagesArtifact:
 
 
 def _check_names(names: Sequence[str], num: int) -> None:
-    """Refuse names that are not plain relative ones, or of which one stands for two files."""
+    """Refuse names that are not plain relative paths, and a name that stands for two files."""
     if len(names) != num or len(set(names)) < num:
         raise InputError(f"{num:,} images need {num:,} different names of files, got {len(set(names)):,}.")
     folders: set[str] = set()

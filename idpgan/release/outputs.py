@@ -1,4 +1,4 @@
-"""Where a command may write its result: never over what it did not make, never into a release or a run's state."""
+"""Where a command may write its result: never over files of another origin, never into a release or a run's state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from idpgan.models.checkpoint import WEIGHTS
 from idpgan.release.folder import PRIVACY
 
 _MOST_BYTES = 1 << 26
-_CLOSED = ("state", "release")  # folders of a run
+_CLOSED = ("state", "release")  # folders of a run that no command writes results to
 
 
 def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str = "--out") -> None:
@@ -53,7 +53,7 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
 
 
 def refuse_closed(path: Path, where: str) -> None:
-    """Refuse a file or folder in a release, or in what only training writes of a run; ``where`` begins the message."""
+    """Refuse a file or folder in a release, or in a folder that only training writes; ``where`` begins the message."""
     real = path.parent.resolve() / path.name
     for folder in (real, *real.parents):
         if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):

@@ -1,4 +1,4 @@
-"""PNG files that hold pixels and nothing else: what a release has of images, and what is read of one from others."""
+"""PNG files that hold pixels and nothing else, written into releases and read from releases that others made."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-SAMPLES = "samples.png"  # of a release: what it draws, or shows, at one glance
+SAMPLES = "samples.png"  # the picture of a release: images that it draws or holds
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MODES = {1: ("L", 0), 3: ("RGB", 2)}  # channels -> Pillow's word, PNG's color type
 
 
 def most_png_bytes(shape: tuple[int, int, int]) -> int:
-    """Return what the file of an image (C, H, W) has at most, however badly it is packed."""
+    """Return the most bytes that the file of an image (C, H, W) can have, however badly it is packed."""
     channels, height, width = shape
     return 2 * height * (1 + channels * width) + (1 << 16)
 
@@ -25,8 +25,8 @@ def most_png_bytes(shape: tuple[int, int, int]) -> int:
 def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Return the pixels of an 8-bit PNG that somebody else made, uint8 (C, H, W).
 
-    Refused is all that could carry something beside them: other chunks than head, pixels and end, bytes behind the end
-    or behind the packed pixels, a wrong checksum, an interlaced or indexed picture. Nothing larger than ``shape`` is
+    Anything that could carry other content is refused: chunks other than head, pixels and end, bytes behind the end or
+    behind the packed pixels, a wrong checksum, an interlaced or indexed picture. Nothing larger than ``shape`` is
     unpacked.
 
     Raises:
@@ -47,7 +47,7 @@ def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _packed_pixels(content: bytes, head: bytes, shape: tuple[int, int, int]) -> int:
-    """Return the number of bytes that the pixels unpack to, one more than the shape has where they are more."""
+    """Return the number of bytes that the pixels unpack to; if they exceed the shape, one more than the shape has."""
     kinds, data, offset = [], [], 8
     while offset + 12 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, offset)

@@ -1,4 +1,4 @@
-"""What a release that somebody handed over says of itself: privacy.json and config.json, read as untrusted input."""
+"""What a release from somebody else states: its privacy.json and config.json, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from idpgan.release.settings import Settings
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 _MOST_FILES = 200_000
-_LONGEST_VERSION = 40  # it stands in the card, where a longer text could say anything
+_LONGEST_VERSION = 40  # the card shows the version, and a longer text could say anything there
 
 
 def _one_line(text: str) -> str:
@@ -80,7 +80,7 @@ class _Charge(_Strict):
 
 
 class _Document(_Strict):
-    """privacy.json: types and ranges; what the values have to be is for `verify` to derive."""
+    """privacy.json: types and ranges; `verify` derives what the values have to be."""
 
     format: _Text
     idpgan: Annotated[str, AfterValidator(_version)]
@@ -100,7 +100,7 @@ class Stated:
     """The content of a privacy.json.
 
     Attributes:
-        document: As it stands in the file, whose bytes are ``content``.
+        document: The parsed content of the file, whose bytes are ``content``.
         report: The three numbers.
         events: What is said to have been charged.
         unit: Of the events.
@@ -157,7 +157,7 @@ def read_report(stated: Any, where: str) -> PrivacyReport:
 
 
 def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifact, dict[str, Any], Kind]:
-    """Return what a config.json describes, without content, and all that stands in it; ``kinds`` are the known ones.
+    """Return what a config.json describes, without content, and the whole table; ``kinds`` are the known ones.
 
     Raises:
         InputError: If it describes nothing of a known kind.

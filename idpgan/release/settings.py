@@ -1,4 +1,4 @@
-"""What the numbers of a release follow from: the settings of what made it, and what is public of its data."""
+"""The settings that determine all numbers of a release: those of the run or method, and public facts of the data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from idpgan.training.plan import RunPlan
 
 @dataclass(frozen=True)
 class Settings:
-    """All that charges, delta and report of a release follow from.
+    """The settings from which charges, delta and report of a release follow.
 
     `idpgan.release.folder.write_release` writes them, and `idpgan.release.verify` derives every number from them again.
 
@@ -34,9 +34,9 @@ class Settings:
         num_public: Number of public images, which nothing protects.
         num_classes: Number of public classes; 0 = no labels.
         num_pixels: Numbers in one record, each of which may have a price of its own.
-        table: What config.json says of them: JSON values, all of them public.
-        plan: What was planned, and what is said of it; where it asks for a delta of 1/N or more, its price is refused.
-        problems: Maps an artifact's description to what of it does not follow from the settings, one sentence each.
+        table: The settings as written to config.json: JSON values, all of them public.
+        plan: The plan, which also makes the report; if it asks for a delta of 1/N or more, its price is refused.
+        problems: Maps an artifact's description to its parts that do not follow from the settings, one sentence each.
         run: The config, where a run made the release.
     """
 
@@ -55,8 +55,8 @@ class Settings:
 def settings_of_run(plan: RunPlan) -> Settings:
     """Return the settings of a run of `idpgan train`, as they are released.
 
-    The table is the config, with classes called as the data's public shape calls them, and without where files lie on
-    the curator's machine.
+    The table is the config, with the class names of the data's public shape, and without the paths on the curator's
+    machine.
     """
     config, shape = plan.config, plan.shape
     data, declared = config.data, config.data.classes
@@ -126,12 +126,12 @@ class ImagesTable(Section):
     def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
         """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
         said = build(cls, table, "config.json")
-        for problem in said.problems(described):  # before a plan is made for a shape that nothing here has
+        for problem in said.problems(described):  # before a plan is made for a wrong shape
             raise InputError(problem)
         return said.settings(said.plan())
 
     def settings(self, plan: Plan) -> Settings:
-        """Return the settings of what was made by a plan."""
+        """Return the settings of a release that a plan made."""
         pixels, table = math.prod(self.shape), self.to_json()
         return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems)
 

@@ -1,7 +1,7 @@
 """Check a release without its data: everything in it is derived again from the settings, and compared.
 
-Of a release that this very code made, report and card are compared word for word; of any other by their fields
-(`idpgan.release.words`), since words change and a release keeps its own.
+Report and card of a release that this exact code made are compared word for word. Those of any other release are
+compared by their fields (`idpgan.release.words`), since wording changes between versions and a release keeps its own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from idpgan.release.received import Stated, describe_release, read_privacy, read
 from idpgan.release.settings import Settings
 from idpgan.release.words import compare_cards, compare_reports
 
-_TOLERANCE = 1e-6  # the same code on the same settings: only the rounding of another machine is let pass
-_TIGHTER = 1.1  # what an earlier accountant may have asked for of noise, where this one asks for 1
+_TOLERANCE = 1e-6  # same code and same settings: only the rounding of another machine is tolerated
+_TIGHTER = 1.1  # noise that an earlier accountant may have required, where this one requires 1
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Verification:
     """What was found.
 
     Attributes:
-        recomputed: Epsilon of the released events, at the released delta; None where they are not those of the
-            settings, since a forged list may be long to price.
+        recomputed: Epsilon of the released events, at the released delta; None where the events are not those of the
+            settings, since a forged list may take long to price.
         report: What the release says.
         problems: One sentence per thing that does not fit; empty = consistent.
         made_with: Version that the release names, with its code.
-        words: What the release says otherwise than this version would, where another one made it: sentences of the
-            report, and lines of the card, "+" one of it and "-" one that this version would write. Nothing of that is
-            derived; it is the word of whoever made the release, and its numbers alone were compared.
+        words: Differences in wording where another version made the release: sentences of the report, and lines of the
+            card ("+" a line of the card, "-" a line that this version would write). They are not derived: they are the
+            word of whoever made the release, and only their numbers were compared.
         files: Content of the files that were checked, by name.
         artifact: What is given away; None where the check ended before it was read, as for ``settings``.
     """
@@ -66,7 +66,7 @@ class Verification:
 
     @property
     def consistent(self) -> bool:
-        """Whether everything fits together. Whether the run was as it says, nobody can tell from a release."""
+        """Whether everything fits together. A release cannot show whether the run was as stated."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     try:
         _verify(folder, stated, kinds, found)
     except InputError as error:
-        found.problems.append(str(error).encode("utf-8", "backslashreplace").decode())  # it may quote half a sign
+        found.problems.append(str(error).encode("utf-8", "backslashreplace").decode())  # may quote half a character
     return Verification(
         found.recomputed,
         stated.report,
@@ -126,7 +126,7 @@ class _Found:
 
 
 def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found) -> None:
-    """Fill `found`; an `InputError` is the last problem, after which nothing can be checked."""
+    """Fill `found`; an `InputError` ends the check and becomes the last problem."""
     files, problems = found.files, found.problems
     files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES)
     artifact, document, kind = describe_release(files[CONFIG], kinds)
@@ -152,7 +152,7 @@ def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Fou
 
 
 def _strangers(folder: Path, names: set[str]) -> list[str]:
-    """Name what does not belong to a release."""
+    """Return the names of files that do not belong to a release."""
     problems, inner = [], {name.split("/")[0] for name in names if "/" in name}
     for item in sorted(folder.iterdir()):
         shown = ascii(item.name)[1:-1]
@@ -188,7 +188,7 @@ def _check_hashes(files: dict[str, bytes], artifact: Artifact, stated: Stated) -
 def _check_config(
     content: bytes, config: Mapping[str, Any], artifact: Artifact, settings: Settings, stated: Stated
 ) -> list[str]:
-    """Refuse what no settings and no description are read from, and compare privacy.json with what is public."""
+    """Refuse a config.json without readable settings and description; compare privacy.json with the public facts."""
     problems, document, kind = [], stated.document, artifact.kind
     if set(config) != {"kind", kind, "settings"} or set(config[kind]) != set(artifact.describe()):
         problems.append(f"{CONFIG} is not what is written for these settings: it holds more, less or other values.")
@@ -244,9 +244,9 @@ def _check_events(stated: Stated, price: Price, num_pixels: int) -> list[str]:
 
 
 def _noisier(stated: Stated, price: Price) -> bool:
-    """Whether the listed noise is only more than planned, as an earlier and less tight accountant has asked for.
+    """Whether the listed noise only exceeds the plan, as an earlier and less tight accountant required.
 
-    Whoever lists more noise than there was gains nothing: the stated epsilon has to be the price of the plan.
+    Listing more noise than was added gains nothing: the stated epsilon has to be the price of the plan.
     """
     pairs = zip(stated.events, price.events, strict=True)
     return stated.report.proven.epsilon >= price.epsilon * (1 - _TOLERANCE) and all(
@@ -268,7 +268,7 @@ def _check_divided(listed: tuple[Event, ...], planned: tuple[Event, ...], num_pi
 
 
 def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
-    """Whether a run without a target charged all that was planned and some of it again: it went on with fresh noise."""
+    """Whether a run without a target charged all that was planned and some of it again: it resumed with fresh noise."""
 
     def charged(events: tuple[Event, ...], plan: Event) -> int:
         return sum(event.count for event in events if _alike(event, plan))
@@ -281,8 +281,8 @@ def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
 def _check_steps(stated: Stated, price: Price) -> list[str]:
     """Check the count of the last event: fewer only where the target ended the run, more only within the target.
 
-    More happen where a run was resumed and its repeated steps were charged again. A run that an earlier and less tight
-    accountant has ended states the higher price, so the next step is priced by as much higher.
+    The count is higher if a run was resumed and its repeated steps were charged again. A run that an earlier and less
+    tight accountant ended states the higher price, so the next step is priced higher in the same ratio.
     """
     listed, planned, target = stated.events, price.events[-1].count, price.budget
     *others, last = listed
@@ -339,7 +339,7 @@ def _check_report(settings: Settings, stated: Stated, recomputed: float, words: 
 
 
 def _raised(expected: PrivacyReport, said: PrivacyReport) -> PrivacyReport:
-    """Return a report whose totals are those that another one states, where these are not below: both are bounds."""
+    """Return a report with the totals that another report states where these are not lower: both are bounds."""
     if expected.total is None or said.total is None or len(expected.contained) != len(said.contained):
         return expected
     pairs = zip((*expected.contained, expected.total), (*said.contained, said.total), strict=True)
@@ -351,7 +351,7 @@ def _raised(expected: PrivacyReport, said: PrivacyReport) -> PrivacyReport:
 
 
 def _check_audited(audited: Guarantee | None, proven: Guarantee, delta: float) -> list[str]:
-    """Check what can be known of a measured number: it is finite, speaks of the same thing, and refutes nothing."""
+    """Check the audited number: it is finite, has the same unit and relation, and refutes nothing."""
     if audited is None:
         return []
     if not audited.finite or (audited.unit, audited.relation) != (proven.unit, proven.relation):

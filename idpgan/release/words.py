@@ -1,8 +1,8 @@
-"""What is compared of reports and cards beside their words: fields by value, and sentences by the numbers in them.
+"""How reports and cards of different versions are compared: fields by value, and sentences by the numbers in them.
 
-A later version may say the same in other words, so a release is read with its own. Nobody can derive those, and
-whoever made the release may have written anything there: `idpgan verify` shows them, and says whose they are. What a
-machine can tell is compared: everything that is not a sentence, how many sentences there are, and each number in them.
+A later version may say the same in other words, so a release keeps its own words. They cannot be derived, and whoever
+made the release may have written anything there: `idpgan verify` shows them, and says whose they are. The rest is
+compared: everything that is not a sentence, the number of sentences, and each number in them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from idpgan.files import printable
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
-_FIELD = re.compile(r"(?<!\\)\||^(license|tags): |^Made with idpgan ")  # in lines of a card: a table, for example
+_FIELD = re.compile(r"(?<!\\)\||^(license|tags): |^Made with idpgan ")  # fields of a card, such as a table
 _NOT_PRIVATE = "**NOT private.**"
 _FENCES = ("```", "```python")
 _DRAWS = re.compile(r"<|://|\]\(")
 _EPSILON = re.compile(r"epsilon|\beps\b|ε", re.IGNORECASE)
-_MOST_LINES = 500  # of a card; ours have 60
+_MOST_LINES = 500  # most lines of a card; ours have 60
 
 _Line = tuple[str, str]
 
@@ -35,8 +35,8 @@ def compare_reports(said: PrivacyReport, expected: PrivacyReport) -> tuple[list[
     """Compare the entries of two reports, the audited one left out.
 
     Returns:
-        The names of those whose fields, or numbers in sentences, differ; of those that only have other words; and the
-        sentences of ``said`` that are other ones.
+        The names of entries whose fields, or numbers in sentences, differ; the names of entries that differ only in
+        words; and the sentences of ``said`` that differ.
     """
     wrong, reworded, sentences = [], [], []
     for name in (field.name for field in dataclasses.fields(PrivacyReport) if field.name != "audited"):
@@ -62,11 +62,11 @@ def _parts(entry: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def compare_cards(said: str, expected: str) -> tuple[list[str], list[str]]:
-    """Compare a card with the one that this version writes of the same numbers.
+    """Compare a card with the one that this version writes for the same numbers.
 
     The head (of which ours may have more), the table of the three numbers, the version and whether the release is
-    called private are the same. A line of other words states no epsilon and no number that ours do not, and holds no
-    link and no HTML, which could hide something or show another card. Code may hold any number but an epsilon.
+    called private must be the same. A line in other words may state no epsilon and no number that ours do not, and hold
+    no link and no HTML, which could hide something or show another card. Code may hold any number but an epsilon.
 
     Returns:
         What is wrong, a phrase each; and the lines that differ: "+" one of the card, "-" one of ours.

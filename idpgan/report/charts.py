@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 Point = tuple[float, float]
-_WIDTH, _HEIGHT = 340, 190  # of the drawing, in its own units
+_WIDTH, _HEIGHT = 340, 190  # size of the drawing, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 18, 10, 28  # margins for the numbers
 _ROC_HEIGHT = 300
 _LEAST_RATE = 1e-4  # ROC axes begin here at the latest
@@ -131,7 +131,7 @@ def _place(value: float) -> str:
 
 
 def _nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about so many round numbers in [low, high], at least two of them."""
+    """Return roughly ``about`` round numbers in [low, high], at least two."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
@@ -140,7 +140,7 @@ def _nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Write a number of an axis or a table in few signs."""
+    """Format a number of an axis or a table with few characters."""
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

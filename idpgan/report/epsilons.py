@@ -58,7 +58,7 @@ def figures(report: PrivacyReport) -> list[Figure]:
 
 
 def alarm(report: PrivacyReport) -> tuple[str, ...]:
-    """Return what is said before anything else, of a release that must not be called private."""
+    """Return the warning at the top of the page for a release that must not be called private."""
     if not report.proven.finite:
         return (
             "Nothing is proven of this release: the proven epsilon is infinite.",
@@ -157,7 +157,7 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
 
 @dataclass(frozen=True)
 class Spending:
-    """What stands on the ledger of a run.
+    """The charges on the ledger of a run.
 
     Attributes:
         events: All charges, in order.

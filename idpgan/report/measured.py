@@ -15,7 +15,7 @@ from idpgan.report.page import Chart, Part, Table
 _NOT_LOSSES = ("step", "seconds", "steps_per_second", "images_per_second", "epsilon", "delta")
 _MARKED_RATE = "0.01"  # false-positive rate at which the interval is drawn
 _MOST_CURVES = 12
-_ONE_CURVE = 400  # points
+_ONE_CURVE = 400  # most points of a curve
 
 
 def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part:

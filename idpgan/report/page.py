@@ -13,10 +13,10 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-FORMAT = "idpgan report 1"  # in the file's head, so that a report is written over and nothing else is
+FORMAT = "idpgan report 1"  # in the file's head, so that only a report is overwritten
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
-MOST_BYTES = 1 << 27  # of a result file that is read
-_LEAST_SIDE = 40  # of one image as it is shown, px
+MOST_BYTES = 1 << 27  # most bytes of a result file that is read
+_LEAST_SIDE = 40  # least side of a shown image, px
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Part:
         name: Of the place to jump to, one word.
         heading: Its title.
         text: Paragraphs.
-        facts: What is said in pairs of a word and its value.
+        facts: Facts in pairs of a name and its value.
         missing: Why it is empty, one sentence; with the command that makes it in ``command``.
         notes: In small print.
         settings: A text that is shown as it is.

@@ -108,7 +108,7 @@ def _about(settings: Settings, stated: Stated, shape: _Shape) -> Part:
 
 
 def _books(found: Mapping[str, Any], stated: Stated, file: str) -> Part:
-    """Return the charges of this publication, and all publications of the folder until then."""
+    """Return the charges of this publication, and all publications of the folder up to it."""
     spending = Spending(stated.events, float(stated.document["delta"]), None, None, 0, "release/privacy.json")
     charges = ledger_part(spending, stated.report.proven)
     notes = [note for note in charges.notes if not note.startswith("Read from")]

@@ -35,7 +35,7 @@ from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.stats import read_stats
 
 _SHOWN_CLASSES = 16
-_OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what a foreign result file may raise
+_OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # raised by foreign files
 _Result = tuple[Mapping[str, Any] | None, str | None]
 
 
@@ -81,7 +81,7 @@ class Known:
 
     @functools.cached_property
     def plan(self) -> RunPlan:
-        """Of the run, for neighbors, delta and budget; what it would charge may need data that are not here."""
+        """Of the run, for neighbors, delta and budget; its charges may need data that are not here."""
         stated = 1 if self.stated is None else self.stated.document["num_private"]
         shape = self.shape or DataShape(Sizes(0, stated, 0, 0), (1, 1, 1), self.classes)
         plan: RunPlan = plan_run(self.config, shape)
@@ -130,7 +130,7 @@ def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], forma
     if (run.release / PRIVACY).is_file():
         stated = read_privacy(run.release / PRIVACY)
         artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), kinds)
-    else:  # nothing says yet what is public of the data
+    else:  # no file states yet what is public about the data
         with contextlib.suppress(InputError):
             shape = describe(config.data)
     if run.ledger.is_file():
@@ -181,7 +181,7 @@ def run_page(known: Known, progress: Progress) -> Page:
 
 
 def _unreleased(known: Known) -> tuple[str]:
-    """Say what stands on the books of a run that has released nothing."""
+    """Say what a run that has released nothing has charged."""
     if known.books is None:
         spent = ", and its ledger is not here"
     elif not known.books.entries:
@@ -195,7 +195,7 @@ def _unreleased(known: Known) -> tuple[str]:
 
 
 def _about(known: Known) -> Part:
-    """Say what was trained on what."""
+    """Say which method was trained on which data."""
     config, data, stated = known.config, known.config.data, known.stated
     info = METHODS[config.method.name]
     where = "" if data.root is None else f", read from {data.root}"

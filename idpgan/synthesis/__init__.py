@@ -1,4 +1,4 @@
-"""Methods that train or evolve something that samples. Imports nothing heavy."""
+"""Methods that train or evolve a generator. This module imports nothing heavy."""
 
 from idpgan.methods import methods_of
 

@@ -1,9 +1,9 @@
-"""The audits of methods that release sums or votes, or take steps of DP-SGD, each alone or several together.
+"""Audits of methods that release sums or votes, or take steps of DP-SGD, alone or in combination.
 
-Whatever is computed from a release is bounded as the release is, and attacking the release is stronger than attacking a
-generator. Releases are played on their worst neighbors: one bystander, and a target that is there or not, or changed.
-Steps are played with canaries (`idpgan.audit.gradient_canaries`), whose network takes the critic's place. Where several
-are released the attacker adds their log-likelihood ratios.
+The guarantee of a release covers everything computed from it, and attacking the release is stronger than attacking a
+generator. Releases are played on their worst neighbors: one bystander, and a target that is present, absent or changed.
+Steps are played with canaries (`idpgan.audit.gradient_canaries`), whose network replaces the critic. Where several
+things are released, the attacker adds their log-likelihood ratios.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SHARE = 0.1  # of hybrid: of epsilon for the release of sums, the default
 
 
 def _asked(request: Request) -> AggregatePrivacy:
-    """Return what is asked for as a section [privacy], with a cap of 20 images of one person."""
+    """Return the request as a section [privacy], with a cap of 20 images of one person."""
     return AggregatePrivacy(
         epsilon=request.epsilon,
         delta=request.delta or 0.0,
@@ -84,9 +84,9 @@ def sums_case(
     method: str,
     beside: tuple[Event, ...] = (),
 ) -> AuditCase:
-    """Return the case of one release of cell sums; None as claim = what was asked for.
+    """Return the case of one release of cell sums; claim None = the request.
 
-    ``beside`` is released too and part of what is proven, but not played.
+    The events ``beside`` are part of the proven guarantee, but not of the game.
 
     The target's vector is three times too long, so that the clip is tested too. Under replace-one it turns into its
     opposite (or, where no coordinate may be negative, into an orthogonal one in another cell).
@@ -130,7 +130,7 @@ def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
         vectors = torch.cat([vectors, vector.expand(copies, -1)])
         cells = torch.cat([cells, torch.full((copies,), cell)])
         weights = torch.cat([weights, torch.full((copies,), 1 / copies, dtype=torch.float64)])
-    return sums._exact_sum(vectors, cells, weights if person else None).long()  # all of the release but its noise
+    return sums._exact_sum(vectors, cells, weights if person else None).long()  # the release without its noise
 
 
 def _differing(pair: Pair) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ def _differing(pair: Pair) -> tuple[Tensor, Tensor]:
 
 
 def _with_sums(sums: CellSums, steps: CanarySteps, taught: CanarySteps | None = None) -> Play:
-    """Return what plays steps with a release of sums, and a teacher's steps, beside them."""
+    """Return the game of steps together with a release of sums and, if given, a teacher's steps."""
     absent, present = _differing(_neighbors(sums))
     ratio = likelihood_ratio(sums.mechanism, sums.grid)(absent, present)
 
@@ -160,8 +160,8 @@ def taught_case(
 ) -> AuditCase:
     """Return the case of the sums and of the steps of a teacher: the sum of both log-likelihood ratios.
 
-    Without a teacher it is `sums_case`. For unit person the teacher's steps are left out of the game (a canary of
-    theirs is an image), and not out of what is proven: what the sums show holds for all of the release.
+    Without a teacher it is `sums_case`. For unit person the teacher's steps are left out of the game (their canaries
+    are images), but not out of the proven guarantee: what the sums show holds for the whole release.
     """
     if teaching is None or sums.unit is Unit.PERSON:
         beside = () if teaching is None else (teaching.event,)
@@ -171,7 +171,7 @@ def taught_case(
 
 
 def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
-    """Return what decides how much the steps of a teacher tell."""
+    """Return the settings that determine how much the steps of a teacher leak."""
     plan, count = teaching.plan(1), teaching.event.count
     return ClassifierSteps(
         "the teacher", watched_linear, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm
@@ -206,7 +206,7 @@ def _gaussian_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
 
 
 def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of so many iterations; None as claim = what was asked for.
+    """Return the case of so many iterations; claim None = the request.
 
     The candidates, hence the generator, are computed from the noisy counts. The target votes for another candidate than
     the bystander in every iteration; which one does not matter, since the noise on all of them is alike and
@@ -245,7 +245,7 @@ def _voting_neighbors(votes: Votes, iterations: int) -> Pair:
 
 
 class _Both(Statistic):
-    """The log-likelihood ratio of two independent releases, whose numbers follow each other."""
+    """The log-likelihood ratio of two independent releases, whose numbers are concatenated."""
 
     name = EXACT
 
@@ -266,11 +266,11 @@ def sums_and_votes_case(
 ) -> AuditCase:
     """Return the case of a release of sums and of all votes beside it: the sum of both log-likelihood ratios.
 
-    A teacher's steps are part of what is proven, and are left out of the game.
+    A teacher's steps are part of the proven guarantee, but not of the game.
 
     Args:
-        teacher: Share of the budget that they got.
-        claimed: None = what was asked for.
+        teacher: The teacher's share of the budget.
+        claimed: None = the request.
     """
     votes = voting.votes(voting.multiplier_beside(sums, teacher), 2, 2)
     first, second = _differing(_neighbors(sums)), _differing(_voting_neighbors(votes, voting.steps))
@@ -313,7 +313,7 @@ def _evolution_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
 
 @dataclass(frozen=True)
 class CriticSteps(CanarySteps):
-    """What decides how much the critic steps tell.
+    """The settings that determine how much the critic steps leak.
 
     Attributes:
         method: Of dp-gan: its loss, fakes and clip norm are played with.
@@ -337,7 +337,7 @@ class CriticSteps(CanarySteps):
         )
 
     def training(self, present: Tensor, noise: Noise) -> Training:
-        """Begin a dp-GAN of canaries; null records fill it up to where a batch is expected to hold one."""
+        """Begin a dp-GAN of canaries; null records are added until a batch is expected to hold one record."""
         positions, null = self.positions(present)
         still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0}
         batch = self.divisor(positions)
@@ -377,7 +377,7 @@ class _WatchedGan(DpGan):
         super().__init__(*args, **options)
 
         def look(*_: object) -> None:
-            """Look at the gradient before the optimizer steps: noise and divisor are in it."""
+            """Record the gradient before the optimizer steps: noise and divisor are in it."""
             gradient = self.canaries.weight.grad
             if gradient is None:
                 raise RuntimeError("a step without a gradient.")
@@ -386,7 +386,7 @@ class _WatchedGan(DpGan):
         self.networks.critic_optimizer.register_step_pre_hook(look)
 
     def _build_critic(self) -> CanaryNetwork:  # type: ignore[override]  # scores images like a `Critic`
-        """Take the critic of canaries."""
+        """Return the critic of canaries."""
         self.canaries = CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm)
         return self.canaries
 
@@ -421,7 +421,7 @@ def sums_and_steps_case(
 ) -> AuditCase:
     """Return the case of the release of sums, a teacher perhaps, and the critic steps: all log-likelihood ratios added.
 
-    The steps are those of a run or of a plan; None as claim = what was asked for.
+    The steps are those of a run or of a plan; claim None = the request.
     """
     taught = None if teaching is None else _teacher_steps(teaching)
     events = (sums.event, *(() if teaching is None else (teaching.event,)), steps.event)

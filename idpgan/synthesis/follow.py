@@ -25,7 +25,7 @@ from idpgan.synthesis.aggregate.vectors import private_vectors
 def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:
     """Return the mechanism that releases the sums of a config's features after each of at most 1,024 ``parts``.
 
-    The privacy section of the config holds for all parts together; the split says what is public of the data.
+    The privacy section of the config holds for all parts together; the split holds the public facts about the data.
 
     Raises:
         ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
@@ -45,7 +45,7 @@ def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:
 
 
 class Follower:
-    """Takes images part by part, and trains a generator of everything so far when it is asked.
+    """Takes images part by part, and trains a generator of all images so far on request.
 
     Formal guarantee: (privacy.epsilon, privacy.delta), unit image, the config's relation, for all generators of all
     parts together; every image is in one part.
@@ -53,7 +53,7 @@ class Follower:
     Args:
         config: Settings of idp-gan-aggregate.
         split: Image size, classes, declared number of private images, public images. Its private ones are not read.
-        parts: At most.
+        parts: The most parts.
         ledger: Charged once, before the first part is read; None = one in memory, with the config's target.
         noise: None = the operating system's.
 
@@ -92,7 +92,7 @@ class Follower:
         """Train a generator by the config's steps, and return its average, in eval mode.
 
         Args:
-            part: On the sums of so many parts; None = all that arrived.
+            part: Train on the sums of so many parts; None = all that arrived.
             seed: Of weights and latent vectors; None = the config's.
             progress: Called with (steps done, steps in all).
         """

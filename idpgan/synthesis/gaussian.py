@@ -2,9 +2,9 @@ r"""Gaussian: noisy first and second moments of low frequencies, released once, 
 
 The only private read is `prepare`: for every class the sum of ``v(x)`` (`moments`: count, mean and second moments of
 DCT coefficients in one vector of norm at most 1) over its images, plus rounded Gaussian noise on everything at once
-(`privacy.sums.CellSums`). What follows is linear algebra on the released sums (`moments`), and costs nothing: there is
-no training, and the run ends with the release. The images are blurred, and as private as those of any sound method; a
-generator that is trained for hours has to be better than they are.
+(`privacy.sums.CellSums`). What follows is linear algebra on the released sums (`moments`), and costs nothing: the run
+ends with the release, without any training. The images are blurred, but as private as those of any sound method; a
+generator that is trained for hours has to be better than this baseline.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GaussianConfig(MethodConfig):
 
 
 class GaussianTraining(TrainingConfig):
-    """[training] of gaussian: there is none, the run ends with the release.
+    """[training] of gaussian: zero steps, since the run ends with the release.
 
     Attributes:
         steps: 0.
@@ -114,7 +114,7 @@ class GaussianPlan(SumsPlan):
         return f"one release of noisy sums of moments{self.taught}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the map of an image to its vector, and what public images have set of it."""
+        """Name the map of an image to its vector, and which of its constants public images have set."""
         learned = ("center and scale, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
         return (fixed, *learned, *self.capped)

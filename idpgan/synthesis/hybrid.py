@@ -95,7 +95,7 @@ class HybridRun(RunConfig):
 
 
 class HybridPlan(RunPlan):
-    """The plan of a run of hybrid: those of its parts, where the second pays its noise with what the first leaves."""
+    """The plan of a run of hybrid: the plans of both parts, where the second has the budget that the first leaves."""
 
     SOURCES = 2
 
@@ -135,7 +135,7 @@ class HybridPlan(RunPlan):
 
     @property
     def signal(self) -> Signal:
-        """The figure of the part that has the better one."""
+        """The better of both parts' figures."""
         return max((self.first.signal, self.second.signal), key=lambda signal: signal.figure)
 
     @property
@@ -152,7 +152,7 @@ class HybridPlan(RunPlan):
         return (*self.first.assumptions(sources[:1]), *self.second.assumptions(sources[1:]))
 
     def check(self) -> None:
-        """Refuse what one of the parts cannot have."""
+        """Refuse what either of the parts refuses."""
         self.first.check()
         self.second.check()
 
@@ -183,7 +183,7 @@ class Hybrid(GivesGenerator):
         self.aggregate = IdpAggregate(plan.first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(plan.second, split, ledger=ledger, device=device, noise=noise)
         super().__init__(plan, split, ledger=ledger, device=device, noise=self.aggregate.noise)
-        if self.config.match:  # the weighted loss of a generator before the critic of the released sums
+        if self.config.match:  # the generator also minimizes the weighted loss of the released sums
             self.dp_gan.extra_loss = lambda generator: self.config.match * self.aggregate.match_loss(generator)
         self.candidates = plan.candidates
         self._done = 0  # steps of both parts
@@ -232,7 +232,7 @@ class Hybrid(GivesGenerator):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Of the aggregate, then of dp-gan."""
+        """The noise sources of the aggregate, then of dp-gan."""
         return self.aggregate.noise.source, self.dp_gan.noise.source
 
     def state(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class Hybrid(GivesGenerator):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         self.aggregate.load_state({**state["aggregate"], "prepared": state["prepared"]})
         self.dp_gan.load_state(state["dp_gan"])
         self._done = state["done"]

@@ -1,14 +1,14 @@
-r"""IDP-GAN made sound per image, for a curator whom nobody has to trust.
+r"""IDP-GAN made sound per image, in the local model: the curator need not be trusted.
 
-The published method's one sound idea is to perturb every image by itself, once. Here the noise is what a guarantee
-needs, not what a formula gives. Images and labels go through `idpgan.synthesis.local_channel` before anything else sees
-them, with the noise solved so that proven = requested; then the raw ones are dropped. The critic is that of WGAN-GP. It
-compares noisy reals with *generated* images and labels that went through the same channel, drawn fresh each time, so
-the generator learns the clean distribution (AmbientGAN, `Bora et al. 2018
-<https://openreview.net/forum?id=Hy7fDog0b>`_). All after `prepare` is post-processing: epochs, tuning, architectures.
+The published method's one sound idea is to perturb every image by itself, once. Here the guarantee sizes the noise, not
+the paper's formula. Images and labels go through `idpgan.synthesis.local_channel` before anything else sees them, with
+the noise solved so that proven = requested; then the raw data are dropped. The critic is that of WGAN-GP. It compares
+noisy reals with *generated* images and labels that went through the same channel, drawn fresh each time, so the
+generator learns the clean distribution (AmbientGAN, `Bora et al. 2018 <https://openreview.net/forum?id=Hy7fDog0b>`_).
+Everything after `prepare` is post-processing: epochs, tuning, architectures.
 
-Utility is limited by local privacy: every image hides by itself, not in the crowd. What is ours in the channel and the
-critic: docs/deviations.md, local 1 to 6.
+Local privacy limits utility: each image is hidden by its own noise, not among other images. Our additions to channel
+and critic: docs/deviations.md, local 1 to 6.
 
 A null record is perturbed and released like any other, as a black image of class 0. Under replace-one being null is
 part of a record's content: a release that left null records out would show, without noise, which ones are null.
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1024  # images perturbed per call
 _RAW_LABELS = "raw labels are an input of the critic"
-_SHAPE: ImageShape = (1, 8, 8)  # of the image that stands for all in an audit
+_SHAPE: ImageShape = (1, 8, 8)  # of the example image of an audit without a run
 
 
 class LocalConfig(WganGpConfig):
@@ -207,7 +207,7 @@ class IdpLocal(ReleasesOnce, WganGp):
         return {"steps": torch.cat(chunks), "labels": labels}
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        """Go on from what was released; the class frequencies are those that the noisy labels point to."""
+        """Continue from the release; the class frequencies are estimated from the noisy labels."""
         super()._take_released(released)
         self._steps, self._labels = (released[name].to(self.device) for name in ("steps", "labels"))
         classes, (truth, lie) = self.newest.num_classes, self._response

@@ -154,8 +154,8 @@ class Channel:
     def release(self, images: Tensor, noise: Noise) -> Tensor:
         """Perturb private images: noisy coefficients in grid steps, (B, k) on the CPU.
 
-        The numbers have 32 bits where noise exceeds them with probability below e^-64 each, else 64. What was drawn
-        never decides the width: a release that failed for it would have read private images, and is not charged.
+        The numbers have 32 bits where noise exceeds them with probability below e^-64 each, else 64. The drawn numbers
+        never decide the width: a release that failed for them would have read private images without a charge.
         """
         steps = self.privacy.grid.round(self._inside(self.encode(images).double()).cpu())
         released = self.mechanism(steps, noise)

@@ -1,7 +1,7 @@
 r"""Images -> noisy sums of moments -> one normal distribution a class.
 
-`MomentMap` makes of an image the numbers whose sums are released: count, first and second moments in one vector of norm
-at most 1. What follows from the noisy sums is post-processing, `estimate_normals`.
+`MomentMap` maps an image to the numbers whose sums are released: count, first and second moments in one vector of norm
+at most 1. `estimate_normals` is post-processing of the noisy sums.
 
 The noise on a symmetric matrix of sums is known: independent, of standard deviation s on the diagonal and s / sqrt(2)
 off it. Such a matrix of q rows has its eigenvalues in ``[-e, e]`` with ``e = 2 (s / sqrt(2)) sqrt(q)`` (Wigner's
@@ -9,17 +9,17 @@ semicircle), so eigenvalues of a noisy covariance within the edge say nothing an
 ``|l| > e`` is shrunk to ``sqrt(l^2 - e^2)``, which is optimal in Frobenius norm for few true directions (Shabalin and
 Nobel, Reconstruction of a low-rank matrix in the presence of Gaussian noise, 2013, for symmetric matrices).
 
-Classes of one kind of images differ little in covariance. So what is estimated first is the covariance within all
-classes together, where the noise is least, and then, of each class, its difference from that one, both shrunk as above.
-Without noise this gives each class its own covariance; with much noise all get the same, and a classifier that learns
-from the images cannot take differences of noise for differences of classes.
+Classes of one kind of images differ little in covariance. So the covariance within all classes together, where the
+noise is least, is estimated first, and then the difference of each class from it; both are shrunk as above. Without
+noise this gives each class its own covariance; with much noise all classes get the same, and a classifier that learns
+from the images cannot mistake noise for differences of classes.
 
-Directions within the edge are not empty: the trace, whose noise is only ``s sqrt(q)``, says how much variance the
-others lack (`filled`). Where it lies is unknown, so it is spread evenly, which in whitened coefficients means as the
-public spectrum has it. Only half of what is surely there is spread: the isotropic normal distribution that is nearest
-to another (in Wasserstein-2 distance) has the mean of its standard deviations, hence less variance the more uneven they
-are. Of nothing, a quarter, a third, a half and all of it, a half was the nearest to the truth or within 10 % of it, on
-ORL and on drawn faces with the noise of epsilon 1 to 10; all of it was up to a fifth farther away than nothing.
+Directions within the edge still have variance: the trace, whose noise is only ``s sqrt(q)``, says how much variance the
+others lack (`filled`). Its direction is unknown, so it is spread evenly, which in whitened coefficients follows the
+public spectrum. Only half of the variance that is surely there is spread: the isotropic normal distribution that is
+nearest to another (in Wasserstein-2 distance) has the mean of its standard deviations, hence less variance the more
+uneven they are. Of the shares 0, a quarter, a third, a half and 1, a half was the nearest to the truth or within 10 %
+of it, on ORL and on drawn faces with the noise of epsilon 1 to 10; share 1 was up to a fifth farther away than share 0.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class MomentMap:
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return what vectors are made of: z with ``(1 - r)^(1/4)`` (B, q + 1), and ``sqrt(r) p``, (B, 1), float64.
 
-        So weighted the products ``z z^T`` have the norm that `__call__` gives them.
+        With these weights the products ``z z^T`` have the norm that `__call__` gives them.
         """
         u = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
         length = u.norm(dim=1, keepdim=True)
@@ -154,7 +154,7 @@ class MomentMap:
         return (1 - _POWER_SHARE) ** 0.25 * z, math.sqrt(_POWER_SHARE) * power
 
     def read(self, sums: Tensor, noise_std: float) -> Sums:
-        """Return what noisy sums of vectors, (rows, D), say of each row."""
+        """Split noisy sums of vectors, (rows, D), into the moments of each row."""
         side, share = self.size + 1, self.count_share
         rows, columns = torch.triu_indices(side, side)
         entries = sums[:, :-1] / torch.where(rows == columns, 1.0, math.sqrt(2.0)) / math.sqrt(1 - _POWER_SHARE)
@@ -247,7 +247,7 @@ def filled(shrunken: Tensor, trace: float, trace_std: float) -> Tensor:
 
     Args:
         trace: Of the covariance before it was shrunk.
-        trace_std: Standard deviation of the noise on the trace: two of them are not a variance for sure.
+        trace_std: Standard deviation of the noise on the trace: twice that is subtracted, as it may be noise.
     """
     values, vectors = torch.linalg.eigh(shrunken)
     empty = values <= values.max() * 1e-9

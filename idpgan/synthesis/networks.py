@@ -1,4 +1,4 @@
-"""The networks of a GAN and all that moves them, built, saved and restored in one place.
+"""The networks of a GAN with their optimizers and random numbers, built, saved and restored in one place.
 
 Two generators: the *newest*, which is trained, and the *average* of its weights over the steps, which is released.
 """
@@ -48,10 +48,10 @@ class Adam:
 
 
 class Saved:
-    """Something whose state is that of some of its attributes.
+    """An object whose state is the state of some of its attributes.
 
     Attributes:
-        SAVED: Keys of the state: the attributes of these names, or of these names behind an underscore where they are.
+        SAVED: Keys of the state: the attributes of these names, with a leading underscore where such ones exist.
     """
 
     SAVED: ClassVar[tuple[str, ...]]
@@ -64,7 +64,7 @@ class Saved:
         return {key: state_of(self._kept(key)) for key in self.SAVED}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         for key in self.SAVED:
             put_state(self._kept(key), state[key])
 
@@ -129,7 +129,7 @@ class Generators(Saved):
         """
         num, rng = self.ranks.rows(num), self.own_rng()
         classes, labels = self.newest.num_classes, None
-        if classes:  # uniform: the private class frequencies are not the generator's to know
+        if classes:  # uniform: the generator must not know the private class frequencies
             labels = torch.randint(classes, (num,), generator=rng, device=rng.device)
         return self.newest(self.latents(num, rng), labels), labels
 

@@ -1,4 +1,4 @@
-"""Methods whose guarantee speaks of images or of people: their [privacy], and what unit person needs of the data."""
+"""Methods whose unit of privacy is an image or a person: their [privacy], and what unit person requires of the data."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class PeoplePlan(RunPlan):
         return max(self.classes, 1)
 
     def check_people(self) -> None:
-        """Refuse unit person where nobody knows who is on which image."""
+        """Refuse unit person where the data has no identities."""
         if self.unit is Unit.PERSON and not self.shape.has_people:
             raise ConfigError(
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
@@ -98,7 +98,7 @@ class PeoplePlan(RunPlan):
 
     @property
     def capped(self) -> list[str]:
-        """What a report has to say of the cap on a person's images."""
+        """What a report has to state about the cap on a person's images."""
         cap = self.config.privacy.cap
         return [] if cap is None else [f"the cap of {cap} images of one person"]
 
@@ -116,7 +116,7 @@ def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
     """Return the index of the images that count, and every image's share of its person (None for unit image).
 
     A person's first ``cap`` positions count, each for 1 / (number of them): a rule within the person, so that no
-    person's shares depend on anybody else's images. Positions and whose they are is public; null records have positions
+    person's shares depend on anybody else's images. Positions and their people are public; null records have positions
     too, so that the shares of the others do not depend on which images are there.
     """
     everything = torch.arange(len(private))
@@ -131,9 +131,9 @@ def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
 
 
 def refuse_people_in_two_parts(unit: Unit, split: Split) -> None:
-    """Raise a `ConfigError` for unit person if one of the private part has images elsewhere; null records count too.
+    """Raise a `ConfigError` for unit person if one of the private part's people has images elsewhere.
 
-    Nothing would be promised to that person.
+    The guarantee would not cover that person. Null records count too.
     """
     private = split.private.identities
     for name in ("public", "holdout", "test"):

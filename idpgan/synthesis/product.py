@@ -1,4 +1,4 @@
-"""What methods that train a generator have in common: what they give away, and steps that cost nothing."""
+"""What methods that train a generator share: the released product, and steps that cost nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GivesGenerator(Method):
 
     Attributes:
         teacher: A private classifier that chooses among the candidates of a released generator; None = none does.
-        candidates: Drawn for each image then.
+        candidates: Images drawn for each one that the teacher chooses.
     """
 
     generator: Generator
@@ -59,7 +59,7 @@ class ReleasesOnce(GivesGenerator):
         raise NotImplementedError
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        """Take what was released, now or in an earlier part of the run; the private images are not needed any more."""
+        """Take what was released, now or in an earlier part of the run; the private images are no longer needed."""
         self._released = released
 
     def state(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""What a config begins with: a method's own suggestion, by what is public about the data. `idpgan init` writes it.
+"""Starter configs: a method's own suggestion, from the public facts about the data. `idpgan init` writes it.
 
-A method that can be begun with has ``suggest(facts) -> Sections``, one of the functions at the end.
+A method with a starter config has ``suggest(facts) -> Sections``, one of the functions at the end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from idpgan.data.load import DataShape
 
-STARTER = "gaussian"  # the method that `idpgan init` writes where nobody names one
+STARTER = "gaussian"  # the method that `idpgan init` writes by default
 EPSILON = 3.0
 
 
 class Setting(NamedTuple):
-    """A value and why, in a few words; no words where the key says it."""
+    """A value and its reason in a few words; the reason is empty where the key says it."""
 
     value: object
     why: str = ""
@@ -32,7 +32,7 @@ class Facts:
 
     Attributes:
         shape: Sizes, image shape, classes.
-        per_person: Images of a person in the mean, rounded up; None where nobody knows who is on which image.
+        per_person: Mean number of images of a person, rounded up; None where the data has no identities.
         handwriting: Whether images are strokes, as the source says; else photographs.
     """
 
@@ -47,7 +47,7 @@ class Facts:
 
     @property
     def per_class(self) -> int:
-        """Private images for each class, if all were alike."""
+        """Private images of each class, if all classes had equally many."""
         return self.shape.num_private // self.num_classes
 
 

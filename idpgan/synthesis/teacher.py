@@ -1,15 +1,15 @@
 r"""A private teacher: a linear classifier on scattering features that says what a generated image shows.
 
 Images that match released sums lie near the images of their class, and some lie nearer to those of another. A
-classifier of the private images knows better, and a linear one costs little (`classify.scattering_linear`). It is
+classifier of the private images tells them apart, and a linear one costs little (`classify.scattering_linear`). It is
 trained once, on a share of the budget, is released with the generator, and labels what the generator draws: training
 another classifier on these labels is distillation (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
 network", 2015), and all of it is post-processing.
 
 Budget. Two Gaussian releases of noise multipliers ``m / sqrt(1 - s)`` and ``m / sqrt(s)`` together are as private as
 one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and T steps of ``m sqrt(T / s)`` as
-one of ``m / sqrt(s)``. So s is the share of the squared signal. What is charged is not this rule but the events, and m
-is the least with which all of them together stay within (epsilon, delta).
+one of ``m / sqrt(s)``. So s is the share of the squared signal. The ledger charges the events, not this rule, and m is
+the least with which all of them together stay within (epsilon, delta).
 
 Sensitivity of a step: `classify.scattering_linear`; for unit person each image's clipped gradient is weighted by its
 share of the person (`DPSGDPlan.clipped_outer_sum`).
@@ -87,8 +87,8 @@ def beside_sums(
     """Return the arguments of `CellSums.calibrated` that leave a share of the budget to a teacher.
 
     Args:
-        other: Share that something else gets.
-        others: Maps m to what that is.
+        other: Share of the budget for further events.
+        others: Maps m to these events.
     """
     if not share and not other:
         return {}
@@ -101,7 +101,7 @@ def beside_sums(
 
 
 def teaching_beside(share: float, sums: CellSums, other: float = 0.0) -> Teaching | None:
-    """Return the teacher that the sums, so calibrated, leave a share of the budget to; None for no share."""
+    """Return the teacher on the share of the budget that such sums leave; None for no share."""
     return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share - other), sums.unit) if share else None
 
 
@@ -161,7 +161,7 @@ class SumsPlan(PeoplePlan):
         return self.signal_of(noise, "the release")
 
     def check_teacher(self) -> None:
-        """Refuse a teacher that has nothing to tell apart: of a generator of fewer than two classes."""
+        """Refuse a teacher for a generator of fewer than two classes."""
         share, classes = self.config.method.teacher_share, self.classes
         if share and classes < 2:
             raise ConfigError(
@@ -181,7 +181,7 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
     kept, shares = shares_of(private, cap)
     private, shares = private.select(kept), None if shares is None else shares[kept]
     plan, nobody = teaching.plan(len(private)), private.select(torch.arange(0))
-    privacy = ClassifierPrivacy(  # terms that are met: the caller's ledger, not this one, says what is afforded
+    privacy = ClassifierPrivacy(  # no limit here: the caller's ledger, not this one, limits the cost
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
     )
     method = ScatteringLinear.of(
@@ -199,11 +199,11 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
 
 
 def balanced(teacher: LinearScattering, generator: Generator) -> LinearScattering:
-    """Return the teacher with such a bias that it finds all classes equally often in what a generator draws.
+    """Return the teacher with a bias that makes it find all classes equally often in generated images.
 
-    Generated images are not private ones: they are smoother, say, and a teacher then takes most of them for the class
-    whose images are smoother. The classes are drawn equally often, so its prior is corrected until its mean probability
-    of each class is the same (Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
+    Generated images differ from private ones: if they are smoother, a teacher takes most of them for the class whose
+    images are smoother. The classes are drawn equally often, so its prior is corrected until its mean probability of
+    each class is the same (Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
     probabilities", 2002). It looks at generated images only.
     """
     device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]

@@ -68,7 +68,7 @@ class WganGp(GivesGenerator):
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
         rows: Images of a batch that this process draws: all of them, or its rank's share.
-        NULL_RECORDS: Whether null records are read as any other: no guarantee says anything of them here.
+        NULL_RECORDS: Whether null records are read like any other: no guarantee covers them here.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.

@@ -1,1 +1,1 @@
-"""The adversarial loop, its state and its records; this room knows no method's name."""
+"""The adversarial loop, its state and its records; nothing here depends on a particular method."""

@@ -1,4 +1,4 @@
-"""The sections of a config file that every method has. Light: the command line reads it without PyTorch."""
+"""The sections of a config file that every method has. Light to import: the command line reads it without PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from idpgan.training.contained import MOST_CONTAINED, Contained
 if TYPE_CHECKING:
     from idpgan.privacy.composition import Part
 
-MOST_STEPS = 100_000_000  # more than a year at three a second
+MOST_STEPS = 100_000_000  # more than a year at three steps a second
 CHOOSE_DELTA = (
     "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
     "of 1e-5 and 1 / (10 N)."
@@ -100,12 +100,12 @@ class RunConfig(Section):
         return () if self.data.public_disjoint else tuple(each.part for each in self.contained)
 
     def identity(self) -> str:
-        """Return the SHA-256 (hex) that names the run: all settings but where the files lie, which may move."""
+        """Return the SHA-256 (hex) that names the run: all settings except the paths of files, which may move."""
         nowhere = dict.fromkeys(WHERE_FILES_LIE)
         return digest(self.model_copy(update={"data": self.data.model_copy(update=nowhere)}))
 
     def to_json(self) -> dict[str, Any]:
-        """See `Section.to_json`; the names of data and method are there, whatever is the default."""
+        """See `Section.to_json`; the names of data and method are always written, also if they are the default."""
         named = {
             key: {"name": part.name, **part.to_json()} for key, part in (("data", self.data), ("method", self.method))
         }
@@ -144,7 +144,7 @@ def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
 
 
 def refuse_unsound(config: RunConfig) -> None:
-    """Refuse a method whose paper claims what nothing proves, unless the user says so.
+    """Refuse a method whose paper claims an epsilon without a proof, unless the user accepts it.
 
     Raises:
         ConfigError: Saying what is proven, and how to run it all the same.

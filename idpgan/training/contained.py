@@ -1,11 +1,11 @@
 """[[contained]] of a config: releases that a run builds on and that its own release therefore contains.
 
-Whether they count is decided by what the config declares, never by images: whoever takes a release as public has to say
-that it read nobody of the private images (``data.public_disjoint``), or its charges stand on the run's ledger before
-all others, and the total of both is stated wherever the run's own epsilon is. A digest of private images that decided
-this would be a leak itself, and one changed record would get around it.
+The config's declarations decide whether they count, never the images. Whoever takes a release as public must declare
+that it read none of the people in the private images (``data.public_disjoint``). Otherwise its charges stand first on
+the run's ledger, and the total of both is stated wherever the run's own epsilon is. Deciding by a digest of the private
+images would itself be a leak, and one changed record would evade it.
 
-Light: the command line reads it without PyTorch.
+Light to import: the command line reads it without PyTorch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from idpgan.config import Section
 if TYPE_CHECKING:
     from idpgan.privacy.composition import Part
 
-MOST_EVENTS, MOST_CONTAINED = 20, 20  # a forged list may be long to price
+MOST_EVENTS, MOST_CONTAINED = 20, 20  # a forged longer list may take long to price
 
 
 class Contained(Section):
-    """A release that another one contains, as it states itself; `idpgan train` writes it.
+    """A release that another one contains, as the contained release states itself; `idpgan train` writes this section.
 
     Attributes:
         method: Its method.
@@ -42,7 +42,7 @@ class Contained(Section):
     @field_validator("events")
     @classmethod
     def _check_events(cls, events: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        from idpgan.privacy.composition import Part  # here, as below: this module is light
+        from idpgan.privacy.composition import Part  # imported here and below, as this module must be light to import
 
         return tuple(Part.from_json({"delta": 0.0, "events": events}).to_json()["events"])
 

@@ -1,17 +1,17 @@
-"""Training by the several processes of `torchrun`: one run, one ledger, one noise, the work of each step shared.
+"""Training by several processes of `torchrun`: one run, one ledger, one noise source, the work of each step shared.
 
-Rank 0 is the run (`idpgan.ranks`). It resumes or prepares as if it were alone and sends its state to the others, which
-begin like a run that is resumed from it: they never read for `prepare`. Then the loop of rank 0 charges a step, tells
-its number, and all ranks do that step together:
+Rank 0 coordinates (`idpgan.ranks`). It resumes or prepares as if it were alone and sends its state to the others, which
+start like a run resumed from that state: they never read data for `prepare`. Then the loop of rank 0 charges a step and
+broadcasts its number, and all ranks do that step together:
 
-- *Private steps* (`privacy.dpsgd`). Rank 0 throws the coins of all records; every rank clips and sums the records of
+- *Private steps* (`privacy.dpsgd`). Rank 0 tosses the coins of all records; every rank clips and sums the records of
   its share; the sums are added up **on rank 0 alone**, which adds the noise, once, and sends the noisy gradient. The
-  other ranks never hold the sum, so there is nothing that they could step with before there is noise on it. The clipped
-  records of all shares are those of one process, and so are sensitivity, event and epsilon.
+  other ranks never hold the sum, so they cannot step before there is noise on it. The clipped records of all shares are
+  the same as with one process, and so are sensitivity, event and epsilon.
 - *Everything else* reads what was released: each rank draws images of its own, and gradients add up over the ranks.
 
-Weights are the same on every rank, as all start from rank 0's and take equal steps; at each save their hashes are
-compared. A rank that is lost ends the run on all ranks; the state saved last goes on, with any number of ranks.
+Weights are the same on every rank, since all ranks start from rank 0's and take equal steps; at each save their hashes
+are compared. A lost rank ends the run on all ranks; the last saved state can be resumed, with any number of ranks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from idpgan.training.interrupt import StopSignals
 from idpgan.training.method import Method
 from idpgan.training.state import tensors_of
 
-MINUTES = 10  # a rank that is silent for so long within a step is lost; one that is killed is missed at once
-HOURS = 12  # so long the others wait for the next word: rank 0 may read, prepare and show in between
-_CONFIG, _STATE, _COMPARE = -1, -2, -3  # words beside the numbers of steps
-_BAD = 2  # exit code of an input that is refused
+MINUTES = 10  # a rank that is silent for this long within a step is lost; a killed rank is noticed at once
+HOURS = 12  # how long the others wait for the next message: rank 0 may read, prepare and show in between
+_CONFIG, _STATE, _COMPARE = -1, -2, -3  # messages other than the numbers of steps
+_BAD = 2  # exit code for refused input
 
 
 class RanksDifferError(InputError):
@@ -45,10 +45,10 @@ class RanksDifferError(InputError):
 
 @contextlib.contextmanager
 def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
-    """Meet the other processes of `torchrun` for the time of a block; `ALONE` without it.
+    """Connect to the other processes of `torchrun` for the time of a block; give `ALONE` without `torchrun`.
 
     Tensors on the CPU go by gloo, those on a GPU by NCCL, and each process takes the GPU of its rank on the machine.
-    When rank 0 leaves the block, also by an exception, the others are told so, if they wait for a word.
+    When rank 0 leaves the block, also by an exception, it tells the others if they wait for a message.
 
     Args:
         minutes: How long a rank may be silent within a step.
@@ -101,7 +101,7 @@ def check_own_gpu(device: torch.device, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
-    """Send the config to the others (rank 0); the block is what all do with it."""
+    """Send the config to the others (rank 0); in the block all ranks use it."""
     with ranks.together(_CONFIG):
         if not ranks.alone:
             ranks.send(text.encode())
@@ -109,13 +109,13 @@ def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
 
 
 def hear_config(ranks: Ranks) -> str | None:
-    """Return the config that rank 0 sends (the others); None if it ends before."""
+    """Return the config that rank 0 sends (the others); None if rank 0 ends before."""
     return None if ranks.hear() == END else ranks.receive().decode()
 
 
 @contextlib.contextmanager
 def agreed(ranks: Ranks) -> Iterator[None]:
-    """Do on all ranks what may be refused; if one refuses, all end, and rank 0 says why.
+    """Run on all ranks what may be refused; if one rank refuses, all end, and rank 0 says why.
 
     Raises:
         InputError: On rank 0, with the first rank's reason.
@@ -137,7 +137,7 @@ def agreed(ranks: Ranks) -> Iterator[None]:
 
 
 def agree_on(what: str, value: str, ranks: Ranks) -> None:
-    """Refuse ranks of which one has another value than rank 0.
+    """Refuse to go on if a rank has another value than rank 0.
 
     Raises:
         RanksDifferError: On rank 0.
@@ -155,14 +155,14 @@ def agree_on(what: str, value: str, ranks: Ranks) -> None:
 
 
 class Leader:
-    """Rank 0's side: what the loop tells the others. Alone it does nothing but call the method."""
+    """Rank 0's side: what the loop tells the others. Without other ranks it only calls the method."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self._begun = False
 
     def begin(self, method: Method) -> None:
-        """Send the state that all go on from."""
+        """Send the state from which all ranks continue."""
         if not self.ranks.alone:
             buffer = io.BytesIO()
             torch.save(_without_keys(method.state()), buffer)
@@ -171,7 +171,7 @@ class Leader:
         self._begun = True
 
     def step(self, method: Method, step: int) -> dict[str, Tensor]:
-        """Do a step with all others; it has been charged."""
+        """Do a step, which has been charged, together with all other ranks."""
         with self.ranks.together(step):
             return method.step(step)
 
@@ -194,10 +194,10 @@ class Leader:
 
 
 def do_as_told(method: Method, ranks: Ranks) -> None:
-    """Do what rank 0 tells, until it tells the end: the whole life of every other rank.
+    """Do what rank 0 sends until it sends the end: the main loop of every other rank.
 
-    Signals are rank 0's to answer. The sources of noise get keys of their own: from them come coins of the records in
-    this rank's share, never noise on a sum.
+    Only rank 0 handles signals. The sources of noise get keys of their own: they give the coins of the records in this
+    rank's share, never noise on a sum.
     """
     with StopSignals():
         while (word := ranks.hear()) != END:
@@ -233,13 +233,13 @@ class _Whole(torch.autograd.Function):
 def whole(part: Tensor, ranks: Ranks) -> Tensor:
     """Return the sum of a tensor over all ranks, whose gradient is that of this rank's part alone.
 
-    A loss that is computed from it has the same value on every rank, and its gradients add up over the ranks.
+    A loss computed from this sum has the same value on every rank, and its gradients add up over the ranks.
     """
     return part if ranks.alone else _Whole.apply(part, ranks)
 
 
 def _digest(state: dict[str, Any]) -> str:
-    """Return the SHA-256 (hex) of all tensors of a state but what was released, which never changes."""
+    """Return the SHA-256 (hex) of all tensors of a state except the released ones, which never change."""
     sha = hashlib.sha256()
     for name, tensor in tensors_of({key: value for key, value in state.items() if key != "prepared"}):
         values = tensor.detach().cpu().contiguous()
@@ -249,8 +249,8 @@ def _digest(state: dict[str, Any]) -> str:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a state without the secret keys of noise: they stay on rank 0. A fixed seed is not a secret."""
-    if type(value) is not dict:  # a network's own dict holds no key
+    """Return a state without the secret keys of noise, which stay on rank 0. A fixed seed is not secret."""
+    if type(value) is not dict:  # the state dict of a network holds no key
         return value
     secret = "source" in value and value.get("private")
     return {name: None if secret and name == "key" else _without_keys(item) for name, item in value.items()}

@@ -108,7 +108,7 @@ def fit_classifier(
         FitError: If the loss becomes infinite or not a number.
     """
     config = config or FitConfig()
-    rng = torch.Generator().manual_seed(torch_seed(config.seed, 1))  # stream 0 is for initial weights
+    rng = torch.Generator().manual_seed(torch_seed(config.seed, 1))  # stream 0 seeds the initial weights
     order, held_back = _parts(model, images, labels, held_back, config.held_back_share, rng)
     labels = labels.to(images.device)
     num_batches = math.ceil(len(order) / config.batch_size)
@@ -117,7 +117,7 @@ def fit_classifier(
     judged = model if average is None else average.module
     augment_rng = torch.Generator(_device(model)).manual_seed(torch_seed(config.seed, 2))
     history: list[Epoch] = []
-    best, weights = Epoch(0, math.inf, math.inf, -1.0), dict[str, Tensor]()  # worse than any
+    best, weights = Epoch(0, math.inf, math.inf, -1.0), dict[str, Tensor]()  # worse than any real epoch
     for number in range(1, config.epochs + 1):
         order = order[torch.randperm(len(order), generator=rng).to(order.device)]
         losses = []  # 0-d, on the device

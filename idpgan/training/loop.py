@@ -71,7 +71,7 @@ def train(
         InputError: If the saved state is damaged or belongs to another run.
         LostRankError: If another process ends; the state saved last goes on.
     """
-    # Setup: continue the saved state, or do the one-time private reads, which the ledger keeps with their charge.
+    # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store, recorder = StateStore(run, fingerprint, ledger, ranks.size), Recorder(run.stats, config.batch_size)
     upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
     signals = StopSignals(at_once=True)
@@ -86,7 +86,7 @@ def train(
         return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
 
-    if config.steps:  # a method that is whole once it is prepared has nothing to show
+    if config.steps:  # a method without steps has nothing to show
         progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
     with StopSignals() as signals:
         while step < config.steps and signals.received is None:
@@ -94,7 +94,7 @@ def train(
             event = method.step_event()
             if event is not None:
                 if ledger.affordable(event, planned=(config.steps - step) * event.count) < event.count:
-                    # Without a step done such a run is a mistake, not an end. (A continuation that charges steps again
+                    # Before any step this is a user's mistake, not an end. (A continuation that charges steps again
                     # may find nothing left for the first of them.)
                     if step == 0 and not ledger.has_repeated:
                         raise no_step_affordable(event, ledger.target)
@@ -102,7 +102,7 @@ def train(
                 ledger.charge(event)  # before the step: a failure over-counts, never under-counts
             step += 1
             upkeep.recorder.add(upkeep.leader.step(method, step))
-            upkeep.ratchet()  # no state that is saved from here on can give this step's noise back
+            upkeep.ratchet()  # no state saved after this line can reproduce this step's noise
             progress("train", step, config.steps)
 
             # Maintenance: once per tick, and below at the end.
@@ -118,7 +118,7 @@ def train(
 
 
 def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str | None = None) -> Outcome:
-    """Say how a run ended that has done so many of its steps."""
+    """Say how a run ended after this many of its steps."""
     if signal is not None:
         message = (
             f"Stopped by {signal} after step {step:,} of {steps:,}; everything is saved. "
@@ -157,13 +157,13 @@ class _Upkeep:
             progress("prepare", 0, 1)
             self.method.prepare()
             progress("prepare", 1, 1)
-            if lost:  # steps were taken, and the state is gone: all of them are taken again with fresh noise
+            if lost:  # steps were taken and the state is lost: all of them are repeated with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
-            self.ratchet()  # the key is the same from here on, whether prepare() drew or took what was released before
+            self.ratchet()  # the key is now the same whether prepare() drew noise or loaded a release
             self.save(0)
             return 0
         if saved.exact:
-            self.ledger.rewind(saved.ledger_position)  # steps after the state are paid for: taken again, not charged
+            self.ledger.rewind(saved.ledger_position)  # later steps are paid for: repeated, not charged
         else:
             self.ledger.repeat(saved.ledger_position, self.method.paid_ahead(saved.step))
         self.method.load_state(saved.method)
@@ -172,7 +172,7 @@ class _Upkeep:
         if not saved.exact and not all(noise.erased for noise in self.method.noises):
             for noise in self.method.noises:
                 noise.rekey()
-            self.save(saved.step)  # with the new keys: from here on, steps may be taken again
+            self.save(saved.step)  # with the new keys: from here on, steps may be repeated
         return saved.step
 
     def ratchet(self) -> None:
@@ -191,10 +191,10 @@ class _Upkeep:
         epsilon = self.ledger.epsilon(self.delta)
         first = self.recorder.tick_step + 1
         tick = self.recorder.tick(step, epsilon=epsilon, delta=self.delta, generator=self.method.product)
-        unnoised = getattr(self.method, "UNNOISED", ())  # whether a run ends is seen by all: they must not decide it
+        unnoised = getattr(self.method, "UNNOISED", ())  # must not end a run: that is public
         for name, value in tick.stats.items():
             decides = name not in unnoised or not math.isfinite(value)
-            if decides and not abs(value) <= self.config.diverged_above:  # also where it is NaN
+            if decides and not abs(value) <= self.config.diverged_above:  # true for NaN as well
                 limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
                 raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
         self.save(step, tick)
@@ -203,12 +203,12 @@ class _Upkeep:
             callback(tick)
 
     def save(self, step: int, tick: Tick | None = None) -> None:
-        """Save the method's state, all of it finite and the same on every rank, and with it the ledger that names it.
+        """Save the method's state, which must be finite and the same on every rank, and the ledger that names it.
 
-        The line of a tick is written before the state: after a kill in between it is cut off and written again.
+        The line of a tick is written before the state: after a kill in between that line is cut off and written again.
         """
         state = self.method.state()
-        checked = {name: value for name, value in state.items() if name != "prepared"}  # that one never changes
+        checked = {name: value for name, value in state.items() if name != "prepared"}  # "prepared" never changes
         bad = nonfinite({**checked, "product": dict(self.method.product.named_parameters())})
         if bad:
             raise self._diverged(f"'{bad[0]}' holds NaN or infinity at step {step}")
@@ -237,7 +237,7 @@ def no_step_affordable(event: Event, target: Budget | None) -> BudgetError:
 
 
 def _charged(epsilon: float) -> str:
-    """Write the epsilon charged so far for a narrow column."""
+    """Format the epsilon charged so far for a narrow column."""
     return f"epsilon {epsilon:.3g}" if math.isfinite(epsilon) else "epsilon infinite (no privacy)"
 
 

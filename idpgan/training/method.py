@@ -1,4 +1,4 @@
-"""What the loop asks of a method, and what its callbacks get."""
+"""The interface between the loop and a method, and the argument of the loop's callbacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ finds each, (B,); higher = more real."""
 
 
 class Method:
-    """A private (or not) method as the loop sees it; a method overrides what it is about. Steps are counted from 1.
+    """A method, private or not, as the loop sees it; subclasses override what differs. Steps are counted from 1.
 
     The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
     noise source and the ledger that `prepare` charges. It uses no global random numbers.
@@ -43,7 +43,7 @@ class Method:
 
     Attributes:
         config: The section [method].
-        noise: The source of what `prepare` or the steps draw.
+        noise: The source of noise for `prepare` and the steps.
         Config: Of a whole config file.
         Plan: Of a run.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
@@ -72,14 +72,14 @@ class Method:
     def _set_up(self, split: Split) -> None:
         """Make networks, optimizers and random numbers, and keep the images that steps or `prepare` read.
 
-        A method that has more arguments than all have gets them here too.
+        A method with arguments beyond those of `Method` gets them here too.
         """
 
     @classmethod
     def of(
         cls, config: RunConfig, split: Split, *, device: torch.device, ledger: Ledger | None = None, **more: Any
     ) -> Self:
-        """Plan, check and make a method; a ledger that is not given is one in memory.
+        """Plan, check and make a method; without ``ledger`` it gets one in memory.
 
         Raises:
             InputError: If config, data and machine do not fit together. No private image has been read then.
@@ -94,11 +94,11 @@ class Method:
 
     @property
     def product(self) -> nn.Module:
-        """The network that is trained to be given away, such as a generator's average; its weights are kept finite."""
+        """The network that is trained for release, such as a generator's average; its weights are kept finite."""
         raise NotImplementedError
 
     def artifact(self, config: ReleaseConfig) -> Any:
-        """Return what is given away of the product, an `idpgan.release.artifact.Artifact`, as [release] wants it."""
+        """Return the product as an `idpgan.release.artifact.Artifact` for release, with the settings of [release]."""
         raise NotImplementedError
 
     @property
@@ -144,8 +144,8 @@ class Method:
     def state(self) -> dict[str, Any]:
         """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
 
-        The key "prepared", if there is one, holds the tensors that `Ledger.release` returned. The ledger keeps them in
-        a file of their own, and they are back in place when `load_state` is called.
+        The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
+        file of their own, and they are back in place when `load_state` is called.
         """
         return {key: state_of(getattr(self, self._saved_as(key))) for key in self.SAVED}
 
@@ -162,7 +162,7 @@ class Method:
 
 
 def state_of(value: Any) -> Any:
-    """Return the state of a network, an optimizer, random numbers or whatever has one; else the value itself."""
+    """Return the state of an object that has one (network, optimizer, random numbers); else the value itself."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, nn.Module | torch.optim.Optimizer):
@@ -171,7 +171,7 @@ def state_of(value: Any) -> Any:
 
 
 def put_state(value: Any, state: Any) -> Any:
-    """Put back what `state_of` returned; return what takes the place of a value that has no state of its own."""
+    """Restore what `state_of` returned; for a value without a state of its own, return the value to store instead."""
     if isinstance(value, torch.Generator):
         value.set_state(state)
     elif isinstance(value, nn.Module | torch.optim.Optimizer):
@@ -188,7 +188,7 @@ class SharesSteps(Protocol):
     """The optional part of `Method`: the processes of `torchrun` can do its steps together."""
 
     def share_steps(self, ranks: Ranks) -> None:
-        """Do every step from now on with the other ranks, each its share; called once, before the first step.
+        """From now on do every step together with the other ranks, each its share; called once, before the first step.
 
         Raises:
             ConfigError: If the config leaves a rank nothing to do.
@@ -196,7 +196,7 @@ class SharesSteps(Protocol):
 
 
 def refuse_small_shares(num: int, key: str, ranks: Ranks) -> None:
-    """Refuse a batch of which a rank would get less than two images; raises `ConfigError`."""
+    """Refuse a batch that gives a rank fewer than two images; raises `ConfigError`."""
     if num < 2 * ranks.size and not ranks.alone:
         raise ConfigError(
             f"{key} = {num} leaves less than 2 images to each of {ranks.size} processes. Take fewer processes or a "
@@ -216,7 +216,7 @@ class HasCritic(Protocol):
     def critic_scores(self) -> CriticScores:
         """How real the trained critic finds images: a plain method, or a function that a property makes.
 
-        The critic gets the images without the noise of training: the least that an attacker would do.
+        The critic gets the images without the noise of training; any attacker would do at least this.
 
         Raises:
             NoCriticError: If the critic, as it is set up, does not see single images.

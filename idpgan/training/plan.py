@@ -27,7 +27,7 @@ def plan_run(config: RunConfig, shape: DataShape, given: Sequence[Event] = ()) -
 
 
 class RunPlan(Plan):
-    """What a run will do and cost; a method overrides what it is about.
+    """What a run will do and cost; the plan of a method overrides what differs.
 
     Attributes:
         config: The run's config.
@@ -51,7 +51,7 @@ class RunPlan(Plan):
 
     @property
     def classes(self) -> int:
-        """Classes that are told apart, 0 without; raises a `ConfigError` where labels are asked for and missing."""
+        """Number of classes, 0 without labels; raises a `ConfigError` where labels are asked for and missing."""
         return classes_of(self.config.model, len(self.shape.classes))
 
     # The price -----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class RunPlan(Plan):
     @functools.cached_property
     def price(self) -> Price:
         """What stands on the run's ledger if it does all its steps."""
-        delta, budget = self.delta, self.budget  # a delta that cannot be is the first thing to say
+        delta, budget = self.delta, self.budget  # an impossible delta is reported first
         return Price(self.unit, self.relation, delta, budget, self.events, self.exact, self.contained)
 
     @property
@@ -77,7 +77,7 @@ class RunPlan(Plan):
 
     @property
     def budget(self) -> Budget | None:
-        """The epsilon and delta of [privacy]; None where the method has no epsilon to keep to."""
+        """The epsilon and delta of [privacy]; None where the method has no target epsilon."""
         epsilon = getattr(self.config.privacy, "epsilon", None)
         return None if epsilon is None else Budget(epsilon, self.delta)
 
@@ -120,14 +120,14 @@ class RunPlan(Plan):
 
     @property
     def claimed(self) -> Guarantee | None:
-        """What the paper states; of a method that calibrates its noise, the budget that was asked for."""
+        """What the paper states; for a method that calibrates its noise, the budget that was asked for."""
         if self.budget is None:
             return None
         basis = "privacy.epsilon of the config"
         return Guarantee(self.budget.epsilon, self.budget.delta, self.unit, self.relation, basis)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Return in one sentence what the proven number rests on: by default that of the row."""
+        """Return in one sentence what the proven number rests on: by default the reason of the row."""
         return self.row.reason
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
@@ -135,10 +135,10 @@ class RunPlan(Plan):
         return ()
 
     def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
-        """Return what of a release's description of its product does not follow from the settings, one sentence each.
+        """Return the parts of a product's description that do not follow from the settings, one sentence each.
 
         Args:
-            described: What an `idpgan.release.artifact.Artifact` says of itself, well formed.
+            described: The description by an `idpgan.release.artifact.Artifact`, well formed.
         """
         problems, teacher, config = [], described.get("teacher"), self.config
         if (None if teacher is None else teacher.get("candidates")) != self.candidates:
@@ -177,11 +177,11 @@ class RunPlan(Plan):
 
     @functools.cached_property
     def total(self) -> Guarantee | None:
-        """What `events` and the charges of contained releases prove together; None where none of those counts."""
+        """What `events` and the charges of contained releases prove together; None if no contained release counts."""
         return self.total_of(self.price.events)
 
     def total_of(self, events: Sequence[Event]) -> Guarantee | None:
-        """Return what a run's charges and those of contained releases prove together; None where none of those counts.
+        """Return what the charges of a run and of contained releases prove together; None if no such release counts.
 
         Raises:
             InputError: If their deltas together are not below 1/N.
@@ -195,7 +195,7 @@ class RunPlan(Plan):
 
     @property
     def names_origin(self) -> bool:
-        """Whether the generator that the run builds on, if any, is among the releases that it says to contain."""
+        """Whether the generator that the run builds on, if any, is among the contained releases of the config."""
         origin = self.config.model.origin
         if origin is None:
             return True
@@ -213,7 +213,7 @@ class RunPlan(Plan):
         return getattr(self.config.privacy, "most_per_person", 1)
 
     def _declared(self) -> list[str]:
-        """Say what the config declares of public images and of contained releases, one phrase each."""
+        """Return what the config declares about public images and contained releases, one phrase each."""
         data, person, phrases = self.config.data, self.unit is Unit.PERSON, []
         if self.shape.sizes.public and not data.public_share and data.public is None:
             disjoint = data.public_disjoint or (person and data.confirm_public)
@@ -240,7 +240,7 @@ class NonPrivatePlan(RunPlan):
 
     @property
     def raw_read(self) -> Event:
-        """What a step is charged as."""
+        """The charge for one step."""
         return Event.non_private(self.row.reason, Unit.IMAGE, Relation.REPLACE_ONE)
 
     @functools.cached_property

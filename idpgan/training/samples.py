@@ -13,8 +13,8 @@ from idpgan.files import PRIVATE_FILE, write_bytes_atomic
 from idpgan.models.generator import Generator
 from idpgan.training.method import Tick
 
-_READABLE_PX = 64  # a side: smaller images are enlarged
-_MOST_COLUMNS = 16  # classes that have columns of their own
+_READABLE_PX = 64  # pixels per side: smaller images are enlarged
+_MOST_COLUMNS = 16  # most classes that get columns of their own
 
 
 def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0, mode: int = 0o666) -> None:
@@ -38,7 +38,7 @@ def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor
 
 
 def sample_grids(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
-    """Return the grids of all candidates of `sample_grid`, uint8 (candidates, C, H, W); one without a teacher."""
+    """Return the grids of all candidates of `sample_grid`, uint8 (candidates, C, H, W); only one without a teacher."""
     rows, columns = _rows_and_columns(generator, num)
     images = generator.sample_candidates(rows * columns, seed)
     return torch.stack([class_grid(to_uint8(each), generator, columns) for each in images.unbind(1)])
@@ -69,7 +69,7 @@ def _rows_and_columns(generator: Generator, num: int) -> tuple[int, int]:
 
 
 def class_grid(images: Tensor, generator: Generator, columns: int) -> Tensor:
-    """Lay images out whose labels cycle through the classes: the columns of a class beside each other, enlarged."""
+    """Lay out images whose labels cycle through the classes: the columns of a class beside each other, enlarged."""
     if 0 < generator.num_classes <= _MOST_COLUMNS:  # (rows, columns of a class, classes, C, H, W)
         images = images.unflatten(0, (-1, columns // generator.num_classes, generator.num_classes))
         images = images.transpose(1, 2).flatten(0, 2)

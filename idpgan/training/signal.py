@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-LEAST = 1.0  # below, the noise on a class is longer than everything that its records can add up to
+LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Signal:
 
     @property
     def warning(self) -> str | None:
-        """Say that the result must be noise, and what to change; None if the figure is high enough."""
+        """Return a sentence that the result must be noise, and what to change; None if the figure is high enough."""
         if self.figure >= LEAST:
             return None
         few = math.floor(self.classes * self.figure)

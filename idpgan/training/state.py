@@ -31,9 +31,9 @@ from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 
-FORMAT = 3  # of state.pt
+FORMAT = 3  # format of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
-_KERNELS = ("ATEN_", "DNNL_", "KMP_", "MKL_", "ONEDNN_", "OPENBLAS_")  # variables by which libraries choose kernels
+_KERNELS = ("ATEN_", "DNNL_", "KMP_", "MKL_", "ONEDNN_", "OPENBLAS_")  # variables that choose kernels
 _UNREADABLE = (
     OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError,
     pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
@@ -49,7 +49,7 @@ class SavedState:
         method: What `Method.state` returned, "prepared" put back in.
         ledger_position: Number of charges on the ledger when the state was saved.
         recorder: What `Recorder.state` returned.
-        exact: Whether the steps after it, if repeated here, are bit for bit the same.
+        exact: Whether the steps after this state, if repeated here, are bit for bit the same.
     """
 
     step: int
@@ -65,8 +65,8 @@ class StateStore:
     Args:
         fingerprint: What must be equal for a resume, by name; see `run_fingerprint`.
         ledger: The run's; it names the newest state, and keeps the release of `prepare`.
-        processes: Number of them that train the run together; steps of several are never repeated exactly, as the
-            state holds the noise of one, and the order of their sums is not ours.
+        processes: Number of processes that train the run together; several never repeat steps exactly, as the state
+            holds the noise of one process, and we do not control the order of their sums.
     """
 
     def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger, processes: int = 1) -> None:
@@ -95,7 +95,7 @@ class StateStore:
             "machine": self._machine(),
             "prepared": self.ledger.released_digest,
         }
-        for name, value in _leaves(content, ""):  # what `torch.load(weights_only=True)` would refuse after a kill
+        for name, value in _leaves(content, ""):  # refused by `torch.load(weights_only=True)` on resume
             if not (value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)):
                 raise TypeError(
                     f"state entry '{name}' is a {type(value).__name__}: only tensors and plain values are saved."
@@ -103,7 +103,7 @@ class StateStore:
         buffer = io.BytesIO()
         torch.save(content, buffer)
         write_bytes_atomic(self._pending, buffer.getvalue(), mode=PRIVATE_FILE)
-        self.ledger.record_state(hashlib.sha256(buffer.getbuffer()).hexdigest())  # from here on it is the newest
+        self.ledger.record_state(hashlib.sha256(buffer.getbuffer()).hexdigest())  # now it is the newest state
         move_durably(self._pending, self.run.state)
 
     def load(self) -> SavedState | None:
@@ -147,7 +147,7 @@ class StateStore:
         return newest is not None and self.run.state.exists() and _sha256(self.run.state) == newest
 
     def _refuse_difference(self, saved: Mapping[str, str]) -> None:
-        """Refuse to continue another run than the saved one."""
+        """Refuse to continue a run other than the saved one."""
         names = [name for name in {**saved, **self.fingerprint} if saved.get(name) != self.fingerprint.get(name)]
         if names:
             shown = "; ".join(
@@ -202,7 +202,7 @@ def machine_fingerprint() -> dict[str, str]:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's model and a hash of its features; outside Linux the system's own name of it."""
+    """Return the processor's model and a hash of its features; outside Linux the system's name for the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

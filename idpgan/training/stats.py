@@ -35,7 +35,7 @@ class Recorder:
         self.tick_step = 0
         self._sums: dict[str, Tensor] = {}  # float64, on the device
         self._counts: dict[str, int] = {}
-        self._seconds_before = 0.0  # of the parts before the last resume
+        self._seconds_before = 0.0  # training time before the last resume
         self._tick_seconds = 0.0
         self._started = time.monotonic()
 
@@ -91,7 +91,7 @@ class Recorder:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue a saved record: restore averages and clock, and cut off the lines written after it."""
+        """Continue a saved record: restore averages and clock, and cut off lines written after it was saved."""
         self.tick_step = state["tick_step"]
         self._tick_seconds = state["tick_seconds"]
         self._seconds_before, self._started = state["seconds"], time.monotonic()
@@ -113,7 +113,7 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: If another line is not a JSON object with a step.
     """
-    text = path.read_text(encoding="utf-8", errors="backslashreplace")  # a damaged byte is named below, in its line
+    text = path.read_text(encoding="utf-8", errors="backslashreplace")  # the loop reports a damaged byte
     *lines, _ = text.split("\n")  # what follows the last line break is not whole
     rows = []
     for number, line in enumerate(lines, start=1):
@@ -143,7 +143,7 @@ class TensorBoardScalars:
     def __call__(self, tick: Tick) -> None:
         """Write one tick."""
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # a quarter of a second: only where it is used
+            from torch.utils.tensorboard import SummaryWriter  # takes a quarter of a second
 
             self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             self._writer = SummaryWriter(str(self.folder), purge_step=tick.step)

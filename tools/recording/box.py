@@ -1,4 +1,4 @@
-"""One case: commands that run in a folder of their own, in this process, and what they say and write."""
+"""One case: commands that run in a separate folder, in this process, and their output and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reading import Entries, Reader
 
 
 class Case(NamedTuple):
-    """A name, and what is done in a folder of its own."""
+    """A name, and a function that runs in a separate folder."""
 
     name: str
     act: Callable[[Box], None]
@@ -25,8 +25,8 @@ class Box:
     """Runs the commands of one case and records them.
 
     Args:
-        name: Of the case; every entry begins with it.
-        folder: Where the commands run; new and empty.
+        name: Name of the case; every entry begins with it.
+        folder: New, empty folder in which the commands run.
         data: The small data sets.
         tree: The checked out repository.
     """
@@ -38,10 +38,10 @@ class Box:
         self.count = 0
 
     def run(self, *arguments: str, stdin: str = "", says: str = "json") -> int:
-        """Run a command of the package; record its exit code, the line that it refuses with, and its JSON.
+        """Run a command of the package; record its exit code, its error line, and its JSON.
 
         Args:
-            says: What stdout holds: "json", "text", which is recorded as it is, or "" for what is not recorded.
+            says: Content of stdout: "json", "text" (recorded unchanged), or "" (not recorded).
         """
         self.count += 1
         name = f"{self.name} {self.count} {' '.join(arguments[:1])}"
@@ -107,7 +107,7 @@ def called(arguments: tuple[str, ...], stdin: str, said: Path) -> tuple[Any, str
 
 @contextlib.contextmanager
 def redirected(said: Path) -> Iterator[Callable[[], None]]:
-    """Let the three standard streams be files, for this process and those that it starts."""
+    """Redirect the three standard streams to files, for this process and its children."""
     before = [os.dup(number) for number in range(3)]
     streams = sys.stdin, sys.stdout, sys.stderr
     for number, suffix in enumerate((".in", ".out", ".err")):

@@ -1,4 +1,4 @@
-"""What is recorded of a tree: all cases, by their names."""
+"""All cases that are recorded of a tree, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training import training_cases
 
 
 def every_case(tree: Path) -> list[Case]:
-    """Return all cases for a tree; each has a name of its own."""
+    """Return all cases for a tree; their names are unique."""
     parts = (training_cases, looking_cases, releasing_cases, hostile_cases, refusal_cases)
     found = [case for part in parts for case in part(tree)]
     names = [case.name for case in found]

@@ -1,4 +1,4 @@
-"""Small data sets that stand in for the real ones: made of sklearn's digits and of drawn faces, the same everywhere."""
+"""Small substitutes for the real data sets, made of sklearn's digits and drawn faces, the same on every machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPRESSIONS = ("neutral", "happiness", "neutral", "happiness", "neutral", "anger
 
 
 def make_all(root: Path) -> None:
-    """Write every data set into folders below ``root``, which is what IDPGAN_DATA names."""
+    """Write every data set into folders below ``root``, the folder that IDPGAN_DATA names."""
     make_mnist(root / "mnist", 600, 200)
     for side in (32, 48):
         make_wild(root / f"wild{side}", 240, 3, side)
@@ -31,7 +31,7 @@ def make_all(root: Path) -> None:
 
 
 def face(person: int, smile: float, size: tuple[int, int], channels: int, seed: int = 0) -> np.ndarray:
-    """Draw one face: an ellipse with two eyes and a mouth, of the person's own measures; uint8 (H, W) or (H, W, 3)."""
+    """Draw one face: an ellipse with two eyes and a mouth, sized for the person; uint8 (H, W) or (H, W, 3)."""
     own, rng = np.random.default_rng([1, person]), np.random.default_rng([2, seed])
     height, width = size
     y, x = np.mgrid[0:height, 0:width]

@@ -1,4 +1,4 @@
-"""Cases of trust: changed releases, edited ledgers, and runs that were killed and go on."""
+"""Cases of manipulation and failure: changed releases, edited ledgers, and killed runs that resume."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def hostile_cases(tree: Path) -> Iterator[Case]:
 
 
 def verify_changed(path: Path, change: Callable[[Path], None]) -> Callable[[Box], None]:
-    """Verify a changed copy of a release, and try to draw from it."""
+    """Verify a changed copy of a release, and try to sample from it."""
 
     def act(box: Box) -> None:
         shutil.copytree(path, box.folder / "release")
@@ -56,7 +56,7 @@ def verify_changed(path: Path, change: Callable[[Path], None]) -> Callable[[Box]
 
 
 def edit_json(file: str, *keys: str, value: Any) -> Callable[[Path], None]:
-    """Set one value of a JSON file; a file's own hash in privacy.json is made to fit."""
+    """Set one value of a JSON file, and update the file's hash in privacy.json."""
 
     def change(folder: Path) -> None:
         set_value(folder / file, keys, value)
@@ -67,7 +67,7 @@ def edit_json(file: str, *keys: str, value: Any) -> Callable[[Path], None]:
 
 
 def set_value(path: Path, keys: tuple[str, ...], value: Any) -> None:
-    """Set one value below its keys."""
+    """Set one value in nested keys."""
     content = json.loads(path.read_text(encoding="utf-8"))
     inner = content
     for key in keys[:-1]:
@@ -143,7 +143,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 
 
 def killed(arguments: list[str], file: str, number: int) -> Callable[[Box], None]:
-    """Kill a run before a file is in its place for the n-th time, and let it go on: it ends as if undisturbed."""
+    """Kill a run before the n-th time that it puts a file in place, and resume it: the result is as if undisturbed."""
 
     def act(box: Box) -> None:
         box.killed(file, number, "train", *arguments, "--out", "run", "--json")
@@ -158,7 +158,7 @@ def killed(arguments: list[str], file: str, number: int) -> Callable[[Box], None
 
 
 def edited_ledgers(box: Box) -> None:
-    """Kill a run; resume copies of it whose ledger was changed in one place each, under a checksum that fits."""
+    """Kill a run, and resume copies whose ledger has one change each and a valid checksum."""
     box.killed("state.pt", 2, "train", *DP_GAN, "--out", "whole", "--json")
     for name, edit in EDITS.items():
         shutil.copytree(box.folder / "whole", box.folder / "run")

@@ -1,4 +1,4 @@
-"""Cases that look: attacks, audits, evaluation, reports, preparation, tables, parameters of the commands, names."""
+"""Cases without a release: attacks, audits, evaluation, reports, preparation, tables, command parameters, names."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def attack_with_reference(box: Box) -> None:
 
 
 def audited(tree: Path) -> list[str]:
-    """Return every name that `idpgan audit` knows, which is what it says when it is given another."""
+    """Return every name that `idpgan audit` accepts, from its error message for an unknown name."""
     command = [sys.executable, "-m", "idpgan", "audit", "nothing-of-this-name"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     return done.stderr.partition("Known: ")[2].strip().removesuffix(".").split(", ")
@@ -150,7 +150,7 @@ def init(box: Box) -> None:
 
 
 def parameters(box: Box) -> None:
-    """Record name, type and default of every parameter of every command; the words of its help apart."""
+    """Record name, type and default of every parameter of every command, and its help text separately."""
     import typer
 
     from idpgan.cli import app
@@ -158,7 +158,7 @@ def parameters(box: Box) -> None:
     group: Any = typer.main.get_command(app)
     for name, command in {"": group, **group.commands}.items():
         for param in command.params:
-            described = getattr(param, "type_descriptor", None)  # of newer versions of typer; a type of click before
+            described = getattr(param, "type_descriptor", None)  # in newer versions of typer; else a type of click
             kind = getattr(described, "annotation", None) or param.type
             facts = {
                 "options": sorted([*param.opts, *param.secondary_opts]),
@@ -174,7 +174,7 @@ def parameters(box: Box) -> None:
 
 
 def public_names(box: Box) -> None:
-    """Record which of the names that scripts rely on are there."""
+    """Record which of the names that scripts use exist."""
     for name in PUBLIC_NAMES:
         module, _, attribute = name.rpartition(".")
         box.say(name, hasattr(importlib.import_module(module), attribute))

@@ -1,4 +1,4 @@
-"""What a command leaves behind, as named values: equal for two versions of the code that do the same."""
+"""The files and outputs of a command as named values, equal for two versions of the code that behave the same."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Entries = dict[str, Any]
 LEFT_OUT = re.compile(r"seconds|.*_per_second|date|git|python|versions|environment|idpgan")  # keys: time and machine
 OF_THE_CODE = re.compile(r"checksum|code|state|sha256")  # keys of a ledger: hashes of the code and of containers
 UNREAD = re.compile(r".*\.(html|lock|log)|log\.txt|environment\.json|lock|events\.out\.tfevents.*|ledger\.json\.key")
-STATE = "state"  # a run's folder of what only it reads: its tensors count, wherever they lie
-LONG_LIST = 12  # numbers, above which a list is one digest
+STATE = "state"  # a run's private folder: only its tensors are compared, whatever their place
+LONG_LIST = 12  # longer lists of numbers become one digest
 
 
 class Reader:
     """Reads files and outputs, without the paths of this recording.
 
     Args:
-        paths: What stands for the path of a folder, by that path.
+        paths: The placeholder for each folder's path.
     """
 
     def __init__(self, paths: Mapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class Reader:
         return text
 
     def flat(self, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-        """Yield the leaves of JSON values; a file's hash is that of what stands under its own name, and left out."""
+        """Yield the leaves of JSON values, without file hashes, since each file is recorded under its own name."""
         if isinstance(value, Mapping):
             if not value:
                 yield name, {}
@@ -60,7 +60,7 @@ class Reader:
             yield name, self.plain(value) if isinstance(value, str) else value
 
     def folder(self, root: Path, name: str) -> Entries:
-        """Return what lies in a folder: the files, and the content of each."""
+        """Return the files in a folder and the content of each."""
         found: Entries = {}
         paths = [path for path in sorted(root.rglob("*")) if path.is_file() and not hidden(path.relative_to(root))]
         held = [path for path in paths if STATE in path.relative_to(root).parts[:-1]]
@@ -103,7 +103,7 @@ class Reader:
 
 
 def numeric(value: Any) -> bool:
-    """Whether there are only numbers within nested lists."""
+    """Whether nested lists contain only numbers."""
     return all(map(numeric, value)) if isinstance(value, list | tuple) else isinstance(value, int | float)
 
 
@@ -162,7 +162,7 @@ def inner_tensors(value: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def multiset(paths: Iterator[Path]) -> str:
-    """Return how many tensors some files hold, and a digest of all of them in no order and without their names."""
+    """Return the number of tensors in some files, and a digest that ignores their order and names."""
     found = sorted(
         described(value) for path in paths if path.suffix in (".pt", ".safetensors") for _, value in tensors(path)
     )

@@ -154,7 +154,7 @@ def refusal_cases(tree: Path) -> Iterator[Case]:
 
 
 def command(arguments: list[str]) -> Callable[[Box], None]:
-    """Run one command that is refused."""
+    """Run one command that must be refused."""
 
     def act(box: Box) -> None:
         given = [text.replace("TREE", str(box.tree)).replace("DATA", str(box.data)) for text in arguments]
@@ -164,7 +164,7 @@ def command(arguments: list[str]) -> Callable[[Box], None]:
 
 
 def dry_runs(config: str) -> Callable[[Box], None]:
-    """Price a config with strange settings; each entry bears the settings as its name."""
+    """Price a config with strange settings; each entry is named by its settings."""
 
     def act(box: Box) -> None:
         box.run("train", config, "--dry-run", "--json")

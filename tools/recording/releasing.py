@@ -16,7 +16,7 @@ from box import Box, Case
 
 @functools.cache
 def methods(tree: Path) -> list[dict[str, Any]]:
-    """Return what `idpgan methods --json` says, asked in a process of its own."""
+    """Return the output of `idpgan methods --json`, run in a separate process."""
     command = [sys.executable, "-m", "idpgan", "methods", "--json"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True)
     return list(json.loads(done.stdout))
@@ -36,7 +36,7 @@ def releasing_cases(tree: Path) -> Iterator[Case]:
 
 # Publishers -------------------------------------------------------------------------------------------------------
 
-OPTIONS = {  # settings of a publisher, each of which is a case of its own
+OPTIONS = {  # settings of publishers; each is a separate case
     "lap": ("law=gaussian",),
     "dct": ("frequencies=10", "law=gaussian"),
     "pix": ("block=4",),
@@ -55,7 +55,7 @@ QUICK = {"lra": ("sweeps=5",), "sra": ("rank=5",)}
 
 
 def publishing(tree: Path) -> Iterator[Case]:
-    """Every publisher with every unit, option, in color and under its names; several of one folder; what is best."""
+    """Every publisher with every unit and option, in color and with names; repeated publications; ``best``."""
 
     def act_of(name: str, unit: str, options: str, folder: str = "faces", flags: str = "") -> Callable[[Box], None]:
         def act(box: Box) -> None:
@@ -91,7 +91,7 @@ def publish(box: Box, name: str, unit: str, folder: str, *arguments: str) -> Non
 
 
 def publish_again(box: Box) -> None:
-    """Several publications, and an obfuscation, add up on one ledger; names of outputs are refused twice."""
+    """Add up several publications and an obfuscation on one ledger; reused output names are refused."""
     shutil.copytree(box.data / "faces", box.folder / "faces")
     for number, (name, epsilon) in enumerate((("lap", "1"), ("dct", "2.5"), ("codebook", "3"), ("sra", "1"))):
         unit = "column" if name == "sra" else "image"
@@ -107,7 +107,7 @@ def publish_again(box: Box) -> None:
 
 
 def obfuscating(tree: Path) -> Iterator[Case]:
-    """Every obfuscator, and its weights or key taken by a second call."""
+    """Every obfuscator, and a second call with its saved weights or key."""
 
     def act_of(name: str) -> Callable[[Box], None]:
         def act(box: Box) -> None:
@@ -134,7 +134,7 @@ VALUES = "\n".join(str((7 * number) % 5) for number in range(40)) + "\n"
 
 
 def streams() -> Iterator[Case]:
-    """Whole and real counts, with and without a horizon, in blocks, continued, repeated and given away."""
+    """Integer and real counts, with and without a horizon, in blocks, continued, repeated and released."""
 
     def act_of(*arguments: str) -> Callable[[Box], None]:
         def act(box: Box) -> None:

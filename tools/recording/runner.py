@@ -1,11 +1,11 @@
 """Records one tree: `python runner.py TREE SCRATCH KEPT.json JOBS PATTERN`, with TREE first on the Python path.
 
-KEPT.json maps the name of every case that is recorded to its entries and its seconds on a processor; the cases that
-match the pattern and are not there yet are added.
+KEPT.json maps the name of every recorded case to its entries and its processor seconds; missing cases that match the
+pattern are added.
 
-All modules of the package are imported once; every case then runs in a fork of its own, with fresh caches. What would
-make two runs of the same code differ is fixed before the import: the bits of the operating system, the date, and what
-`worktrees.FIXED` says of threads and hashes.
+All modules of the package are imported once; every case then runs in its own fork, with fresh caches. The sources of
+difference between two runs of the same code are fixed before the import: random bits of the operating system, the date,
+and threads and hashes (`worktrees.FIXED`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROCESSOR_SECONDS, SECONDS = 120, 1200  # a case that takes longer is killed, and recorded as such
+PROCESSOR_SECONDS, SECONDS = 120, 1200  # a slower case is killed, and recorded as killed
 NOW = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
@@ -36,26 +36,26 @@ class FixedDatetime(datetime.datetime):
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        """Return the same moment always."""
+        """Return always the same moment."""
         return NOW.astimezone(tz) if tz else NOW.replace(tzinfo=None)
 
 
 def constant_bytes(size: int | None = None) -> bytes:
-    """Stand for `secrets.token_bytes`: every key is the same."""
+    """Replace `secrets.token_bytes`, so that every key is the same."""
     return hashlib.shake_256(b"idpgan net").digest(32 if size is None else size)
 
 
 def constant_bits(bits: int) -> int:
-    """Stand for `secrets.randbits`."""
+    """Replace `secrets.randbits`."""
     return int.from_bytes(constant_bytes((bits + 7) // 8), "big") >> (-bits % 8)
 
 
 def fix() -> None:
-    """Fix date and random bits; before the package is imported."""
+    """Fix date and random bits; call this before the package is imported."""
     datetime.datetime = FixedDatetime  # type: ignore[misc]
     secrets.token_bytes = constant_bytes  # type: ignore[assignment]
     secrets.randbits = constant_bits
-    secrets.token_hex = lambda size=32: os.urandom(size).hex()  # names of hidden files, which must not meet
+    secrets.token_hex = lambda size=32: os.urandom(size).hex()  # names of hidden files, which must not collide
 
 
 def preload(tree: Path) -> list[str]:

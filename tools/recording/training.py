@@ -1,4 +1,4 @@
-"""Cases that train: every config, small, ways through a method that no config takes, and the price of each config."""
+"""Cases that train: every config at small size, method variants that no config uses, and the price of each config."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = {  # settings that make a run of a method short
     "dssgd": "method.width=4 method.participants=3",
     "arden": "method.width=4",
 }
-STEPPED = {"gaussian", "evolution", "scattering-linear"}  # the steps of these are their own
+STEPPED = {"gaussian", "evolution", "scattering-linear"}  # these define their own steps
 GENERAL = "training.steps=4 training.tick_steps=2 training.batch_size=20 release.samples=10"
 WILD = "data.num_images=240 data.num_people=80 data.root=DATA/wild{side}"
 PUBLIC = "method.pretrain_steps=3 method.embedding_steps=10"
@@ -42,12 +42,12 @@ SMALL_CONFIG = {
     "method.aggregate_steps=1 method.dp_gan.critic_width=4",
     "mnist-idp-gan-published": "data.public_share=0.05",
 }
-FEW = {  # what the price of a config needs on so few images
+FEW = {  # settings for the price of a config on few images
     name: "privacy.sample_rate=0.1 training.batch_size=20" if "wild" in name else "privacy.sample_rate=0.5"
     for name in ("mnist-dp-gan", "mnist-hybrid", "faces-wild-hybrid")
 }
 WARP = "model.width=4 model.codes=5 model.latent_dim=4"
-VARIANTS = {  # name: config and settings that take another way through a method
+VARIANTS = {  # name: config and settings of a method variant
     "aggregate replace-one": "default privacy.relation=replace-one method.augment=0",
     "aggregate laplace": "default method.law=laplace privacy.delta=0 method.moments=3 method.fourier=4",
     "aggregate scattering": "default method.features=scattering method.moments=4",

@@ -3,13 +3,14 @@ r"""Six matrix publishers, as published: LAP, LRA, SRA, ESRA, and for comparison
 Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
 differential privacy", Journal of Image and Graphics 25(4), doi:10.11834/jig.190308.
 
-**None of them is private.** They are here to be measured and attacked, and `idpgan.publish.release` reports their
-proven epsilon as infinite. Claimed is theorem 7: epsilon for one column, replace-one.
+**None of them is private.** They are included for measurements and attacks, and `idpgan.publish.release` reports their
+proven epsilon as infinite. Their claim is theorem 7: epsilon for one column, replace-one.
 
 All take images (N, m, n) in [0, 1], float32 or float64, and give the same shape, dtype and device, not clamped.
 ``D1`` is the largest column L1 norm. Noise is continuous Laplace noise, as in the paper.
 
-Where the paper is silent or wrong: docs/deviations.md, matrix 1 to 9; why none is private: docs/matrix-publishers.md.
+docs/deviations.md, matrix 1 to 9, lists what the paper omits or gets wrong; docs/matrix-publishers.md explains why none
+is private.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from idpgan.privacy.noise import Noise
 from idpgan.publish.matrix.factorize import Svd, decompose, descend, eigen_design, low_rank_mechanism, non_increasing
 from idpgan.publish.plan import Options
 
-_CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # of one factor in LRA's sweeps and LRM's updates
+_CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one factor in LRA's sweeps and LRM's updates
 _NO_CHOICE = -1e300  # score of an r beyond the rank: its probability underflows to 0
 
 
@@ -101,7 +102,7 @@ def lrm(images: Tensor, epsilon: float, options: LrmOptions, noise: Noise) -> Te
 
 
 def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """Return `factorize.low_rank_mechanism` of any number of images, part by part; epsilon plays no part in them."""
+    """Return `factorize.low_rank_mechanism` of many images, in chunks; the factors do not depend on epsilon."""
     parts = [low_rank_mechanism(part, iterations=iterations) for part in _chunks(images)]
     return torch.cat([B for B, _ in parts]), torch.cat([L for _, L in parts])
 
@@ -109,7 +110,7 @@ def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
 def mm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
     """MM: ``B (L + Lap(D1 L / epsilon))`` with the eigen design ``B = Q sqrt(D), L = sqrt(D) P^T`` (Li et al. 2015).
 
-    The paper gives no formula: docs/deviations.md, matrix 8.
+    The paper does not state the formula: docs/deviations.md, matrix 8.
     """
     B, L = eigen_design(images)
     return noisy_product(B, L, column_norm(L) / epsilon, noise)
@@ -136,10 +137,10 @@ def esra(images: Tensor, epsilon: float, options: EsraOptions, noise: Noise) -> 
 
 
 class RankScores(NamedTuple):
-    """ESRA's error estimate of each r, and what the paper takes as its sensitivity.
+    """ESRA's error estimate for each r, and the sensitivity that the paper uses for it.
 
     Attributes:
-        scores: (N, k), of r = 1 .. k; smaller is better; meaningless beyond the rank.
+        scores: (N, k), for r = 1 .. k; smaller is better; meaningless beyond the rank.
         sensitivity: (N,), 1 for a black image.
     """
 
@@ -151,8 +152,9 @@ def score_ranks(svd: Svd, epsilon: float) -> RankScores:
     r"""Return eq. 11 and theorem 5 for r = 1 .. min(m, n).
 
     ``U(r) = sqrt(m - r) + sqrt(sum_{i>r} lambda_i^2) + sqrt(max(n - r, 0)) + sqrt(2 sum_{i<=r} lambda_i^2) / epsilon``:
-    singular vectors have norm 1, so the sums over unused ones are numbers of vectors. As sensitivity the paper takes
-    ``D1 Q + 2 D1 D + D1 P^T``. Its text once says that a larger U means less error; eq. 12, which is built, says less.
+    singular vectors have norm 1, so the sums over unused vectors are their numbers. The paper's sensitivity is ``D1 Q +
+    2 D1 D + D1 P^T``. Its text says once that a larger U means less error; eq. 12, which is implemented, says a smaller
+    U.
     """
     rows, columns = svd.U.shape[-2], svd.Vh.shape[-1]
     energy = svd.S.double().square()
@@ -173,6 +175,6 @@ def _rebuild(svd: Svd, chosen: Tensor, epsilon: float, noise: Noise, *, refine: 
 
 
 def _chunks(images: Tensor) -> tuple[Tensor, ...]:
-    """Cut a batch into parts that stay in the cache, or fill the GPU."""
+    """Cut a batch into chunks that fit the cache or fill the GPU."""
     size = max(images.shape[-2:]) * min(images.shape[-2:])
     return images.split(max(1, _CHUNK_NUMBERS.get(images.device.type, 1 << 20) // size))

@@ -18,7 +18,7 @@ from idpgan.numerics.svd import batched_svd
 
 AddNoise = Callable[[Tensor], Tensor]
 _LRM_INNER_STEPS = 5  # alternations per multiplier update
-_LRM_PENALTY = 10.0  # the first one; from 1 most rows of L shrink to zero at once and stay there
+_LRM_PENALTY = 10.0  # initial penalty; if it is 1, most rows of L shrink to zero at once and stay there
 _LRM_DOUBLING = 10  # multiplier updates after which the penalty doubles (Yuan et al. 2015, Algorithm 1)
 
 
@@ -46,7 +46,7 @@ class Svd(NamedTuple):
 def decompose(images: Tensor, rank: int | None = None) -> Svd:
     """Decompose images (N, m, n); singular values below ``max(m, n) * machine epsilon * largest`` count as zero.
 
-    ``rank`` triplets are found, at most min(m, n); None is all. The attributes of the result then have so many.
+    ``rank`` triplets are computed, at most min(m, n); None computes all. The attributes have ``rank`` in place of k.
     """
     short = min(images.shape[-2:])
     left, values, right = batched_svd(images, short if rank is None else min(rank, short))
@@ -58,20 +58,20 @@ def decompose(images: Tensor, rank: int | None = None) -> Svd:
 
 
 def eigen_design(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``B = U sqrt(S)`` (N, m, k) and ``L = sqrt(S) Vh`` (N, k, n): MM's factors, and where LRA starts."""
+    """Return ``B = U sqrt(S)`` (N, m, k) and ``L = sqrt(S) Vh`` (N, k, n): MM's factors, and the start of LRA."""
     svd = decompose(images)
     root = svd.S.sqrt()
     return svd.U * root[:, None, :], root[:, :, None] * svd.Vh
 
 
 def non_increasing(values: Tensor, kept: Tensor) -> Tensor:
-    r"""Project the first entries of each row on non-increasing sequences, in least squares (section 3.2.3).
+    r"""Project the first entries of each row onto non-increasing sequences, in least squares (section 3.2.3).
 
     ``result_h = min_{i <= h} max_{j >= h} mean(values[i..j])`` (Robertson, Wright, Dykstra 1988). Theorem 6 of the
-    paper prints the formula for *non-decreasing* sequences, which on its own example {10, 14, 9} gives 10 in front; the
-    example's result {12, 12, 9} is that of the formula here.
+    paper prints the formula for *non-decreasing* sequences, which gives 10 as the first entry of its own example {10,
+    14, 9}; the formula here gives the example's result {12, 12, 9}.
 
-    ``kept`` (N, k) is True on a prefix of each row of ``values``; what lies behind it plays no part and becomes 0.
+    ``kept`` (N, k) is True on a prefix of each row of ``values``; entries after the prefix are ignored and become 0.
 
     Example:
         >>> non_increasing(torch.tensor([[10.0, 14.0, 9.0]]), torch.ones(1, 3, dtype=torch.bool))
@@ -96,8 +96,8 @@ def descend(
 
     Lines 2-7 of the listing: for each pixel, ``e = a_ij - b_i . l~_j``, ``b_i += gamma (e l~_j - tau b_i)`` and ``l_j
     += gamma (e b_i - tau l_j)``, both from the old values ("simultaneously"), with ``l~_j`` the noisy l_j. Updates of
-    pixels that share neither row nor column do not touch each other, so a cyclic diagonal is updated at once, for all
-    images: this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
+    pixels that share neither row nor column are independent, so a cyclic diagonal is updated at once, for all images:
+    this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
 
     Order of the pixels, redrawn noise, the cap of the step, k and the start: docs/deviations.md, matrix 3 to 6.
 
@@ -121,7 +121,7 @@ def descend(
 
 
 def _diagonals(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of each cyclic diagonal; one that runs over the longer side's end comes in two."""
+    """Yield the rows and columns of each cyclic diagonal; one that wraps around the longer side comes in two parts."""
     short, long = min(rows, columns), max(rows, columns)
     for offset in range(long):
         cut = min(short, long - offset)
@@ -131,7 +131,7 @@ def _diagonals(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _capped(rate: float, other: Tensor) -> Tensor:
-    """Return the step for the factor that is multiplied by ``other`` (N, k, length): (N, 1, length)."""
+    """Return the capped step (N, 1, length) for the factor that is multiplied by ``other`` (N, k, length)."""
     return other.square().sum(1, keepdim=True).clamp(min=1 / rate).reciprocal()
 
 
@@ -140,7 +140,8 @@ def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tens
 
     min ``1/2 tr(B^T B)`` subject to ``A = B L`` and columns of L in the unit L1 ball (Yuan et al. 2012, 2015), by an
     augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier, ``iterations`` times; the
-    penalty doubles every ten updates. ``A = B L`` holds up to a residual. What is ours: docs/deviations.md, matrix 7.
+    penalty doubles every ten updates. ``A = B L`` holds up to a residual. Our own choices: docs/deviations.md, matrix
+    7.
     """
     svd = decompose(images)
     size = svd.S[:, :1, None]  # (N, 1, 1)
@@ -170,7 +171,7 @@ def _best_left(L: Tensor, pull: Tensor, penalty: float, identity: Tensor) -> Ten
 
 
 def project_columns(matrices: Tensor) -> Tensor:
-    """Project every column of (N, k, n) on the unit L1 ball (Duchi et al. 2008, Figure 1, all columns at once)."""
+    """Project every column of (N, k, n) onto the unit L1 ball (Duchi et al. 2008, Figure 1, all columns at once)."""
     magnitude = matrices.abs()
     ordered = magnitude.sort(-2, descending=True).values
     count = torch.arange(1, ordered.shape[-2] + 1, dtype=ordered.dtype, device=ordered.device)[:, None]

@@ -1,7 +1,7 @@
-"""What the six published algorithms are asked for, and what they are charged: an unprotected read.
+"""Options, audits and charges of the six published algorithms: each is charged as an unprotected read.
 
-Their audits attack them where they leak for certain: by the column space of the output (its singular vectors, or its
-left factor, carry no noise), by its rank, or by the scale of the noise.
+The audits attack a certain leak: the column space of the output (its singular vectors, or its left factor, carry no
+noise), its rank, or the scale of the noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from idpgan.publish.matrix.algorithms import EsraOptions, LraOptions, LrmOptions
 from idpgan.publish.plan import Algorithm, Options, Publisher, Shape, as_published
 
 _CLAIM = "Zhang, Fu and Meng (2020), theorem 7"
-_SCALE_SHAPE = (28, 20)  # enough numbers to see the scale of their noise
+_SCALE_SHAPE = (28, 20)  # enough numbers to estimate the scale of their noise
 
 
 def column_space(data: Tensor, neighbor: Tensor) -> Statistic:
@@ -37,7 +37,7 @@ class RowSpace(SubspaceDistance):
 
 
 def black_images(images: Tensor) -> tuple[str, ...]:
-    """Say how many images get no noise because they are black."""
+    """Return a note of how many images get no noise because they are black."""
     black = int((images.flatten(1).amax(1) == 0).sum())
     if not black:
         return ()
@@ -49,7 +49,7 @@ def _publisher(
 ) -> Publisher:
     """Return a publisher of the paper; ``audited`` are the options of its audit.
 
-    They are others than the usual ones where those take long and change nothing of what is attacked.
+    These options differ from the defaults where the defaults take long and do not affect the attacked leak.
     """
     plan = as_published(name, algorithm, _CLAIM, black_images)
     audit = publisher_entry(name, plan, audited, *makers, units=(Unit.COLUMN,), pair=pair, shape=shape)

@@ -1,4 +1,4 @@
-"""``codebook``: the nearest of K faces that exist nowhere, and now and then any other of them."""
+"""``codebook``: release the nearest of K synthetic faces, or sometimes one of the others at random."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from idpgan.publish.plan import Options, Recipe, Shape
 from idpgan.publish.sound.numbers import PIXEL_RANGE
 from idpgan.publish.sound.prior import face_directions, face_prior
 
-_DIRECTIONS = 6  # that codewords differ in; of 5 to 12 it recognized drawn people best at epsilon 10
+_DIRECTIONS = 6  # directions of codewords; of 5 to 12, 6 recognized drawn people best at epsilon 10
 _MOST = 4096
-_LARGEST_EPSILON = 30.0  # of one randomized response: above, it hides nothing
+_LARGEST_EPSILON = 30.0  # largest epsilon of one randomized response: above, it hides nothing
 
 
 class CodebookOptions(Options):
@@ -52,11 +52,11 @@ class Codebook:
 
     @functools.cached_property
     def _basis(self) -> Tensor:
-        """Orthonormal basis of what codewords differ by, (m n, r)."""
+        """Orthonormal basis of the differences of codewords, (m n, r)."""
         return torch.linalg.qr(self.directions.flatten(1).mT).Q
 
     def nearest(self, images: Tensor) -> Tensor:
-        """Return the number of the codeword nearest to each image (N, m, n), in the sum of squares: int64 (N,)."""
+        """Return the number of the codeword nearest to each image (N, m, n) by squared error: int64 (N,)."""
         basis = self._basis.to(images.device)
         codes = (self.multiples @ self.directions.flatten(1)).to(images.device) @ basis
         centered = images.clamp(0, PIXEL_RANGE).double() - self.mean.to(images.device)
@@ -81,10 +81,10 @@ def plan_codebook(shape: Shape, unit: Unit, epsilon: float, delta: float, option
     Proof. The codebook is public: it depends on m, n and K alone. Of an image only the number of its nearest codeword
     is used, a function of that image alone, and it goes through k-ary randomized response (`RandomizedResponse`), which
     is pure epsilon for *any* two numbers, hence for any two images, unit image and replace-one. The face of the number
-    that comes out is post-processing. Images are records of their own, so the batch costs what one image costs.
+    that comes out is post-processing. Every image is a separate record, so the batch costs as much as one image.
 
     Raises:
-        InputError: If delta is not 0: there is nothing it could buy.
+        InputError: If delta is not 0: a positive delta would not improve the release.
     """
     if delta > 0:
         raise InputError(f"delta = {delta}: randomized response is pure; leave delta out.")

@@ -24,7 +24,7 @@ from idpgan.publish.sound.numbers import (
 )
 from idpgan.publish.sound.prior import DIRECTIONS, face_directions, face_prior
 
-_LEAST_STD = 1e-6  # of the largest: what lies below is not a direction of its own
+_LEAST_STD = 1e-6  # share of the largest; directions below are not independent
 
 
 class EigenfacesOptions(LawOptions):
@@ -42,13 +42,13 @@ class EigenfacesOptions(LawOptions):
 class Coefficients:
     r"""``w_i u_i . (X - mean)`` for public orthonormal directions u_i, clipped to a public L1 norm.
 
-    The weights ``w_i = std_i^(-1/3)`` share the noise out so that its sum of squares is least for a given expected L1
+    The weights ``w_i = std_i^(-1/3)`` distribute the noise so that its sum of squares is least for a given expected L1
     norm. The vector v of weighted coefficients is clipped to ``v min(1, C / |v|_1)`` where that lowers the sensitivity.
 
     Attributes:
         mean: (m, n).
         basis: (k, m, n), orthonormal.
-        std: (k,) of the coefficients of faces under the model.
+        std: (k,) standard deviations of the coefficients of faces under the model.
     """
 
     mean: Tensor
@@ -66,11 +66,11 @@ class Coefficients:
         return float((self.weights * self.std).sum())
 
     def sensitivity(self, unit: Unit) -> tuple[Sensitivity, float]:
-        r"""Return how far neighbors are apart, and the L1 norm to clip to; infinite is not clipping.
+        r"""Return the distance of neighbors, and the L1 norm to clip to (infinite: no clipping).
 
         Let D = X - X', |D_p| <= R, zero outside of the unit P. Without clipping coefficient i moves by
         ``|sum_{p in P} w_i u_ip D_p| <= R t_i(P)`` with ``t_i(P) = w_i sum_{p in P} |u_ip|``; all norms of the move are
-        bounded by those of t(P), and the largest over all units P of the image is taken (exact for a pixel). With
+        bounded by those of t(P), and the maximum over all units P of the image is taken (exact for a pixel). With
         clipping both vectors lie in the L1 ball of radius C, hence in the L2 ball and the cube: every norm of their
         difference is at most 2 C, whatever changed. (Clipping can also *lengthen* a small move, so the two bounds are
         not combined: one of them holds for the vectors that are released.) Widened by `ROUNDING`.
@@ -103,7 +103,7 @@ class Coefficients:
         return signal / (signal + variance)
 
     def error(self, variance: float) -> float:
-        """Return the expected squared error less that of no coefficient at all."""
+        """Return the expected squared error minus that of releasing no coefficient."""
         return -float((self.std.square() * self.gain(variance)).sum())
 
     def estimate(self, numbers: Tensor, variance: float) -> Tensor:
@@ -114,7 +114,7 @@ class Coefficients:
 
 @functools.lru_cache(maxsize=64)
 def face_coefficients(shape: Shape, components: int) -> Coefficients:
-    """Return the strongest ``components`` directions of faces of (m, n) pixels, or as many as there are."""
+    """Return the strongest directions of faces of (m, n) pixels: ``components`` of them, or all if there are fewer."""
     _, std, directions = torch.linalg.svd(face_directions(shape).flatten(1), full_matrices=False)
     kept = min(components, int((std > _LEAST_STD * std[0]).sum()))
     return Coefficients(face_prior(shape).mean, directions[:kept].reshape(kept, *shape), std[:kept])

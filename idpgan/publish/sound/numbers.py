@@ -1,4 +1,4 @@
-r"""Numbers of an image whose sensitivity is a constant, and discrete noise on them: what linear publishers release.
+r"""Numbers of an image with constant sensitivity, and discrete noise on them: the release of linear publishers.
 
 The numbers are pixels, or linear queries ``A X B^T`` of an image X (m, n): block sums, low cosines. The noise lies on a
 public grid.
@@ -27,7 +27,7 @@ from idpgan.publish.plan import Options
 Law = Literal["laplace", "gaussian"]
 T = TypeVar("T")
 PIXEL_RANGE = 1.0  # R: images are clamped to [0, 1] before anything else
-ROUNDING = 1 + 2.0**-20  # float64 sums of up to 2^20 pixels err by far less than this part of a sensitivity
+ROUNDING = 1 + 2.0**-20  # exceeds the relative error of float64 sums of up to 2^20 pixels by far
 
 
 class LawOptions(Options):
@@ -42,7 +42,7 @@ class LawOptions(Options):
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far the numbers of two neighbors can be apart: constants of image size, unit and pixel range.
+    """Largest distance between the numbers of two neighbors: constants of image size, unit and pixel range.
 
     Attributes:
         l1: Bound on the sum of the differences.
@@ -61,7 +61,7 @@ def touched_pixels(shape: Sequence[int], unit: Unit) -> int:
     """Return how many pixels of an (m, n) image one unit holds: 1, m or m n.
 
     Raises:
-        InputError: For another unit.
+        InputError: If the unit is another one.
     """
     rows, columns = shape
     sizes = {Unit.PIXEL: 1, Unit.COLUMN: rows, Unit.IMAGE: rows * columns}
@@ -71,7 +71,7 @@ def touched_pixels(shape: Sequence[int], unit: Unit) -> int:
 
 
 def pixel_sensitivity(shape: Sequence[int], unit: Unit) -> Sensitivity:
-    r"""Return the sensitivity of the pixels themselves.
+    r"""Return the sensitivity of the raw pixels.
 
     Clamping acts pixel by pixel, so the d pixels of a unit differ by at most R = 1 each afterwards: by d R in L1 and
     sqrt(d) R in L2.
@@ -93,17 +93,17 @@ class Query:
     B: Tensor
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Answer for images (N, m, n): (N, p, q) float64."""
+        """Return the answers for images (N, m, n): (N, p, q) float64."""
         return self.A.to(images.device) @ images.double() @ self.B.to(images.device).mT
 
     def sensitivity(self, unit: Unit) -> Sensitivity:
-        r"""Return how far neighbors are apart.
+        r"""Return the largest distance of neighbors.
 
         Let D = X - X', entries in [-R, R], zero outside of the unit; a_i and b_j are the columns of A and B, ||.|| is
         the largest singular value, r(A) the vector of the sums of |A| along its rows.
 
         * Pixel (i, j): ``A D B^T = D_ij a_i b_j^T``. Every norm of an outer product used here is the product of the
-          norms, and the bound is the largest product, which is reached.
+          norms, and the bound is the largest product, which is attained.
         * Column j: ``(A d) b_j^T`` with |d_i| <= R. Entry by entry ``|A d| <= R r(A)``, which bounds every norm; and
           ``|A d|_2 <= ||A|| sqrt(m) R``, hence ``|A d|_1 <= sqrt(p) ||A|| sqrt(m) R``. The smaller is taken.
         * Image: entry by entry ``|A D B^T| <= R r(A) r(B)^T``; and ``|A D B^T|_2 <= ||A|| ||B|| sqrt(m n) R``, hence
@@ -133,7 +133,7 @@ class Query:
 
 
 def _norms(absolute: Tensor, *, whole: bool = False) -> Sensitivity:
-    """Return the largest norms of the columns of |A|, or those of the sums along its rows, and how many are not 0."""
+    """Return the largest norms of the columns of |A|, or of its row sums, and the number of nonzero entries."""
     columns = absolute.sum(1, keepdim=True) if whole else absolute
     return Sensitivity(
         float(columns.sum(0).amax()),
@@ -153,7 +153,7 @@ def block_sums(shape: Sequence[int], side: int) -> Query:
 
 
 def low_cosines(shape: Sequence[int], count: int) -> Query:
-    """Return the ``count`` x ``count`` lowest frequencies of the orthonormal 2-D DCT, or as many as the image has."""
+    """Return the ``count`` x ``count`` lowest frequencies of the orthonormal 2-D DCT, or all that the image has."""
 
     def lines(size: int) -> Tensor:
         return cosines(size, 1, [(u, 0) for u in range(min(count, size))]).T
@@ -195,7 +195,7 @@ class NoisyNumbers:
 
     @property
     def event(self) -> Event:
-        """What the release of any number of images costs."""
+        """The charge for the release of any number of images."""
         return self.mechanism.event.repeated(self.count)
 
     @property
@@ -205,7 +205,7 @@ class NoisyNumbers:
 
     @property
     def variance(self) -> float:
-        """Of the noise on each number."""
+        """Variance of the noise on each number."""
         return self.scale**2 * (2 if isinstance(self.mechanism, DiscreteLaplace) else 1)
 
     def __call__(self, numbers: Tensor, noise: Noise) -> Tensor:
@@ -239,7 +239,7 @@ def calibrate_numbers(sensitivity: Sensitivity, unit: Unit, law: Law, *, epsilon
     joint = _joint(sensitivity, unit, epsilon, delta)
     if delta == 0 or sensitivity.numbers == 1:
         return joint
-    # One by one: noise is sized for one number, and composed over the numbers of a unit.
+    # One by one: noise is sized for one number, and the releases compose over the numbers of a unit.
     grid, num = Grid.fine(sensitivity.most, 1, norm=1), sensitivity.numbers
     steps = grid.l1(sensitivity.most, 1)
     multiplier = calibrate(lambda m: [_laplace(steps, m * steps, unit).event.repeated(num)], epsilon, delta)
@@ -251,7 +251,7 @@ def _joint(bounds: Sensitivity, unit: Unit, epsilon: float, delta: float) -> Noi
     grid = Grid.fine(bounds.l1, bounds.numbers, norm=1)
     steps = grid.l1(bounds.l1, bounds.numbers)
     scale = math.ceil(steps / epsilon)
-    while _laplace(steps, scale, unit).event.pure > epsilon:  # the quotient was rounded
+    while _laplace(steps, scale, unit).event.pure > epsilon:  # corrects a rounded quotient
         scale += 1
     if delta > 0:
         multiplier = calibrate(lambda m: [_laplace(steps, m * steps, unit).event], epsilon, delta)
@@ -297,13 +297,13 @@ def least_error(
     epsilon: float,
     delta: float,
 ) -> tuple[T, Sensitivity]:
-    """Return the query with the least expected error, by public numbers alone.
+    """Return the query with the least expected error, from public numbers alone.
 
-    The noise is taken as proportional to the sensitivity, in L1 (Laplace) or L2 (Gaussian): one calibration instead of
-    one for each query. What is released is calibrated by itself.
+    The noise is taken as proportional to the sensitivity, in L1 (Laplace) or L2 (Gaussian): this takes one calibration
+    instead of one for each query. The release itself is calibrated separately.
 
     Args:
-        queries: With their sensitivities.
+        queries: Queries with their sensitivities.
         error: Maps a query and the variance of the noise on each number to the expected error.
         unit: That the sensitivities speak of.
         law: Of the noise.

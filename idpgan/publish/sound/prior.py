@@ -1,8 +1,8 @@
-r"""A public model of faces, and what it makes of noisy numbers: post-processing, which costs nothing.
+r"""A public model of faces, and image estimates from noisy numbers by this model: post-processing, without a charge.
 
-The model is fitted on drawn faces (`idpgan.data.faces`), who are nobody, and shipped as ``face_prior.safetensors``:
+The model is fitted on drawn faces of no real people (`idpgan.data.faces`) and shipped as ``face_prior.safetensors``:
 mean, covariance along rows and columns, and the directions of largest variance, at 48 x 40 pixels.
-``benchmarks/face_prior.py`` fits it again.
+``benchmarks/face_prior.py`` refits it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from idpgan.memory import check_memory
 
 FILE = Path(__file__).with_name("face_prior.safetensors")
-SHAPE = (48, 40)  # at which the model is kept
+SHAPE = (48, 40)  # (H, W) of the stored model
 DIRECTIONS = 12
-_MATRICES = 6  # of (m, m) and (n, n) numbers, at least, that an estimate is made of
-_FINEST = 1e-3  # variance of a single pixel's own, along rows and along columns, as a part of the whole
+_MATRICES = 6  # least number of (m, m) and (n, n) matrices in an estimate
+_FINEST = 1e-3  # independent variance of a single pixel along rows and along columns, as a share of the whole
 
 
 def fit(faces: Tensor) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ class Prior:
 
 
 def _check_memory(shape: tuple[int, int]) -> None:
-    """Refuse images for which the model is too large, as a release of others may claim to have."""
+    """Refuse images for which the model is too large, since an untrusted release may claim any size."""
     check_memory(
         8 * (_MATRICES * (shape[0] ** 2 + shape[1] ** 2) + 2 * DIRECTIONS * shape[0] * shape[1]),
         f"the model of faces of {shape[0]} x {shape[1]} pixels",
@@ -133,10 +133,10 @@ def _check_memory(shape: tuple[int, int]) -> None:
 
 @functools.lru_cache(maxsize=16)
 def face_prior(shape: tuple[int, int]) -> Prior:
-    """Return the model of faces of (m, n) pixels, with a little variance of each pixel's own.
+    """Return the model of faces of (m, n) pixels, with a little independent variance of each pixel.
 
     Raises:
-        InputError: If the memory does not hold it.
+        InputError: If the model does not fit into memory.
     """
     _check_memory(shape)
     model = _model()
@@ -152,10 +152,10 @@ def face_prior(shape: tuple[int, int]) -> Prior:
 
 @functools.lru_cache(maxsize=16)
 def face_directions(shape: tuple[int, int]) -> Tensor:
-    """Return what faces of (m, n) pixels vary by, (12, m, n): an image is the mean plus normal multiples of them.
+    """Return the directions of variation of faces, (12, m, n): an image is the mean plus normal multiples of them.
 
     Raises:
-        InputError: If the memory does not hold them.
+        InputError: If the directions do not fit into memory.
     """
     _check_memory(shape)
     down, across = (_resampling(size, kept) for size, kept in zip(shape, SHAPE, strict=True))

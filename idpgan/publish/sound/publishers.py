@@ -1,6 +1,6 @@
-"""The sound publishers: noise on every pixel, or on few numbers of an image, and the best estimate from what comes out.
+"""The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
-`eigenfaces` and `codebook` have files of their own.
+`eigenfaces` and `codebook` have their own files.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from idpgan.publish.sound.numbers import (
 )
 from idpgan.publish.sound.prior import face_prior
 
-_GREY = 0.5  # what a singular value of 0 stands for
+_GREY = 0.5  # center of the pixel range, subtracted before the SVD
 _MARGIN = 2.0
-_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # tried where none is asked for
+_SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # sizes tried if none is given
 _UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 
 # Every pixel ---------------------------------------------------------------------------------------------------
 
 
 def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
-    """Return the plan of ``lap``: every pixel with its noise, and nothing else."""
+    """Return the plan of ``lap``: noise on every pixel, without post-processing."""
     release = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
     return Recipe((release.event,), release)
 
@@ -76,8 +76,8 @@ def shrink(matrices: Tensor, std: float) -> Tensor:
 
     Gavish and Donoho (2017), Optimal shrinkage of singular values, eq. 7: with n >= m, beta = m / n and singular
     values y in units of ``std sqrt(n)``, ``eta(y) = sqrt((y^2 - beta - 1)^2 - 4 beta) / y`` above ``1 + sqrt(beta)``
-    and 0 below: it chooses the rank as well. The largest singular value of noise alone lies around that edge and not
-    below it, so the threshold is ``_MARGIN n^(-2/3)`` of the edge higher, n^(-2/3) being the order of its fluctuation.
+    and 0 below, so it also chooses the rank. The largest singular value of noise alone fluctuates around that edge, so
+    the threshold is higher by ``_MARGIN n^(-2/3)`` of the edge, n^(-2/3) being the order of the fluctuation.
 
     Args:
         matrices: (N, m, n), of low rank plus noise.
@@ -119,9 +119,10 @@ class DctOptions(LawOptions):
 def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: PixOptions) -> Recipe:
     r"""Return the plan of ``pix``: sums over blocks of pixels (Fan 2018, Image pixelization with differential privacy).
 
-    Sums are means times the public area of the block, so noise on them is what Fan adds to means, with blocks at the
-    edge having their own area. A pixel lies in one block, so its sum moves by at most R whatever the block's size, and
-    with it the mean of b^2 pixels by R / b^2. Proof for every unit: `Query.sensitivity`; noise: `NoisyNumbers`.
+    Sums are means times the public area of the block, so noise on them equals the noise that Fan adds to means, except
+    that blocks at the edge have their own area. A pixel lies in one block, so that block's sum moves by at most R for
+    any block size, and the mean of b^2 pixels by R / b^2. Proof for every unit: `Query.sensitivity`; noise:
+    `NoisyNumbers`.
     """
     sizes = [options.block] if options.block else [size for size in _SIZES if size <= max(shape)]
     return _plan(shape, unit, epsilon, delta, options.law, [block_sums(shape, size) for size in sizes])
@@ -134,7 +135,7 @@ def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Dc
 
 
 def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, queries: Sequence[Query]) -> Recipe:
-    """Return the plan of the query that lets the least error be expected."""
+    """Return the plan of the query with the least expected error."""
     prior = face_prior(shape)
 
     def error(query: Query, variance: float) -> float:

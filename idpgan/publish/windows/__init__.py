@@ -1,1 +1,1 @@
-"""Sliding windows over an image's pixels: as Liu et al. (2021) publish them, and made sound."""
+"""Sliding windows over an image's pixels: the methods of Liu et al. (2021) as published, and sound versions of them."""

@@ -1,4 +1,4 @@
-"""Audit cases of the window publishers, on constructed neighbors: data-free."""
+"""Audit cases of the window publishers, on constructed neighbors, without data."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_wi
 CLAIM = "Liu et al. (2021), theorem 9, for each window"
 GROWING_SHARE, RAW_THRESHOLD, OPPOSITE_ROWS = "growing-share", "raw-threshold", "opposite-rows"
 _SHAPE = (12, 24)  # a row is a window, here and below
-_TWO = (2, 56)  # windows of the paper's length on ORL: the second gets what the first got
+_TWO = (2, 56)  # windows of the paper's length on ORL, with equal shares of epsilon
 _SMALL = (3, 4)
 _SMALL_TWO = (2, 4)
 Decision = Callable[[Tensor, Tensor], Tensor]  # raw window (w,), released windows before (R, w) -> replaced? (R,)
 
 
 class LastPixel(Statistic):
-    """Nearness of the last row's first pixel to the neighbor's, in units of the noise that the rest of the row shows.
+    """Nearness of the last row's first pixel to the neighbor's, in units of the noise seen in the rest of the row.
 
-    The share of a window's release is known from its noise, so an attacker knows when to be sure.
+    The noise reveals the share of epsilon of a window's release, so an attacker knows when a guess is certain.
     """
 
     def __init__(self, data: Tensor, neighbor: Tensor) -> None:
@@ -46,11 +46,11 @@ class LastPixel(Statistic):
 
 
 class RawDecision(Statistic):
-    """Whether the last row was replaced, where only one of the neighbors' raw rows would have been.
+    """Whether the last row was replaced, if only one neighbor's raw row would have been replaced.
 
-    1 where the output speaks for the neighbor, -1 where it speaks for the data, 0 where the raw decision is the same on
-    both. A decision on raw pixels is a function of them and of the rows before, which the output shows: then -1 and 1
-    are certainties.
+    The score is 1 if the output indicates the neighbor, -1 if it indicates the data, 0 if the raw decision is the same
+    on both. A decision on raw pixels is a function of these pixels and of the earlier rows, which the output shows:
+    then -1 and 1 are certain.
     """
 
     def __init__(self, data: Tensor, neighbor: Tensor, decide: Decision, replaced: Decision) -> None:
@@ -66,10 +66,10 @@ class RawDecision(Statistic):
 
 
 def growing_share() -> Pair:
-    """Return rows that are alike but for the last, in which one pixel differs.
+    """Return neighbors with equal rows, except for one pixel of the last row.
 
-    All rows between are replaced and cost nothing, so the last gets almost the whole pool. Which rows are replaced is
-    seen from the raw pixels too.
+    All rows between the first and the last are replaced and cost nothing, so the last gets almost the whole pool. The
+    decision to replace also depends on the raw pixels.
     """
     data = torch.zeros(_SHAPE, dtype=torch.float64)
     data[-1] = 1.0
@@ -79,10 +79,10 @@ def growing_share() -> Pair:
 
 
 def raw_threshold(shape: tuple[int, int] = _TWO) -> Pair:
-    """Return a black row and one with one white pixel, in the neighbor with two.
+    """Return a black row and a row with one white pixel; in the neighbor the second row has two white pixels.
 
-    Nothing was replaced before, so that the second window's share is the nominal epsilon and no more. Both have black
-    and white pixels, so that a neighbor changes the distance and not the set of values.
+    No window is replaced earlier, so the second window's share is exactly the nominal epsilon. Both versions of the
+    second row have black and white pixels, so the neighbor changes the distance and not the set of values.
     """
     data = torch.zeros(shape, dtype=torch.float64)
     data[-1, 0] = 1.0
@@ -125,7 +125,7 @@ def published_entry(name: str, algorithm: Algorithm, part: float = 1.0) -> Entry
 
 
 def opposite_rows(unit: Unit) -> Pair:
-    """Return three rows, black, white and black, and a neighbor of them."""
+    """Return an image of three rows (black, white, black) and a neighbor."""
     data = torch.zeros(_SMALL, dtype=torch.float64)
     data[1] = 1.0
     neighbor = 1 - data
@@ -136,7 +136,7 @@ def opposite_rows(unit: Unit) -> Pair:
 
 
 def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
-    """Return the entry of a sound publisher; its options have windows of one row."""
+    """Return the entry of a sound publisher, with one row per window."""
 
     def build(request: Request) -> AuditCase:
         unit, asks_threshold = request.unit or Unit.PIXEL, request.pair == RAW_THRESHOLD

@@ -1,8 +1,8 @@
 r"""SWP, SAS and sort-SWP of Liu, Yang, Zhao, Zhang, Li and Mu (2021), as published. None is private.
 
-Face Image Publication Based on Differential Privacy, doi 10.1155/2021/6680701. The formulas of the text at hand were
-pictures and are lost; docs/sliding-windows.md lists how they are read here. Pixels are on the paper's scale, 0 .. 255.
-Every image of a batch is a stream of its own, and all take one step together. LAP, the paper's baseline, is Laplace
+Face Image Publication Based on Differential Privacy, doi 10.1155/2021/6680701. The available text lacks the formulas,
+which were pictures; docs/sliding-windows.md lists how they are interpreted here. Pixels are on the paper's scale, 0 ..
+255. Every image of a batch is a separate stream, and all streams step together. LAP, the paper's baseline, is Laplace
 noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
 """
 
@@ -20,8 +20,8 @@ from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options, Shape
 
 GREYS = 255.0
-ALPHA, TAU = 0.05, 0.1  # of the similarity: what the hash adds, and how much of it may differ
-_USUAL_JACCARD = 0.82  # of a raw and a noisy window
+ALPHA, TAU = 0.05, 0.1  # similarity: weight of the hash, and share of its bits that may differ
+_USUAL_JACCARD = 0.82  # Jaccard index of a raw and a noisy window
 _HOTTEST, _COOLING, _COLDEST = 1.0, 0.99, 1e-3
 USUAL_WINDOW = 56  # pixels
 
@@ -30,18 +30,19 @@ USUAL_WINDOW = 56  # pixels
 
 
 def window_of(shape: Shape, window: int | None) -> int:
-    """Return the length of a window: the given one, or `USUAL_WINDOW` for images that have so many pixels."""
+    """Return the given length of a window, or by default `USUAL_WINDOW`, at most the pixels of the image."""
     return min(USUAL_WINDOW, shape[0] * shape[1]) if window is None else window
 
 
 def count_windows(shape: Shape, window: int, step: int | None = None) -> int:
-    """Return how many windows an image has; the last may have fewer pixels.
+    """Return the number of windows of an image; the last window may have fewer pixels.
 
     Args:
         step: Pixels from the start of a window to that of the next; None = ``window``, so that none overlap.
 
     Raises:
-        InputError: If the window is longer than the image, or the step than the window: pixels would be left out.
+        InputError: If the window is longer than the image, or the step is longer than the window, which would omit
+            pixels.
     """
     pixels, step = shape[0] * shape[1], window if step is None else step
     if window > pixels:
@@ -52,7 +53,7 @@ def count_windows(shape: Shape, window: int, step: int | None = None) -> int:
 
 
 def cut(images: Tensor, window: int, step: int | None = None) -> Tensor:
-    """Cut images (N, m, n) into windows (N, K, window), float64; a last shorter one is filled up with zeros."""
+    """Cut images (N, m, n) into windows (N, K, window), float64; a shorter last window is padded with zeros."""
     count = count_windows((images.shape[1], images.shape[2]), window, step)
     flat, step = images.double().flatten(1), window if step is None else step
     padded = torch.nn.functional.pad(flat, (0, (count - 1) * step + window - flat.shape[1]))
@@ -60,7 +61,7 @@ def cut(images: Tensor, window: int, step: int | None = None) -> Tensor:
 
 
 def join(windows: Tensor, shape: Shape, step: int | None = None) -> Tensor:
-    """Put windows (N, K, window) together again: (N, m, n). Of a pixel in several windows the last one's is taken."""
+    """Join windows (N, K, window) to images (N, m, n). A pixel in several windows is taken from the last one."""
     count, window = windows.shape[1:]
     step = window if step is None else step
     place = torch.arange(shape[0] * shape[1], device=windows.device)
@@ -69,7 +70,7 @@ def join(windows: Tensor, shape: Shape, step: int | None = None) -> Tensor:
 
 
 def reorder(windows: Tensor, order: Tensor) -> Tensor:
-    """Return the windows (N, K, w) in another order (N, K) of their own for each image."""
+    """Reorder the windows (N, K, w) of each image by that image's order (N, K)."""
     return windows.gather(1, order[..., None].expand_as(windows))
 
 
@@ -91,15 +92,15 @@ class SwpOptions(Options):
     threshold: float | None = pydantic.Field(default=None, ge=-1, le=1 + ALPHA)
 
     def check(self, shape: Shape) -> None:
-        """Raise as `count_windows`."""
+        """Raise as `count_windows` does."""
         count_windows(shape, window_of(shape, self.window), self.step)
 
 
 def usual_threshold(epsilon: float, far: float = 0.0) -> float:
-    """Return the similarity of a raw window and a released one whose own difference is ``far`` grey levels.
+    """Return the similarity of a raw and a released window that differ by ``far`` grey levels before noise.
 
     Noise alone makes the distance ``sqrt(2) 255 / epsilon`` (72 at epsilon 5, 361 at 1), so that similarities lie in a
-    narrow band around ``-ALPHA``. Of far = 0, 30, 60 and 100 the first had the least error on drawn faces.
+    narrow band around ``-ALPHA``. Of far = 0, 30, 60 and 100, far = 0 had the least error on drawn faces.
     """
     return _USUAL_JACCARD / (1 + math.hypot(math.sqrt(2) * GREYS / epsilon, far)) - ALPHA
 
@@ -119,7 +120,7 @@ def similarity(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _values(windows: Tensor) -> Tensor:
-    """Return which grey levels a window has, (..., 256) bool."""
+    """Return which grey levels occur in a window, (..., 256) bool."""
     levels = windows.round().clamp(0, GREYS).long()
     return torch.zeros(*windows.shape[:-1], 256, dtype=torch.bool, device=windows.device).scatter_(-1, levels, True)
 
@@ -127,8 +128,8 @@ def _values(windows: Tensor) -> Tensor:
 def release_windows(windows: Tensor, epsilon: float, threshold: float, noise: Noise) -> Tensor:
     """Release windows (N, K, w) in their order, by SWP with dynamic allocation (DA).
 
-    The pool is K epsilon. The first window is released. A released window gets ``pool left / windows left``; one that
-    is similar to the last released one, noise included, is replaced by it and costs nothing.
+    The pool is K epsilon. The first window is always released. A released window gets ``pool left / windows left``; a
+    window similar to the last released (noisy) window is replaced by it and costs nothing.
     """
     count = windows.shape[1]
     pool = torch.full((len(windows),), count * epsilon, dtype=torch.float64, device=windows.device)
@@ -138,7 +139,7 @@ def release_windows(windows: Tensor, epsilon: float, threshold: float, noise: No
         share = pool / (count - place)
         fresh = add_laplace(raw, (GREYS / share)[:, None], noise)
         if place:
-            replaced = similarity(raw, released[:, place - 1]) >= threshold  # of raw pixels: the leak
+            replaced = similarity(raw, released[:, place - 1]) >= threshold  # uses raw pixels: the leak
             fresh = torch.where(replaced[:, None], released[:, place - 1], fresh)
             share = torch.where(replaced, 0, share)
         released[:, place] = fresh
@@ -158,10 +159,10 @@ def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noi
     r"""Order windows (N, K, w) by SAS: an order (N, K) for each image that starts with window 0.
 
     The first window is released with Laplace noise, ``epsilon_first``; the others are drawn without replacement by the
-    exponential mechanism, score the similarity to it clipped to [0, 1], sensitivity 1, ``epsilon_choice / (K - 1)``
-    each: all at once, as the order of scores plus Gumbel noise, which has the same law. Simulated annealing on the true
-    similarities follows (the leak): swap two places, accept by Metropolis; the energy is the sum of the differences of
-    neighbors.
+    exponential mechanism, with the similarity to the first, clipped to [0, 1], as score, sensitivity 1,
+    ``epsilon_choice / (K - 1)`` each. Sorting the scores plus Gumbel noise draws all at once and has the same law.
+    Simulated annealing on the true similarities follows (the leak): swap two places, accept by Metropolis; the energy
+    is the sum of the differences of neighbors.
     """
     many, count = windows.shape[:2]
     if count < 3:
@@ -173,7 +174,7 @@ def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noi
 
 
 def draw_order(likeness: Tensor, epsilon: float, noise: Noise) -> Tensor:
-    """Draw all but place 0 without replacement by the exponential mechanism: (N, K), likenesses (N, K) in [0, 1].
+    """Draw an order (N, K) after place 0 by the exponential mechanism, without replacement; likenesses are in [0, 1].
 
     Each of the K - 1 draws gets ``epsilon / (K - 1)``, sensitivity 1.
     """
@@ -184,7 +185,7 @@ def draw_order(likeness: Tensor, epsilon: float, noise: Noise) -> Tensor:
 
 
 def anneal(order: Tensor, likeness: Tensor, noise: Noise) -> Tensor:
-    """Shorten the way through the likenesses (N, K) by swaps; place 0 stays."""
+    """Shorten the path through the likenesses (N, K) by swaps; place 0 is fixed."""
     count = order.shape[1]
     steps = math.ceil(math.log(_COLDEST / _HOTTEST) / math.log(_COOLING))
     rows = torch.arange(len(order), device=order.device)

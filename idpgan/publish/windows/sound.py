@@ -22,7 +22,7 @@ from idpgan.publish.sound.numbers import (
 )
 from idpgan.publish.windows.published import count_windows, cut, join, reorder, window_of
 
-_SLACK = 1 - 2.0**-40  # shares that are rounded still add up to at most epsilon
+_SLACK = 1 - 2.0**-40  # so that rounded shares add up to at most epsilon
 
 
 class SwpSoundOptions(Options):
@@ -63,24 +63,24 @@ class WindowRelease:
     one image by at most R. For each window up to three numbers or vectors are read:
 
     * key: ``sum x``, which orders the windows before anything else is read;
-    * distance: ``sum |x - c|``, where c is the mean of the last window that was released, computed from released
-      numbers and cut to [0, 1]. For a *fixed* c it moves by at most R for each pixel that moves, since ``||x - c| - |x'
+    * distance: ``sum |x - c|``, where c is the mean of the last released window, computed from released numbers and
+      clipped to [0, 1]. For a *fixed* c it moves by at most R for each pixel that moves, since ``||x - c| - |x'
       - c|| <= |x - x'|``;
     * the pixels themselves, `pixel_sensitivity` of the window.
 
     Unit pixel: a pixel lies in one window, fixed by its place. Given the released numbers of all other windows' steps
     (which determine c and the order), only that window's key, distance and release read it, and each is one release of
-    sensitivity R: three events by adaptive composition; whatever follows is a function of released numbers. Noise that
-    is drawn for a window that is then replaced is thrown away: an event that is charged but not shown tells nothing.
+    sensitivity R: three events by adaptive composition; all later steps are functions of released numbers. If a window
+    is replaced, its release is charged but discarded: an unshown output reveals nothing.
 
     Unit image: every window is read, so all its events are charged K times, with sensitivities w R for keys and
     distances, and w pixels for the release: adaptive composition over the K windows.
 
-    What is shown of a replaced window is c: a function of released numbers.
+    A replaced window shows c, a function of released numbers.
 
     Attributes:
         window: w.
-        threshold: Public.
+        threshold: Public threshold of the noisy distance.
         compare: Noise on a distance.
         pixels: Noise on a window's pixels.
         sort: Noise on a key; None = the windows keep their places.
@@ -96,7 +96,7 @@ class WindowRelease:
         """Release images (N, m, n), float64, not clamped."""
         shape = (images.shape[1], images.shape[2])
         windows = cut(images.clamp(0, PIXEL_RANGE), self.window)
-        real = cut(torch.ones_like(images), self.window)  # 1 where a window has a pixel, 0 where it is filled up
+        real = cut(torch.ones_like(images), self.window)  # 1 where a window has a pixel, 0 in the padding
         if self.sort is None:
             return join(self._follow(windows, real, noise), shape)
         keys = self.sort(self.keys(windows), noise) / real.sum(2)
@@ -135,7 +135,7 @@ class WindowRelease:
 def plan_release(
     shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions, sort: float = 0.0
 ) -> tuple[WindowRelease, Recipe]:
-    """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only price it lower."""
+    """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only lower the price."""
     window = window_of(shape, options.window)
     count = count_windows(shape, window)
     times = 1 if unit is Unit.PIXEL else count

@@ -1,14 +1,14 @@
 r"""Settings and price of idp-gan-aggregate, known before an image is read.
 
-Beside the sums there may be a teacher (`idpgan.synthesis.teacher`), and a population of evolution to start from: where
-nothing is public a "warp" generator begins at random codes, and images that noisy votes have chosen
-(`idpgan.synthesis.evolution`) take the place of public ones: its decoder and codes learn them, and then match the
-released sums. All of it is one release on one ledger: it is priced before a private image is read, and charged with the
-result.
+Besides the sums there may be a teacher (`idpgan.synthesis.teacher`), and a population of evolution as the start.
+Without public images a "warp" generator begins at random codes, and images that noisy votes have chosen
+(`idpgan.synthesis.evolution`) replace the public ones: its decoder and codes learn them, and then match the released
+sums. Sums, teacher and votes are one release on one ledger: it is priced before a private image is read, and charged
+with the result.
 
 Budget, as for a teacher: with s the share of the squared signal, T votes of noise multiplier ``m sqrt(T / s)`` are
-together as private as one Gaussian release of ``m / sqrt(s)``. What is charged are the events, and m is the least with
-which all of them together stay within (epsilon, delta). Sensitivity of a vote: `idpgan.synthesis.evolution.votes`.
+together as private as one Gaussian release of ``m / sqrt(s)``. The events themselves are charged, and m is the least
+with which all of them together stay within (epsilon, delta). Sensitivity of a vote: `idpgan.synthesis.evolution.votes`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class AggregateRun(SumsRun):
 
     @model_validator(mode="after")
     def _check_start(self) -> AggregateRun:
-        """Refuse a start from a population that cannot be learned or priced, and no steps where they are needed."""
+        """Refuse a start from a population that cannot be learned or priced, and 0 steps where steps are needed."""
         method, share = self.method, self.method.evolution_share
         if share and method.teacher_share + share > 0.95:
             raise ConfigError(
@@ -164,7 +164,7 @@ class AggregateRun(SumsRun):
         return self.model.model_copy(update={"generator": "population", "codes": self.method.evolution.codes})
 
     def evolution_part(self) -> EvolutionRun | None:
-        """Return the evolution whose population the generator starts from as a config of its own; None without it.
+        """Return the evolution that makes the start population, as a config of its own; None without it.
 
         Its own budget is not used.
         """
@@ -182,7 +182,7 @@ class AggregateRun(SumsRun):
 
 @dataclass(frozen=True)
 class Voting:
-    """The votes of a run, but for their noise.
+    """The votes of a run, without their noise.
 
     Attributes:
         share: s of the budget, in (0, 1).
@@ -206,7 +206,7 @@ class Voting:
         return self.votes(multiplier).event.repeated(self.steps)
 
     def multiplier_beside(self, sums: CellSums, teacher: float) -> float:
-        """Return m of sums that leave this share, and ``teacher`` to a teacher."""
+        """Return m for sums that leave this share to the votes, and ``teacher`` to a teacher."""
         return sums.noise_multiplier * math.sqrt(1 - teacher - self.share)
 
 
@@ -301,7 +301,7 @@ class AggregatePlan(SumsPlan):
         return (*assumptions, *(self.capped if self.evolution is None else self.evolution.assumptions(sources)))
 
     def check(self) -> None:
-        """Refuse what networks, features, cells, teacher or votes cannot have of this data."""
+        """Refuse data that networks, features, cells, teacher or votes cannot use."""
         super().check()
         method, batch_size = self.config.method, self.config.training.batch_size
         self._check_features()
@@ -329,7 +329,7 @@ class AggregatePlan(SumsPlan):
             )
 
     def _check_features(self) -> None:
-        """Refuse what needs public images or their labels where they are not, and moments without a proof."""
+        """Refuse options that need missing public images or labels, and moments without a proof."""
         data, method, generator = self.config.data, self.config.method, self.config.model.generator
         needs_public = [key for key in ("features", "metric") if getattr(method, key) == "public"]
         needs_public += ["clusters"] if method.clusters > 1 else []
@@ -340,7 +340,7 @@ class AggregatePlan(SumsPlan):
                 'or set method.features = "random", method.metric = "fakes" and method.clusters = 1.'
             )
         unlabeled = data.public is not None and not data.public_labels
-        # Public images teach what classes are, but for those that set a center and a scale.
+        # Public images need labels to teach classes, unless they only set a center and a scale.
         learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
         if unlabeled and learns_classes and self.classes:
             raise ConfigError(

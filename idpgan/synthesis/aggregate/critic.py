@@ -1,4 +1,4 @@
-"""Critics of `idp-gan-aggregate`: they see noisy sums of real images, and nothing else of them.
+"""Critics of `idp-gan-aggregate`: of the real images they see only noisy sums.
 
 A critic compares mean embeddings of generated images, (K, D), with the released ones: ``learn(fake)`` moves it towards
 telling them apart, and ``score(fake)``, 0-d and differentiable, says how real they look; the generator maximizes it.
@@ -75,7 +75,7 @@ class LinearCritic:
         return {"average": self.average, "metric": self.metric, "steps": self.steps}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         self.average = state["average"].to(self.target)
         self.metric = None if state["metric"] is None else state["metric"].to(self.target)
         self.steps = state["steps"]

@@ -3,21 +3,21 @@ r"""IDP-GAN, aggregate form: one noisy release of sums of features, then trainin
 Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", perturb the critic's
 affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7). As published its guarantee does
 not hold. It does if (a) the layer's input is a feature map phi that is fixed before any private image is read, (b)
-every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. That is
-this method; what differs from the paper: docs/deviations.md, aggregate 1 to 7.
+every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. This
+method does all three; what differs from the paper: docs/deviations.md, aggregate 1 to 7.
 
 The only private read is `prepare` (with a teacher or votes beside the sums: `synthesis.teacher`, `aggregate.config`,
 each charged in the same release): for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
 images, of norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of
 the sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
 
-Why the guarantee survives what happens before the sum:
+Why the steps before the sum keep the guarantee:
 
 - Every private image is moved at random (rotation, shear, bend). The coins are drawn from the noise source, one set per
   image, and never released: for fixed coins each image still adds one vector of norm at most 1 in one cell, and
   averaging over independent coins of a record keeps the guarantee (quasi-convexity of the hockey-stick divergence).
-- A null record keeps its coins and adds the zero vector, so N is public and nobody else's numbers depend on it. Under
-  replace-one too the zero vector is within the bound.
+- A null record keeps its coins and adds the zero vector, so N is public and no other record's numbers depend on it. The
+  zero vector is within the bound under replace-one too.
 - A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
 """
 
@@ -54,7 +54,7 @@ from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_sm
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
 _BATCH = 1000  # images per call of the feature map
-_FEATURES = "features."  # of the names of what is released
+_FEATURES = "features."  # prefix of the names of released tensors
 
 
 class IdpAggregate(ReadsOnce):
@@ -111,7 +111,7 @@ class IdpAggregate(ReadsOnce):
         self._pretrain()
 
     def _pretrain(self) -> None:
-        """Let the generator start at released moments, or learn from what votes chose or public images show."""
+        """Start the generator at released moments, or train it on images that votes chose or on public images."""
         if isinstance(self.features, PhotoFeatures) and isinstance(self.newest, GaussianGenerator):
             config, sums = self.config, self._released["sums"]
             cells = config.clusters * config.groups
@@ -132,7 +132,7 @@ class IdpAggregate(ReadsOnce):
         return bool(images and steps) and isinstance(self.newest, WarpGenerator)
 
     def _release(self) -> dict[str, Tensor]:
-        """Fix the feature map by public images, then read the private ones; return noisy sums and feature map."""
+        """Fix the feature map by public images, then read the private images; return noisy sums and feature map."""
         config = self.config
         if config.features == "public":
             self.features = self._public_features(fit=True)
@@ -201,7 +201,7 @@ class IdpAggregate(ReadsOnce):
     # What follows is post-processing of the released sums ------------------------------------------------------
 
     def start_from(self, sums: Tensor, noise_std: float, features: FeatureMap) -> None:
-        """Set up the training on sums that something else has released (`aggregate.follow`), instead of `prepare`.
+        """Set up the training on sums that other code has released (`synthesis.follow`), instead of `prepare`.
 
         Args:
             sums: Noisy sums of features, (cells, dimensions), float64.
@@ -258,7 +258,7 @@ class IdpAggregate(ReadsOnce):
         return stats | {"score": score.detach()}
 
     def match_loss(self, generator: Generator) -> Tensor:
-        """Move the critic by images of another generator, and return how little it likes them, 0-d, differentiable.
+        """Train the critic on images of another generator; return minus their score, 0-d, differentiable.
 
         For a method that trains a generator on the released sums and on something else (`hybrid`).
         """

@@ -1,4 +1,4 @@
-"""What a generator learns before it matches sums: of public images, free and unprotected, or of what votes chose."""
+"""Pre-training of a generator before it matches sums: on public images, at no cost, or on images that votes chose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH = 128
 _MILD = 1 / 3  # of full augmentation: the warp of the generator does the rest
 _KL_WEIGHT = 0.3
 _LEARNING_RATE = 1.5e-3
-_POPULATION = "population."  # of the names of what is released
+_POPULATION = "population."  # prefix of the names of released tensors
 _SEED = 0  # of the images that are drawn of the population
 
 

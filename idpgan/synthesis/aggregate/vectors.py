@@ -1,9 +1,9 @@
 r"""What a private image adds to the sums: a vector of bounded norm, in one cell.
 
-Features of photographs in absolute units (`PhotoFeatures`): the moments of `gaussian`, and what a normal distribution
-cannot have. Features that are normalized image by image hardly see contrast: a match of their means is content with
-images that are flat and images that are saturated, half of each. Here nothing is divided by anything of the image
-itself; a vector that is longer than 1 is shortened to 1, and that is all.
+`PhotoFeatures` are features of photographs in absolute units: the moments of `gaussian`, and what a normal distribution
+cannot represent. Features that are normalized image by image hardly depend on contrast: a generator could match their
+means by images that are half flat and half saturated. Here no vector is divided by a quantity of its own image; a
+vector that is longer than 1 is only shortened to 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from idpgan.synthesis.people import shares
 _GRID = 4  # rows and columns that moduli are averaged to
 _FILTERS = 16
 _TYPICAL = 0.5  # modulus of a filter of unit energy on a photograph of range [-1, 1]
-# Shares of the squared norm. The start costs most, since it has the most numbers; sums of few numbers are heard anyway.
+# Shares of the squared norm. The start costs most, since it has the most numbers; sums of few numbers stand out anyway.
 _MOMENTS, _MODULI, _PROJECTED, _FOURIER, _COUNT = 0.9, 0.03, 0.03, 0.01, 0.02
 _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
 _LOW_WIDTH, _MODULI_WIDTH = 0.7, 0.3  # of the kernels that random Fourier features stand for
@@ -144,8 +144,8 @@ class PhotoFeatures(FeatureMap):
     shares a, b, c, d, d, e are not negative and add up to 1, so the squared norm is at most 1. A null record adds zero,
     count included, so that zeroing out a record moves one sum by at most 1 (`privacy.sums`).
 
-    A critic compares all but most of the moments: of v only those of the lowest ``dimensions`` coefficients, since the
-    generator starts at the rest and a match of thousands of noisy numbers would be a match of the noise.
+    A critic compares all numbers except most of the moments: of v it takes only those of the lowest ``dimensions``
+    coefficients, since the generator starts at the rest and matching thousands of noisy numbers would match the noise.
 
     Args:
         image_shape: (C, H, W).
@@ -212,7 +212,7 @@ class PhotoFeatures(FeatureMap):
         return [Block(z, z), Block(math.sqrt(_MOMENTS) * power), *self._others(images, z)]
 
     def matched_blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """Return the blocks of all but most of the moments."""
+        """Return all blocks except those of most of the moments."""
         z = self._start(images)[0]
         low = z[:, : self._low + 1]
         return [Block(low, low), *self._others(images, z)]

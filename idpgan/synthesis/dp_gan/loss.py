@@ -77,7 +77,7 @@ class CriticLoss:
         return self._term(-scores).mean()
 
     def _term(self, score: Tensor) -> Tensor:
-        """Return what a score costs that should be low."""
+        """Return the cost of a score that should be low."""
         return softplus(score) if self.kind == "non-saturating" else score
 
     def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 r"""dp-GAN: DP-SGD on the critic; the generator learns from the critic alone and costs nothing.
 
-The baseline of Yang, Zhou and Ning (Xie et al. 2018), with what made it good since (`Bie, Kamath, Zhang (2023),
-"Private GANs, revisited" <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an
-average of the generator. One critic step reads the records that independent coins of chance q choose, and releases
+The baseline of Yang, Zhou and Ning (Xie et al. 2018), with the improvements since (`Bie, Kamath, Zhang (2023), "Private
+GANs, revisited" <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average
+of the generator. One critic step reads the records that Poisson sampling at rate q draws, and releases
 
 .. math:: \frac{1}{B} \Big( \sum_{i} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
 
 with B = ``training.batch_size``, a public constant: a step of `privacy.dpsgd.DPSGDPlan`, the Poisson-sampled Gaussian
 mechanism of noise multiplier sigma, unit image, zero-out-one; an image and its label are one record.
 
-Sensitivity. Whatever enters g_i besides the weights is record i, its label, or a coin of its own, as the plan asks:
+Sensitivity. Besides the weights, only record i, its label and its own coins enter g_i, as the plan requires:
 
 - ``fakes = "paired"``: g_i is the gradient of the real's *and* a fake's term, clipped together: zeroing out a
   record moves the sum by at most C. The fake has the record's label, latent numbers from the secret noise source (from
@@ -206,7 +206,7 @@ class DpGanPlan(RunPlan):
         )
 
     def check(self) -> None:
-        """Refuse a divisor that is not about q N, wrong classes without classes, and a step that nothing affords."""
+        """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
         super().check()
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes
@@ -252,7 +252,7 @@ class DpGan(GivesGenerator):
         dpsgd: The critic's steps.
         pace: Critic steps per generator step.
         UNNOISED: See `idpgan.training.method.Method`.
-        extra_loss: What the generator minimizes besides, of itself; it must read nothing private. None = nothing.
+        extra_loss: A further loss of the generator, which must not read private data. None omits it.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
@@ -300,19 +300,19 @@ class DpGan(GivesGenerator):
         return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def _build_critic(self) -> Critic:
-        """Build the critic, and see that no layer of it mixes records."""
+        """Build the critic, and check that its layers do not mix records."""
         shape = self._data
         critic = Critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
         validate_private_critic(critic)
         return critic
 
     def start_from(self, generator: Generator) -> None:
-        """Go on from a trained generator of the same layout; its batch statistics stay as they are."""
+        """Continue from a trained generator of the same layout; its batch statistics stay unchanged."""
         self.networks.start_from(generator)
         self._frozen_statistics = True
 
     def share_steps(self, ranks: Ranks) -> None:
-        """Let each rank take its share of every step; the coins of a record are its rank's own, which alone sees it."""
+        """Let each rank take its share of every step; only a record's own rank sees it and draws its coins."""
         refuse_small_shares(self.training.batch_size, "training.batch_size", ranks)
         self.dpsgd, self.networks.ranks = dataclasses.replace(self.dpsgd, ranks=ranks), ranks
 
@@ -354,7 +354,7 @@ class DpGan(GivesGenerator):
     def _clipped_sum(
         self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
     ) -> ClippedSum:
-        """Clip and sum, from now on with as many records in memory as sufficed, and in the way that worked."""
+        """Clip and sum; later calls keep the number of records in memory, and the way, that worked."""
         result = self.dpsgd.clipped_sum(
             loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
         )
@@ -364,8 +364,8 @@ class DpGan(GivesGenerator):
     def _records(self) -> tuple[Tensor, ...]:
         """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins.
 
-        Null records are drawn like others and have coins of their own, so that nobody else's coins depend on them. The
-        last tensor, bool (B,), says which they are.
+        Null records are drawn like others and have coins of their own, so that no other record's coins depend on them.
+        The last tensor, bool (B,), marks the null records.
         """
         index = self.dpsgd.sample(len(self._images), self.noise)
         batch = self._images.select(index).to(self.device)
@@ -380,7 +380,7 @@ class DpGan(GivesGenerator):
                 fake = self.newest(self._normal(num, self.newest.latent_dim), labels) if num else real
             alpha = self._uniform(num)
         else:
-            fake, alpha = real, real.new_zeros(num)  # not looked at
+            fake, alpha = real, real.new_zeros(num)  # not used
         known = torch.zeros(num, dtype=torch.int64, device=self.device) if labels is None else labels
         null = torch.zeros_like(known, dtype=torch.bool) if batch.null is None else batch.null
         return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known, null
@@ -391,7 +391,7 @@ class DpGan(GivesGenerator):
         return (labels + step) % self.critic.num_classes
 
     def _public_fakes(self) -> tuple[Tensor, Tensor]:
-        """Generate this rank's share of exactly B fakes of uniform labels: all of it, and B, is public."""
+        """Generate this rank's share of exactly B fakes of uniform labels: the fakes and B are public."""
         with torch.no_grad():
             images, labels = self.networks.fakes(self.training.batch_size)
         return images, torch.zeros(len(images), dtype=torch.int64, device=self.device) if labels is None else labels
@@ -422,13 +422,13 @@ class DpGan(GivesGenerator):
         return {"generator_loss": loss.detach(), "fake_accuracy": accuracy, "pace": torch.tensor(float(self.pace))}
 
     def _set_pace(self, accuracy: Tensor) -> None:
-        """Let the critic take more steps where it cannot tell fakes any more."""
+        """Let the critic take more steps where it no longer recognizes fakes."""
         if not self.config.adaptive_below:
             return
         self._accuracy += (1 - _ACCURACY_MEMORY) * (accuracy.item() - self._accuracy)
         if self._accuracy < self.config.adaptive_below:
             self.pace = min(math.ceil(self.pace * _PACE_GROWTH), _MOST_PACE)
-            self._accuracy = 1.0  # wait until the new pace shows
+            self._accuracy = 1.0  # wait until the new pace has an effect
 
     def _rate(self, rate: float, step: int) -> float:
         """Return the learning rate of a step: constant, then falling to zero over the cool-down."""
@@ -452,6 +452,6 @@ class DpGan(GivesGenerator):
         return {**super().state(), "pace": [self.pace, self._since, self._accuracy]}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         super().load_state(state)
         self.pace, self._since, self._accuracy = state["pace"]

@@ -1,4 +1,4 @@
-"""What nearness of images means: principal components of scattering features, learned on drawn images only.
+"""The embedding that defines near images: principal components of scattering features, learned on drawn images only.
 
 The nearest candidate of each record is found exactly, since vectors are whole numbers, whose products add up without
 rounding in any order. With numbers of at most 127 and at most 256 coordinates, ``2 q.c - |c|^2`` is a whole number
@@ -30,9 +30,9 @@ _TILE = {"cpu": (512, 2048), "cuda": (16_384, 8192)}  # records and candidates a
 class Embedding:
     """Images -> vectors of whole numbers, fixed before any private image is read.
 
-    Normalized scattering features (`idpgan.models.scattering`) lose the mean of the drawn images and are projected on
-    their first principal components. A step of the grid is so small that the drawn images just fit into `LEVELS` steps
-    on each side; what lies beyond is cut off.
+    Normalized scattering features (`idpgan.models.scattering`) are centered at the mean of the drawn images and
+    projected on their first principal components. A step of the grid is so small that the drawn images just fit into
+    `LEVELS` steps on each side; what lies beyond is cut off.
 
     Args:
         image_shape: (C, H, W), each side at least 8 pixels.

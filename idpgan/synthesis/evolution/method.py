@@ -6,9 +6,9 @@ model APIs 1: images" <https://arxiv.org/abs/2305.15560>`_) with a simulator in 
 
 An iteration: every private image votes for the nearest candidate of its class in a public embedding (`nearest`); the
 histogram of the votes gets noise (`votes`, where the proof is); counts below a threshold become 0; the candidates with
-votes go on and have children, which differ from them less and less (`population`). The votes are the only private
-reads, each charged before it; the vectors of the private images are computed after the first charge, once, and stay in
-the process. What is released is the last candidates and their noisy shares: a simulator with settings, no network.
+votes survive and have children, which differ from them less and less (`population`). The votes are the only private
+reads, each charged beforehand; the vectors of the private images are computed after the first charge, once, and stay in
+the process. The release is the last candidates and their noisy shares: settings of a simulator, not a network.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class Evolution(GivesGenerator):
         simulator = build_simulator(config.model, split.image_shape, len(split.public))
         if isinstance(simulator, PhotoSimulator):
             simulator.photos.copy_(split.public.images)
-        if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one is in both
+        if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one serves both
             simulator.generator.load_state_dict(origin_weights(config.data.public_generator, config.model.origin))
             self.generator.simulator.load_state_dict(simulator.state_dict())
         self._simulator = simulator.eval().to(self.device)
@@ -274,7 +274,7 @@ class Evolution(GivesGenerator):
             own = torch.nonzero(labels == row)[:, 0]
             chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
         cap, counts = self._run.privacy.cap, None
-        if cap is not None:  # images that count of each record's person
+        if cap is not None:  # number of counted images of each record's person
             kept, of_person = shares(private, cap)
             counts = torch.zeros(len(private), dtype=torch.int64)
             if of_person is not None:
@@ -321,7 +321,7 @@ class Evolution(GivesGenerator):
         """Return the vectors of the members, int8 (rows, M, D)."""
         if self._vectors is None:
             self._vectors = torch.stack([self._embedded(members) for members in self._members])
-        self._ranks.from_first([self._vectors])  # one machine may round where another does not
+        self._ranks.from_first([self._vectors])  # machines may round differently
         return self._vectors
 
     def _embedded(self, members: Tensor) -> Tensor:
@@ -344,6 +344,6 @@ class Evolution(GivesGenerator):
         self.generator.set_population(self._members, counts / counts.sum(1, keepdim=True), photos)
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore what `state` returned."""
         super().load_state(state)
         self._give(self._shares)

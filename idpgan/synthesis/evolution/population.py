@@ -12,7 +12,7 @@ from idpgan.models.simulators import PhotoSimulator, Simulator
 
 _DRAWN_AT_ONCE = 4096  # vectors, of which those with the look of a class are taken
 _MOST_TRIES = 500
-_KEPT = 0.5  # at most this share of the candidates goes on as it is; the others make room for children
+_KEPT = 0.5  # at most this share of the candidates survives unchanged; the others make room for children
 
 
 def first_candidates(
@@ -30,7 +30,7 @@ def first_candidates(
     Args:
         classes: Names of the rows; empty for one row of any images.
         looks: Class -> look, of those that have one.
-        labels: Of the photos of a `PhotoSimulator`, or None: a class begins with the photos of it.
+        labels: Labels of the photos of a `PhotoSimulator`, with which their class begins; or None.
 
     Raises:
         ConfigError: If there is no image of a class.
@@ -65,7 +65,7 @@ def _of_look(simulator: Simulator, num: int, look: str | None, rng: torch.Genera
 
 
 def thresholded(counts: Tensor, threshold: float) -> Tensor:
-    """Return noisy counts (rows, M) with those below the threshold set to 0, and a row of none of them to all alike.
+    """Return noisy counts (rows, M) with those below the threshold set to 0; rows that are then all 0 become uniform.
 
     Most counts of empty candidates fall below a threshold of some standard deviations of the noise; what passes is the
     count itself, as in Lin et al. 2024, Algorithm 2.

@@ -33,8 +33,8 @@ class Votes:
     Proof of the sensitivity. The votes v of one unit are a vector of whole numbers, none negative, whose sum is at most
     ``k floor(m / k) <= m`` (k = 1 for unit image). So ``||v||_2 <= ||v||_1 <= m``.
 
-    * zero-out-one: the null record (or person) votes for nobody, and everybody else's vote stays, bit for bit: the
-      counts change by v, at most m.
+    * zero-out-one: the null record (or person) casts no vote, and every other vote stays, bit for bit: the counts
+      change by v, at most m.
     * replace-one, the class may change too: by v - v' with ``||v - v'||^2 = ||v||^2 + ||v'||^2 - 2 v.v' <= 2 m^2``,
       since no coordinate is negative: at most sqrt(2) m.
 
@@ -127,7 +127,7 @@ class Votes:
 
         Args:
             chosen: The candidate of each record, int64 (N,).
-            labels: Its class, int64 (N,).
+            labels: The class of each record, int64 (N,).
             weights: Grid steps that its vote counts, int64 (N,), as of `steps_of`.
 
         Raises:
@@ -147,7 +147,7 @@ def steps_of(counts: Tensor | None, null: Tensor | None, num: int) -> Tensor:
 
     Args:
         counts: Images that count of each record's person, (num,), 0 for an image that does not; None for unit image.
-        null: Which records are null, bool (num,): they do not vote, and nobody else's vote counts more for it.
+        null: Which records are null, bool (num,): they do not vote, and no other vote counts more for it.
     """
     steps = torch.full((num,), STEPS, dtype=torch.int64)
     if counts is not None:

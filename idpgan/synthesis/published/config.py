@@ -105,14 +105,14 @@ class PublishedPlan(RunPlan):
 
     def __init__(self, config: PublishedRun, shape: DataShape, given: Sequence[Event] = ()) -> None:
         super().__init__(config, shape, given)
-        self.exact = config.method.allocation == "uniform"  # else public images have a say in it
+        self.exact = config.method.allocation == "uniform"  # else it depends on public images
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
         """All charges: pixels first, then labels.
 
-        With allocation by relevance, which is known only after public images are read, the pixels stand as one read of
-        the pure epsilon that they cost at most.
+        With allocation by relevance, which is known only after public images are read, the pixels are listed as one
+        read at the largest pure epsilon that they may cost.
         """
         pixels = self.pixel_noise
         if self.exact or pixels.draw == "per_batch":
@@ -126,7 +126,7 @@ class PublishedPlan(RunPlan):
         return (*pixels.events(self.most_accesses), *self.label_events(self.most_accesses))
 
     def label_events(self, accesses: int) -> tuple[Event, ...]:
-        """Return what the label of one image pays (docs/deviations.md, IDP-GAN 11, 12, 18)."""
+        """Return the charges for the label of one image (docs/deviations.md, IDP-GAN 11, 12, 18)."""
         method, privacy = self.config.method, self.config.privacy
         if self.classes == 0:
             return ()
@@ -181,7 +181,7 @@ class PublishedPlan(RunPlan):
         return Guarantee(privacy.epsilon1 + privacy.epsilon2, 0.0, *ADJACENCY, basis)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Say what nothing protects, or how the noise was sized."""
+        """Say what is unprotected, or how the noise was sized."""
         broken = [event.reason for event in events if event.reason]
         if broken:
             return "; ".join(dict.fromkeys(broken))

@@ -1,8 +1,8 @@
-r"""IDP-GAN as published: unsound, built to be measured. Claimed eps1 + eps2; what is proven is on the ledger.
+r"""IDP-GAN as published: unsound, built to be measured. The paper claims eps1 + eps2; the ledger has what is proven.
 
 Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", Algorithm 1. Lines 3-6,
 the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in `idpgan.models.losses`. No
-loss term sees a raw image, the gradient penalty included. Where the paper is silent, slips or contradicts itself:
+loss term sees a raw image, the gradient penalty included. Choices where the paper is silent, wrong or contradictory:
 docs/deviations.md, IDP-GAN 1 to 19.
 
 A null record is an ordinary record, a black image of class 0. Under replace-one being null is part of a record's
@@ -119,7 +119,7 @@ class IdpPublished(GivesGenerator):
     # Private reads ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Pay for every read of the run; perturb images (`once`) and labels, and let go of the raw images."""
+        """Pay for every read of the run; perturb images (`once`) and labels, and drop the raw images."""
         if self._public is not None:
             self._allocate(allocate(self._relevance(self._public), self.config.relevance_floor))
         events = self.plan.charged(self.critic.first.pixel_noise)
@@ -140,7 +140,7 @@ class IdpPublished(GivesGenerator):
         return released
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        """Take what was released, now or in an earlier part of the run, and let go of what is raw."""
+        """Take what was released, now or in an earlier part of the run, and drop the raw data."""
         self._released = released
         if "allocation" in released:
             self._allocate(tuple(released["allocation"].tolist()))
@@ -239,7 +239,7 @@ class IdpPublished(GivesGenerator):
             targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
             exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
             term = (self._coefficient_noise(exact, self.noise).sum(0) * weight[1:]).sum()
-            if self._run.privacy.label_path == "autograd":  # line 9 by the letter: the raw label, to the hidden layers
+            if self._run.privacy.label_path == "autograd":  # line 9 literally: raw labels to the hidden layers
                 leak = ((0.5 - targets) * (real @ weight[1:].detach().T)).sum()
                 term = term + leak - leak.detach()
             loss = loss + term
@@ -297,7 +297,7 @@ class IdpPublished(GivesGenerator):
     def state(self) -> dict[str, Any]:
         """Return networks, optimizers, average, batch order and random states; x~ once, under "prepared".
 
-        Says once, at a tick, that the order-2 noise has taken the loss's lower bound away.
+        Warns once, at a tick, if the order-2 noise has made the loss unbounded below.
         """
         if not self._warned and self._unbounded.item() > 0:
             self._warned = True
@@ -309,7 +309,7 @@ class IdpPublished(GivesGenerator):
         return {**super().state(), "prepared": self._released}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned; raw images are let go of as in `prepare`."""
+        """Restore what `state` returned; raw images are dropped as in `prepare`."""
         super().load_state(state)
         self._take_released(state["prepared"])
 
