@@ -44,7 +44,7 @@ def test_what_says_nothing_is_told_at_chance():
 @pytest.mark.trained
 def test_intervals_of_people_are_wider():
     asked, truth = toys(200, 2)
-    attacker = train_attacker([toys(160, 1)], epochs=1, learning_rate=3e-4)
+    attacker = train_attacker([toys(160, 1)], epochs=8, learning_rate=3e-4)
     alone, by_person = attacker.infer(asked, truth), attacker.infer(asked, truth, people=truth)
     assert by_person.accuracy == alone.accuracy
     assert alone.accuracy > 0

@@ -233,10 +233,10 @@ def black_box(method, canaries):
 
 @pytest.mark.trained
 def test_a_training_without_noise_is_caught_from_inside(digits):
-    few = digits.private.select(torch.arange(20))
+    few = digits.private.select(torch.arange(10))
     split = Split(digits.public, few, digits.holdout, digits.test)
     canaries = make_canaries(digits, 60, "noise")
-    found = audit_one_run(split, canaries, wgan_gp(120), {"white box": white_box, "black box": black_box}, seed=1)
+    found = audit_one_run(split, canaries, wgan_gp(300), {"white box": white_box, "black box": black_box}, seed=1)
     assert found["white box"].epsilon_lower > 0.5
     assert found["white box"].relation == "zero-out-one"
     assert 0 <= found["black box"].epsilon_lower <= found["black box"].cap

@@ -146,7 +146,7 @@ def test_attack_and_audit_of_a_run(finished, tmp_path):
     assert min(row["auc"] for row in found.values()) > 0.3
     assert max(row["auc"] for row in found.values()) < 0.7
     assert (copy / "attack.png").exists()
-    code, out, _ = said("audit", copy, "--runs", 400, "--seed", 3, "--release", "--json")
+    code, out, _ = said("audit", copy, "--runs", 400, "--seed", 3, "--confidence", 0.9999, "--release", "--json")
     audited = json.loads(out)
     assert (code, audited["violation"], audited["proven"] <= 3) == (0, False, True)
     assert audited["audited_mu"] <= audited["proven_mu"]
