@@ -144,7 +144,7 @@ def test_what_is_no_evaluation_is_refused(run, tmp_path):
     with pytest.raises(SystemExit, match="is not an evaluation"):
         measured.make_result("one", [first.parent / "environment.json"])
     shutil.rmtree(first.parent / "release")
-    with pytest.raises(SystemExit, match="no finished run here"):
+    with pytest.raises(SystemExit, match="not a finished run here"):
         measured.make_result("one", [first])
     with pytest.raises(SystemExit, match="lower-case"):
         measured.make_result("One row", [first])

@@ -91,7 +91,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(run, copied, tmp_path):
     (other / "config.toml").write_text(text.replace("holdout_share = 0.1", "holdout_share = 0.2"))
     for arguments, words in (
         ([tmp_path / "nothing"], "does not exist"),
-        ([tmp_path], "no run folder"),
+        ([tmp_path], "not a run folder"),
         ([unfinished], "is not finished"),
         ([without], "no holdout"),
         ([other], "not those that"),

@@ -257,7 +257,7 @@ def test_verify_refuses_foreign_events(run, finished_run, tmp_path):
     release = shutil.copytree(finished_run / "release", tmp_path / "release")
     _edit(release / "privacy.json", lambda d: d["events"].append({**d["events"][0], "relation": "x"}))
     assert refused(run("verify", release), "relation")
-    assert refused(run("verify", tmp_path.parent), "no release")
+    assert refused(run("verify", tmp_path.parent), "not a release")
 
 
 def test_doctor_is_content_here(run):
@@ -332,7 +332,7 @@ def test_attack_writes_over_its_own_result_only(run, finished_run, tmp_path):
     (copy / "attack.json").write_text("mine")
     code, _, err = run("attack", copy)
     assert code == 2
-    assert "no earlier result" in err
+    assert "not an earlier result" in err
     assert (copy / "attack.json").read_text() == "mine"
 
 

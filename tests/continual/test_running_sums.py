@@ -66,7 +66,7 @@ def test_a_person_whose_images_arrive_in_different_parts_moves_them_no_further()
 
 def test_shares_that_change_with_the_number_of_images_are_refused():
     stream = SumsStream(mechanism(unit=Unit.PERSON, most_per_unit=3), noise=Noise.fixed(1))
-    with pytest.raises(ValueError, match="no fixed share"):
+    with pytest.raises(ValueError, match="not a fixed share"):
         stream.push(part([[1.0, 0, 0]], weights=torch.tensor([1.0])))
     assert stream.count == 0
 

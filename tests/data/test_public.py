@@ -58,7 +58,7 @@ def test_a_crop_is_the_middle_of_a_larger_picture():
     ("keys", "words"),
     [
         ({"public_labels": {"happiness": "smiling"}}, "'neutral' is only in one of them"),
-        ({"public_labels": SMILES | {"neutral": "no smile"}}, "no look of a drawn face"),
+        ({"public_labels": SMILES | {"neutral": "no smile"}}, "not a look of a drawn face"),
         ({"public_labels": SMILES, "public_images": 1}, "Set data.public_images higher"),
     ],
 )

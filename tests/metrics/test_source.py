@@ -208,7 +208,7 @@ def test_what_is_not_there_or_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         read_images(tmp_path / "missing.npz", GREY, CLASSES)
     (tmp_path / "images.npy").write_bytes(b"")
-    with pytest.raises(InputError, match="no npz file"):
+    with pytest.raises(InputError, match="not an npz file"):
         read_images(tmp_path / "images.npy", GREY, CLASSES)
 
 

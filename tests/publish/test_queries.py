@@ -123,7 +123,7 @@ def test_coefficients_of_whole_images_are_clipped_and_the_clip_binds():
 
 def test_a_unit_that_is_no_part_of_an_image_is_refused():
     for refuse in (block_sums((4, 4), 2).sensitivity, face_coefficients((4, 4), 2).sensitivity):
-        with pytest.raises(InputError, match="no part of an image"):
+        with pytest.raises(InputError, match="not part of an image"):
             refuse(Unit.PERSON)
 
 

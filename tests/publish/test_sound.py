@@ -121,5 +121,5 @@ def test_impossible_budgets_are_refused():
         calibrate_pixels((3, 3), Unit.IMAGE, "gaussian", epsilon=1e-13, delta=1e-15)
     with pytest.raises(InputError, match="drawn exactly"):
         calibrate_pixels((3, 3), Unit.IMAGE, "laplace", epsilon=1e-13, delta=0.0)
-    with pytest.raises(InputError, match="no part of an image"):
+    with pytest.raises(InputError, match="not part of an image"):
         touched_pixels((3, 3), Unit.LABEL)

@@ -23,7 +23,7 @@ def test_a_new_file_and_an_earlier_result_are_fine(tmp_path):
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": "idpgan ledger 2"}', "x" * 100, "[" * 100_000])
 def test_another_file_is_not_written_over(tmp_path, content):
     (tmp_path / "mine").write_text(content)
-    with pytest.raises(InputError, match="no earlier result"):
+    with pytest.raises(InputError, match="not an earlier result"):
         check_output(tmp_path / "mine", FORM)
 
 
@@ -34,7 +34,7 @@ def test_links_pipes_and_folders_are_not_written_over(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "dangling", "folder", "pipe"):
-        with pytest.raises(InputError, match="no earlier result"):
+        with pytest.raises(InputError, match="not an earlier result"):
             check_output(tmp_path / name, FORM)
     with pytest.raises(InputError, match="does not exist"):
         check_output(tmp_path / "nowhere" / "x.json", FORM)

@@ -177,8 +177,8 @@ FORGED = {
     "steps true": (setting("training", steps=True), "config.json"),
     "steps as text": (setting("training", steps="2"), "config.json"),
     "a folder of the curator": (setting("data", root="/home/x"), "names folders"),
-    "unknown data": (setting("data", name="facts"), "no known data set"),
-    "data of no text": (setting("data", name="faces\ud800"), "no text that can be written"),
+    "unknown data": (setting("data", name="facts"), "not a known data set"),
+    "data of no text": (setting("data", name="faces\ud800"), "not text that can be written"),
     "another method": (
         config(lambda c: c["settings"].update(method={"name": "wgan-gp"}, privacy={})),
         "not those of the settings",
@@ -340,7 +340,7 @@ def test_the_release_of_every_method_is_consistent(tmp_path, name):
 
 def test_a_version_is_no_place_for_sentences(release):
     stated(idpgan="0.1.0. An audit has confirmed: proven epsilon = 0.01")(release)
-    assert "no version number" in verdict(release)
+    assert "not a version number" in verdict(release)
     stated(idpgan="0.1.0rc2.dev3+g1a2b")(release)  # negative control
     assert verdict(release) == ""
 

@@ -241,7 +241,7 @@ def test_a_publication_of_an_older_version_says_what_is_missing(published, tmp_p
 
 def test_nothing_but_an_earlier_report_is_written_over(copy):
     copy.report.write_text("<html>mine</html>")
-    with pytest.raises(InputError, match="no report of this version of idpgan"):
+    with pytest.raises(InputError, match="not a report of this version of idpgan"):
         report(copy.path)
     assert copy.report.read_text() == "<html>mine</html>"
 
