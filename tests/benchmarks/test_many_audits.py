@@ -1,10 +1,6 @@
 """A slice of benchmarks/audits.py: its cells cover all that is sound, and none of those tried is above its proof."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
-import pytest
+import audits
 
 from idpgan import publish
 from idpgan.audit.cases import CASES
@@ -12,18 +8,7 @@ from idpgan.jobs.audit import nothing_to_audit
 from idpgan.methods import methods_of
 
 
-@pytest.fixture(scope="module")
-def audits():
-    """The script as a module."""
-    path = Path(__file__).parents[2] / "benchmarks" / "audits.py"
-    spec = importlib.util.spec_from_file_location("benchmark_audits", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_cells_cover_every_sound_method(audits):
+def test_the_cells_cover_every_sound_method():
     cells = list(audits.cells())
     sound = {row.name for row in (*methods_of("gan", "classifier").values(), *publish.METHODS.values()) if row.sound}
     assert {name for name in sound if not nothing_to_audit(name)} <= {cell.method for cell in cells}
@@ -31,7 +16,7 @@ def test_the_cells_cover_every_sound_method(audits):
     assert not [cell for cell in cells if nothing_to_audit(cell.method)]  # pgd: it has no guarantee, and no case
 
 
-def test_a_slice_of_them_is_not_above_what_is_proven(audits):
+def test_a_slice_of_them_is_not_above_what_is_proven():
     chosen = [cell for cell in audits.cells() if cell.method in CASES and cell.request.epsilon == 3.0]
     chosen = [cell for cell in chosen if cell.method != "lap"]
     assert len(chosen) == 13

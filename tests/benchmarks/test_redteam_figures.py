@@ -1,24 +1,10 @@
 """A slice of benchmarks/redteam.py: its mutations, and that it tells what may pass from what may not."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+import redteam
 
 from idpgan.continual import ContinualCounter
 from tests.release.forging import document_of, verdict
-
-
-@pytest.fixture(scope="module")
-def redteam():
-    """The script as a module."""
-    path = Path(__file__).parents[2] / "benchmarks" / "redteam.py"
-    spec = importlib.util.spec_from_file_location("benchmark_redteam", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +15,14 @@ def stream(tmp_path_factory):
     return folder
 
 
-def test_every_value_is_changed_in_every_way(redteam, stream):
+def test_every_value_is_changed_in_every_way(stream):
     table = document_of(stream)
     named = [name for name, changed in redteam.mutations(table) if changed != table]
     assert len(named) == len(set(named)) > 100
     assert {"events left out", "report.proven.epsilon halved", "report.private turned", "events doubled"} <= set(named)
 
 
-def test_a_stream_lets_pass_what_may(redteam, stream, tmp_path):
+def test_a_stream_lets_pass_what_may(stream, tmp_path):
     assert verdict(stream) == ""
     tried, passed = redteam.forged_by_field(stream, tmp_path)
     assert tried > 150
@@ -45,13 +31,13 @@ def test_a_stream_lets_pass_what_may(redteam, stream, tmp_path):
     assert verdict(stream) == ""
 
 
-def test_what_should_not_pass_is_named(redteam):
+def test_what_should_not_pass_is_named():
     """The control."""
     passed = ["privacy.json: num_private halved", "privacy.json: report.proven.epsilon halved"]
     assert redteam.unexpected(passed) == passed[1:]
 
 
-def test_only_ratios_are_collected(redteam):
+def test_only_ratios_are_collected():
     class Report:
         when, outcome = "call", "passed"
         user_properties = (("ratio", ("lap", "pixel", 1.5)), ("other", 1))

@@ -1,22 +1,7 @@
 """A slice of benchmarks/accountant_grid.py: each way to the truth, and controls that it can find something."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import accountant_grid as grid
 import pytest
-
-
-@pytest.fixture(scope="module")
-def grid():
-    """The script as a module."""
-    path = Path(__file__).parents[2] / "benchmarks" / "accountant_grid.py"
-    spec = importlib.util.spec_from_file_location("benchmark_accountant_grid", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 CELLS = {
     "closed curve": [(20.0, 1.0, 1, 1e-9), (0.4358, 1e-3, 1, 1e-5)],
@@ -27,7 +12,7 @@ CELLS = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("way", CELLS)
-def test_each_way_finds_the_truth_near_the_price(grid, way):
+def test_each_way_finds_the_truth_near_the_price(way):
     for cell in CELLS[way]:
         row = grid.play(*cell)
         assert (row["way"], row["below"], row["above"]) == (way, False, False)
@@ -37,7 +22,7 @@ def test_each_way_finds_the_truth_near_the_price(grid, way):
 
 
 @pytest.mark.parametrize("factor", [0.98, 1.1])
-def test_a_wrong_price_is_found(grid, monkeypatch, factor):
+def test_a_wrong_price_is_found(monkeypatch, factor):
     """The control."""
     price = grid.price
     monkeypatch.setattr(grid, "price", lambda *cell: factor * price(*cell))
@@ -45,7 +30,7 @@ def test_a_wrong_price_is_found(grid, monkeypatch, factor):
     assert (row["below"], row["above"]) == (factor < 1, factor > 1)
 
 
-def test_a_fall_is_found(grid):
+def test_a_fall_is_found():
     """The control."""
     rows = [grid.play(1.0, 1.0, count, 1e-5) for count in (1, 2)]
     assert grid.summed(rows)["falls"] == []
