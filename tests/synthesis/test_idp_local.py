@@ -19,7 +19,7 @@ from idpgan.synthesis.local import IdpLocal
 from idpgan.synthesis.local import LocalRun as Config
 from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel, dct_basis, solve
 from idpgan.training.plan import plan_run
-from tests.training.toy import CPU, bits, digits, remains, terms_of, train_on_digits
+from tests.training.toy import CPU, bits, digits, killed_and_resumed, terms_of, train_on_digits
 
 SHAPE = (1, 8, 8)
 DCT = {"projection": "dct", "coefficients": 6}
@@ -275,28 +275,7 @@ def test_generated_labels_lie_as_often_as_private_ones_and_frequencies_are_inver
 def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, model):
     privacy = {} if model["conditional"] else {"label_epsilon": None}
     settings = config(model=model, privacy=privacy)
-
-    class KilledError(Exception):
-        pass
-
-    class Stops(IdpLocal):
-        def critic_step(self, step):
-            if step == 13:
-                raise KilledError
-            return super().critic_step(step)
-
-    class NeverPrepares(IdpLocal):
-        def prepare(self):
-            raise AssertionError("prepared twice")
-
-    def kind(cls):
-        return lambda *args, **options: cls(*args, noise=Noise.fixed(3), **options)
-
-    train_on_digits(tmp_path / "whole", settings, kind=kind(IdpLocal))
-    with pytest.raises(KilledError):
-        train_on_digits(tmp_path / "parts", settings, kind=kind(Stops))
-    _, method = train_on_digits(tmp_path / "parts", settings, kind=kind(NeverPrepares))
-    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+    method = killed_and_resumed(tmp_path, settings, IdpLocal)
     assert method.ledger.events == plan_run(settings, digits().shape).events
     assert len(method._images) == 0
 

@@ -21,7 +21,7 @@ from idpgan.synthesis.published.config import label_targets
 from idpgan.synthesis.published.method import IdpPublished
 from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
-from tests.training.toy import CPU, bits, digits, remains, terms_of, train_on_digits
+from tests.training.toy import CPU, bits, digits, killed_and_resumed, terms_of, train_on_digits
 
 
 def config(*, method=None, privacy=None, model=None, **training):
@@ -403,31 +403,9 @@ def test_a_loss_without_lower_bound_is_reported_in_stats_and_log(tmp_path, caplo
 )
 def test_a_resumed_run_is_the_uninterrupted_one_and_pays_once(tmp_path, draw, model):
     settings = config(model=model, privacy={"noise": draw})
-    train_on_digits(tmp_path / "whole", settings, kind=fixed)
-
-    class KilledError(Exception):
-        pass
-
-    class Stops(IdpPublished):
-        def critic_step(self, step):
-            if step == 13:
-                raise KilledError
-            return super().critic_step(step)
-
-    class NeverPrepares(IdpPublished):
-        def prepare(self):
-            raise AssertionError("prepared twice")
-
-    with pytest.raises(KilledError):
-        train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=Stops, **k))
-    _, method = train_on_digits(tmp_path / "parts", settings, kind=lambda *a, **k: fixed(*a, cls=NeverPrepares, **k))
-    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+    method = killed_and_resumed(tmp_path, settings, IdpPublished)
     assert method.ledger.events == plan_run(settings, digits().shape).events
     assert (method._raw is None) is (draw == "once")
-
-
-def fixed(*args, cls=IdpPublished, **options):
-    return cls(*args, noise=Noise.fixed(3), **options)
 
 
 # Allocation by relevance -------------------------------------------------------------------------------------------

@@ -180,6 +180,33 @@ def train_on_digits(
     return outcome, method
 
 
+def killed_and_resumed(tmp_path: Path, config: Config, cls: type[WganGp]) -> WganGp:
+    """Assert that a run killed at step 13 and resumed leaves what a whole one leaves, and prepares once; return it."""
+
+    class KilledError(Exception):
+        pass
+
+    class Stops(cls):  # type: ignore[misc, valid-type]
+        def critic_step(self, step: int) -> dict[str, torch.Tensor]:
+            if step == 13:
+                raise KilledError
+            return super().critic_step(step)  # type: ignore[no-any-return]
+
+    class NeverPrepares(cls):  # type: ignore[misc, valid-type]
+        def prepare(self) -> None:
+            raise AssertionError("prepared twice")
+
+    def kind(cls: type[WganGp]) -> Callable[..., WganGp]:
+        return lambda *args, **options: cls(*args, noise=Noise.fixed(3), **options)
+
+    train_on_digits(tmp_path / "whole", config, kind=kind(cls))
+    with pytest.raises(KilledError):
+        train_on_digits(tmp_path / "parts", config, kind=kind(Stops))
+    _, method = train_on_digits(tmp_path / "parts", config, kind=kind(NeverPrepares))
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+    return method
+
+
 KINDS: dict[str, type[WganGp]] = {"plain": WganGp, "noisy": NoisyGan}
 
 
