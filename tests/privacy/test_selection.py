@@ -153,6 +153,16 @@ def chance(answers, outputs, mechanism, reach=30):
     return total
 
 
+@pytest.mark.parametrize(("threshold_scale", "answer_scale"), [(60, 20), (20, 60)])
+def test_sparse_vector_draws_its_law(threshold_scale, answer_scale):
+    """With a tenth less noise on the threshold or on the answers, the wider of them, it would be 14 sd off or more."""
+    mechanism = SparseVector(1, threshold_scale, answer_scale, 1, *PAIR)
+    start, rows = -80, 200_000
+    drawn = mechanism(torch.full((rows, 1), start), Noise.fixed(2)).double().mean().item()
+    truth = chance([start], (1,), mechanism, reach=2000)
+    assert drawn == pytest.approx(truth, abs=6 * math.sqrt(truth * (1 - truth) / rows))
+
+
 def discrete(x, scale):
     r = math.exp(-1 / scale)
     return (1 - r) / (1 + r) * r ** abs(x)

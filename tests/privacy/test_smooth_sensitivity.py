@@ -9,7 +9,7 @@ import torch
 from scipy.integrate import quad
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
-from scipy.stats import kstest, laplace
+from scipy.stats import kstest, laplace, norm
 
 from idpgan.audit import audit
 from idpgan.audit.statistics import Statistic
@@ -27,6 +27,7 @@ REPLACE, ZERO_OUT = Relation.REPLACE_ONE, Relation.ZERO_OUT
 GRID = (0.0, 1.0, 4.0, 5.0)  # low and high are its ends
 NULL = math.nan
 LAWS = [("cauchy", 0.0), ("laplace", 1e-4), ("gaussian", 1e-4)]
+HALVES = [1.0, math.log(2), norm.ppf(0.75)]  # the median of |Z| of each
 
 
 def median(data):
@@ -224,6 +225,17 @@ def test_a_release_is_charged_before_it_is_kept_and_refused_beyond_the_target(la
         ledger.charge(mechanism.event)
     with pytest.raises(BudgetError, match="zero-out"):
         ledger.charge(SmoothMedian(0.0, 1.0, 1.0, Unit.IMAGE, REPLACE, delta, law).event)
+
+
+@pytest.mark.parametrize(("law", "delta", "half"), [(*row, half) for row, half in zip(LAWS, HALVES, strict=True)])
+def test_the_noise_has_the_scale_that_is_priced(law, delta, half):
+    """Half of all releases lie within the scale times the median of |Z|; noise scaled by 0.9 is 0.03 to 0.04 off, 6 to 8 sd."""
+    mechanism = SmoothMedian(0.0, 1.0, 4.0, Unit.IMAGE, REPLACE, delta, law)
+    values = torch.linspace(0.4, 0.6, 101, dtype=torch.float64).expand(10_000, 101)
+    scale = mechanism.scales(values[:1]).item() / mechanism.steps
+    assert 15 / mechanism.steps < scale < 0.05  # far above the grid, and not clamped by the range
+    inside = ((mechanism(values, Noise.fixed(8)) - 0.5).abs() <= half * scale).double().mean()
+    assert inside == pytest.approx(0.5, abs=0.02)
 
 
 def test_the_noise_is_far_below_that_of_the_global_sensitivity():
