@@ -14,6 +14,7 @@ from idpgan.data.load import DataShape
 
 STARTER = "gaussian"  # the method that `idpgan init` writes by default
 EPSILON = 3.0
+TRUNCATION = 0.7  # of normal distributions; 0.6 to 0.8 look alike, lower ones are everybody's mean
 
 
 class Setting(NamedTuple):
@@ -73,6 +74,9 @@ def _coefficients(facts: Facts) -> Setting:
     return Setting(min(count, channels * height * width // 4), "fewer coefficients, less noise, more blur")
 
 
+_LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
+
+
 def gaussian(facts: Facts) -> Sections:
     """Return the settings of gaussian by size and number of private images."""
     return {
@@ -80,6 +84,7 @@ def gaussian(facts: Facts) -> Sections:
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             "latent_dim": _coefficients(facts),
+            "truncation": _LOOKED_AT,
         },
         "method": {"name": Setting("gaussian", "seconds; idpgan init --method idp-gan-aggregate trains a network")},
         "privacy": privacy(facts),
@@ -123,6 +128,7 @@ def _photos(facts: Facts) -> Sections:
             "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             "latent_dim": _coefficients(facts),
+            "truncation": _LOOKED_AT,
             "width": Setting(16),
         },
         "method": {
@@ -150,7 +156,10 @@ def _handwriting(facts: Facts) -> Sections:
     many, some = facts.per_class >= 5000, facts.per_class >= 500  # private images of a class
     moments, fourier = (48, 500) if many else (24, 200) if some else (12, 50)
     teaching = classes > 1 and many
-    wide = {"temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes")}
+    wide = {
+        "temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes"),
+        "truncation": Setting(1.0, "of images to look at, which vary as in training"),
+    }
     return {
         "model": {
             "generator": Setting("warp", "codes, a small decoder, a random smooth warp"),
