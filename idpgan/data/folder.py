@@ -52,7 +52,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     found, files = _listed(config)
     images, refused = read_files(files, found.image_shape, progress=progress)
     if found.num_test is None:
-        return Read(images, refused=refused)
+        return Read(images, refused=refused, of_photos=found.of_photos)
     order = torch.arange(len(images))  # indexing copies; a slice would keep the whole tensor in memory
     return Read(images.select(order[: found.num_images]), images.select(order[found.num_images :]), refused)
 
@@ -194,7 +194,8 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
             f"null records. Column '{label[0]}' has {first}: are data.classes right?"
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
-    return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, rows.person_names), files
+    names = () if rows.of_photos else rows.person_names
+    return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, names, rows.of_photos), files
 
 
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Rows]:

@@ -4,8 +4,9 @@
     anna/1.png,happiness,anna
 
 Each row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a
-path below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
-public; values of labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
+path below the folder, ``person`` says who is on the image or, in its place, ``cut_from`` which photo the image was cut
+out of (`idpgan prepare --faces`); any other column may hold labels. Positions, people and photos are public; values of
+labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from idpgan.files import printable, read_plain
 METADATA = "metadata.csv"
 LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
+CUT_FROM = "cut_from"  # the photo that an image was cut out of
 MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 _MOST_BYTES = 1 << 30
 _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
@@ -46,7 +48,7 @@ class Table(NamedTuple):
     @property
     def label_columns(self) -> tuple[str, ...]:
         """Columns that may hold labels."""
-        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON))
+        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON, CUT_FROM))
 
 
 def read_table(path: Path, file_column: str = FILE_NAME) -> Table:
@@ -131,6 +133,7 @@ class Rows(NamedTuple):
     values: tuple[tuple[str, ...], ...]  # values of the requested label columns, column by column
     columns: tuple[str, ...]  # columns that may hold labels
     person_names: tuple[str, ...] = ()  # in the order of the people's numbers
+    of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
 def read_rows(root: Path, label: Sequence[str]) -> Rows:
@@ -143,12 +146,18 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
     table = read_table(root / METADATA)
     paths = tuple(root / name for name in file_names(table))
     people, numbers = None, {}
-    if PERSON in table.columns:
-        names = table.column(PERSON)
+    if PERSON in table.columns and CUT_FROM in table.columns:
+        raise DataError(
+            f"{table.path} has the columns {PERSON} and {CUT_FROM}, and only one of them can be what is protected as a "
+            "whole. Take one out."
+        )
+    column = CUT_FROM if CUT_FROM in table.columns else PERSON
+    if column in table.columns:
+        names = table.column(column)
         if "" in names:
             raise DataError(
-                f"{table.path}: row {names.index('') + 2} has no person ({names.count('')} of {len(names)} rows). Name "
-                "one in each row, a person of its own where nobody else has that face, or take the column out."
+                f"{table.path}: row {names.index('') + 2} has no {column} ({names.count('')} of {len(names)} rows). "
+                "Name one in each row, a person of its own where nobody else has that face, or take the column out."
             )
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         people = tuple(numbers[name] for name in names)
@@ -158,7 +167,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
                 f"data.label: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
             )
     values = tuple(tuple(table.column(name)) for name in label)
-    return Rows(paths, people, values, table.label_columns, tuple(numbers))
+    return Rows(paths, people, values, table.label_columns, tuple(numbers), column == CUT_FROM)
 
 
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:

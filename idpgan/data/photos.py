@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
-from idpgan.data.metadata import FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
+from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
 from idpgan.errors import DataError
 
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
@@ -40,13 +40,14 @@ class Photo(NamedTuple):
     source: Path
     file_name: str  # path below the prepared folder
     values: tuple[str, ...]  # values of the columns
+    face: int = 0  # which of its faces, from 0
 
 
 class Planned(NamedTuple):
     """The rows of the prepared folder."""
 
     photos: tuple[Photo, ...]
-    columns: tuple[str, ...]  # columns after file_name: labels, then the person
+    columns: tuple[str, ...]  # columns after file_name: labels, then the person, or the photo
     left_out: tuple[Path, ...]  # files that are not photos by their names
     unlabelled: int = 0  # photos that were left out because they have no label
 
@@ -71,17 +72,19 @@ class LabelTable(NamedTuple):
 NO_TABLE = LabelTable()
 
 
-def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE) -> Planned:
+def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE, faces: int = 1) -> Planned:
     """List the photos below a folder, in the order of their names, with labels and person.
 
     Args:
         source: The folder; hidden files are left out.
         folders: Meaning of its subfolders: "label", "person" or "none"; None = not given.
         labels: The table of labels, maybe with a column ``person``.
+        faces: Rows of every photo, whatever it shows. With several the column ``cut_from`` names the photo of a row.
 
     Raises:
-        DataError: If there are no photos, if there are subfolders without a declared meaning, if photos would get the
-            same name, if a person or class has no photo, or if the table does not fit the photos.
+        DataError: If there are no photos, if there are subfolders without a declared meaning, if there are people and
+            several faces a photo, if photos would get the same name, if a person or class has no photo, or if the table
+            does not fit the photos.
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
@@ -97,12 +100,27 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     if not kept:
         raise DataError(f"{labels.path} has a label for none of the {len(photos):,} photos. Name another column.")
     targets = _targets([names[index] for index in kept])
+    rows = [Photo(photos[index], target, values[index]) for index, target in zip(kept, targets, strict=True)]
+    if faces > 1:
+        if PERSON in columns:
+            raise DataError(
+                f"--faces {faces} cuts several faces out of a photo, and who is on which face is not said: the unit is "
+                "then the photo, and a person would have none. Leave the people out, or take one face a photo."
+            )
+        columns = (*columns, CUT_FROM)
+        rows = [_face(row, source, number) for row in rows for number in range(faces)]
     return Planned(
-        tuple(Photo(photos[index], target, values[index]) for index, target in zip(kept, targets, strict=True)),
+        tuple(rows),
         columns,
         tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
         len(photos) - len(kept),
     )
+
+
+def _face(row: Photo, source: Path, number: int) -> Photo:
+    """Return the row of one face of a photo."""
+    name = str(PurePosixPath(row.file_name).with_suffix("")) + f"-{number + 1}.png"
+    return Photo(row.source, name, (*row.values, row.source.relative_to(source).as_posix()), number)
 
 
 def _targets(names: Sequence[str]) -> list[str]:
@@ -124,13 +142,15 @@ def _targets(names: Sequence[str]) -> list[str]:
 
 
 def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
-    """Return the content of metadata.csv; a refused photo keeps its row and its person, but no label."""
+    """Return the content of metadata.csv; a refused photo keeps its row and its person or photo, but no label."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((FILE_NAME, *planned.columns))
     for photo, is_null in zip(planned.photos, refused, strict=True):
         values = zip(planned.columns, photo.values, strict=True)
-        writer.writerow((photo.file_name, *("" if is_null and name != PERSON else value for name, value in values)))
+        writer.writerow(
+            (photo.file_name, *("" if is_null and name not in (PERSON, CUT_FROM) else value for name, value in values))
+        )
     return text.getvalue()
 
 

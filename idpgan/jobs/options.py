@@ -226,6 +226,7 @@ class PrepareOptions:
     not_found: str = option(
         "null", "A photo without a face: a null record, or its middle is cut.", metavar="null|center"
     )
+    faces: int = option(1, "Rows of every photo, null where it shows fewer faces; the unit is then the photo.")
     folders: str | None = option(None, "What the subfolders of SRC are.", metavar="label|person|none")
     labels: Path | None = option(
         None, "Table of files, labels, maybe person; default: SRC/metadata.csv.", metavar="FILE.csv"
@@ -250,6 +251,10 @@ class PrepareOptions:
                 raise InputError(f"--{name} {value} is unknown: {', '.join(filter(None, known))}.")
         if self.align is not None and self.crop != "center":
             raise InputError(f"--crop {self.crop} does not go with --align: a found face says what is cut.")
+        if not 1 <= self.faces <= MOST_FACES:
+            raise InputError(f"--faces {self.faces} must be in 1 .. {MOST_FACES}.")
+        if self.align is None and self.faces > 1:
+            raise InputError("--faces belongs to --align eyes: without it no face is looked for.")
         if self.align is None and self.not_found != "null":
             raise InputError("--not-found belongs to --align eyes: without it no face is looked for.")
 
@@ -380,6 +385,7 @@ class StreamOptions:
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
+MOST_FACES = 20  # of a photo
 MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
 
 

@@ -31,7 +31,7 @@ from idpgan.release.folder import remove_leftovers
 REPORT, SHEET = "prepared.json", "prepared.png"
 _SHOWN = 64  # images of the contact sheet
 _CHUNK = 16  # photos in one task of a thread
-_NOT_FOUND = "shows no face that is found"
+_NOT_FOUND = "shows no face, or no further one, that is found"
 
 
 class _Made(NamedTuple):
@@ -48,7 +48,7 @@ class Prepared:
 
     Attributes:
         out: The folder.
-        num_photos: Rows of its metadata.csv, refused photos included.
+        num_photos: Rows of its metadata.csv, refused photos included; one for each face that is asked for.
         image_shape: (C, H, W) of all of them.
         columns: Of its metadata.csv, beside file_name.
         refused: Photo and reason, one for each row without a file.
@@ -103,7 +103,7 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
     if out.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
     with face_finder() if options.align else nullcontext() as find:
-        planned = plan(source, options.folders, options.label_table)
+        planned = plan(source, options.folders, options.label_table, options.faces)
         shape = (1 if options.grey else 3, *options.sides)
         check_writable(out, len(planned.photos) * math.prod(shape))
         remove_leftovers(out)  # photos that a kill left in a hidden folder
@@ -133,7 +133,7 @@ class _Making(NamedTuple):
     def image(self, photo: Photo) -> _Made:
         """Make one image, or say why there is none."""
         try:
-            pixels, found, placed_by = self._pixels(photo.source)
+            pixels, found, placed_by = self._pixels(photo.source, photo.face)
         except DataError as error:
             return _Made(refused=str(error))
         with open(self.part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
@@ -141,17 +141,17 @@ class _Making(NamedTuple):
         grey = self.shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
         return _Made(hashlib.sha256(pixels.tobytes()).digest(), found < 1, grey, placed_by=placed_by)
 
-    def _pixels(self, path: Path) -> tuple[np.ndarray, float, str]:
+    def _pixels(self, path: Path, number: int) -> tuple[np.ndarray, float, str]:
         """Return the pixels, how many px of the photo make the side of one, and what they were placed by."""
         channels, size = self.shape[0], self.shape[1:]
         if self.find is None:
             pixels, sides = photo_pixels(path, channels, size, self.options.crop)
             return pixels, min(sides[0] / size[0], sides[1] / size[1]), ""
         photo = open_photo(path, channels, 2 * max(*SEARCHED, *size))
-        faces = self.find(np.asarray(photo.convert("L")), 1)
-        if faces:
-            return *registered(photo, faces[0], size), "eyes" if faces[0].seen else "face"
-        if self.options.not_found == "null":
+        faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
+        if number < len(faces):
+            return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
+        if self.options.not_found == "null" or number > 0:
             raise DataError(_NOT_FOUND)
         pixels, sides = cut(photo, size, "center")
         return pixels, min(sides[0] / size[0], sides[1] / size[1]), "middle"

@@ -122,7 +122,7 @@ class Origin(Section):
     num_private: int = Field(ge=1)
     epsilon: float | None = Field(default=None, ge=0)
     delta: float = Field(ge=0, lt=1)
-    unit: Literal["image", "column", "pixel", "window", "label", "event", "person"]
+    unit: Literal["image", "column", "pixel", "window", "label", "event", "person", "photo"]
     relation: Literal["replace-one", "zero-out-one"]
 
     @model_validator(mode="before")

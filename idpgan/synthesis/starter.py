@@ -33,7 +33,7 @@ class Facts:
 
     Attributes:
         shape: Sizes, image shape, classes.
-        per_person: Mean number of images of a person, rounded up; None where the data has no identities.
+        per_person: Mean number of images of a person or photo, rounded up; None where the data has no identities.
         handwriting: Whether images are strokes, as the source says; else photographs.
     """
 
@@ -61,6 +61,11 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     }
     if facts.per_person is None:
         return settings | {"unit": Setting("image", "one image is protected; a person who is on many is not")}
+    if facts.shape.of_photos:
+        return settings | {
+            "unit": Setting("photo", "all faces cut out of a photo are protected; a person on many photos is not"),
+            "most_per_person": Setting(facts.per_person, "faces of a photo that count; noise grows with it"),
+        }
     return settings | {
         "unit": Setting("person", 'all images of a person are protected; "image" protects one, with less noise'),
         "most_per_person": Setting(facts.per_person, "images of a person that count; noise grows with it"),

@@ -56,7 +56,7 @@ def test_every_photo_keeps_its_row_and_the_curator_sees_the_counts(run, tmp_path
     assert "5 of 7 photos are in" in out
     assert "Put in place: 3 by their eyes, 2 by the box of the face, whose eyes were not found." in out
     assert "No face was found in 1: null records. Look at" in out
-    assert "3.png shows no face that is found" in out
+    assert "3.png shows no face, or no further one, that is found" in out
     rows = (tmp_path / "out" / "metadata.csv").read_text().splitlines()
     assert rows == ["file_name,mood", *(f"{i}.png,{'' if i in (3, 6) else 'glad'}" for i in range(7))]
     told = json.loads((tmp_path / "out" / "prepared.json").read_text())
