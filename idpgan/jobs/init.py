@@ -190,9 +190,9 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
     if not found and first_error is not None:
         raise first_error
     sizes = Counter(shape[1:] for shape in shapes if shape is not None)
-    if 2 * max(sizes.values()) <= len(shapes):
+    if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
         raise InputError(
-            f"Images of {root} have {len(sizes)} sizes among {len(shapes)} looked at, and all must have one. Make them "
+            f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make them "
             f"ready first: idpgan prepare {root} NEW --size 48."
         )
     (height, width), _ = sizes.most_common(1)[0]
