@@ -192,8 +192,8 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
     sizes = Counter(shape[1:] for shape in shapes if shape is not None)
     if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
         raise InputError(
-            f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make them "
-            f"ready first: idpgan prepare {root} NEW --size 48."
+            f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make "
+            f"them ready first: idpgan prepare {root} NEW --size 48."
         )
     (height, width), _ = sizes.most_common(1)[0]
     if (height, width) not in SIZES:
