@@ -52,7 +52,7 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
     found, files = _listed(config)
     images, refused = read_files(files, found.image_shape, progress=progress)
     if found.num_test is None:
-        return Read(images, refused=refused, of_photos=found.of_photos)
+        return Read(images, refused=refused)
     order = torch.arange(len(images))  # indexing copies; a slice would keep the whole tensor in memory
     return Read(images.select(order[: found.num_images]), images.select(order[found.num_images :]), refused)
 

@@ -170,7 +170,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     """
     with _opened(config) as (source, root):
         public = None if root is None else folder.read_all(root, config.channels, progress, config)
-        images, test, refused, of_photos = source.read(config, progress)
+        images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # an unlabeled set ignores class folders
     channels, _, _ = _declared_shape(images.image_shape, config)
@@ -189,6 +189,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             if not len(there):
                 raise DataError("None of the public images can be used. Mend their files, or name others.")
             public = dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
+    found = source.describe(config)
     split = Split(
         public=public,
         private=_part(images, index.private),
@@ -196,9 +197,9 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
         label_attributes=config.attributes,
         refused=refused,
-        of_photos=of_photos,
+        of_photos=found is not None and found.of_photos,
     )
-    classes = _released_classes(source.describe(config) if config.classes else None, split.classes, config)
+    classes = _released_classes(found if config.classes else None, split.classes, config)
     return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 

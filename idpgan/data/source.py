@@ -42,7 +42,6 @@ class Read(NamedTuple):
     images: Images  # all positions but those of `test`
     test: Images | None = None  # the set's own test images, if it has any
     refused: tuple[Refused, ...] = ()  # refused files of both
-    of_photos: bool = False  # see `Found`
 
 
 class Source(Protocol):
