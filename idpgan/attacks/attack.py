@@ -15,6 +15,7 @@ from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve, th
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent
 from idpgan.ranks import ALONE, Ranks
@@ -120,7 +121,7 @@ def joined(*parts: Images) -> Images:
 
 def draw(generator: Generator, num: int, seed: int, progress: Progress, what: str) -> Images:
     """Draw labeled images, uint8, and leave them on the generator's device; pixels that are not finite are refused."""
-    pixels = generator.sample(num, seed=seed, progress=renamed(progress, what))
+    pixels = generator.sample(num, seed=seed, progress=renamed(progress, what), purpose=Purpose.TRAINING)
     if not bool(pixels.isfinite().all()):
         raise InputError(f"{what}: the generator makes NaN pixels, its training diverged.")
     images = Images(to_uint8(pixels), generator.sample_labels(num), generator.classes)

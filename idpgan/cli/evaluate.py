@@ -43,6 +43,10 @@ def evaluate(
 
     def show() -> None:
         print(f"{source} ({found['num_images']:,} images) against {found['data']['name']}")
+        if found.get("drawn_for") == "looking":
+            print("These images were drawn to be looked at; to train on: idpgan sample --for training.")
+        elif found.get("drawn_for") == "training":
+            print("Images are drawn for training.")
         _print(found)
 
     return Answer(found, show)

@@ -26,7 +26,8 @@ def prepare(
 ) -> Answer:
     """Make images of one size, and a metadata.csv, out of photos of any size and format.
 
-    No face is looked for: it has to be in the middle. A photo that cannot be read keeps its row, without a file.
+    Faces are looked for with --align eyes alone; else they have to be in the middle. A photo that cannot be used keeps
+    its row, without a file.
 
     Example: idpgan prepare photos faces48 --size 48 --folders person
     """
@@ -43,8 +44,18 @@ def _tell(done: Prepared, crop: str) -> None:
         f"{done.num_photos - len(done.refused):,} of {done.num_photos:,} photos are in {done.out}, {height} x {width} "
         f"{'grey' if channels == 1 else 'color'}, with metadata.csv ({columns})."
     )
-    cut = "the middle of each was cut out" if crop == "center" else "each was squeezed as a whole"
-    print(f"No face was looked for: {cut}. Look at some before you go on.")
+    if done.aligned:
+        eyes, face, middle, none = (done.aligned[kind] for kind in ("eyes", "face", "middle", "none"))
+        print(
+            f"Put in place: {eyes:,} by their eyes, {face:,} by the box of the face, whose eyes were not found. "
+            f"No face was found in {middle + none:,}: {'the middle was cut out' if middle else 'null records'}. "
+            f"Look at {done.out / 'prepared.png'} (secret) before you go on."
+        )
+    else:
+        cut = "the middle of each was cut out" if crop == "center" else "each was squeezed as a whole"
+        print(f"No face was looked for (--align eyes does): {cut}. Look at some before you go on.")
+    if done.unlabelled:
+        print(f"Left out, without a label: {done.unlabelled:,} photos.")
     if done.enlarged:
         print(f"{done.enlarged:,} were smaller and have been enlarged: they are blurred.")
     if done.all_grey:

@@ -24,6 +24,9 @@ def sample(
     soft_labels: Annotated[
         bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
     ] = False,
+    purpose: Annotated[
+        str, typer.Option("--for", metavar="looking|training", help="What the images are for: how widely they vary.")
+    ] = "looking",
     device: Device = "cpu",
     *,
     progress: Progress,
@@ -36,9 +39,19 @@ def sample(
     from idpgan.privacy.guarantee import PrivacyReport
 
     manifest = draw(
-        source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, device=device, progress=progress
+        source,
+        num,
+        out,
+        labels=labels,
+        seed=seed,
+        soft_labels=soft_labels,
+        purpose=purpose,
+        device=device,
+        progress=progress,
     )
     lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]
+    if manifest.get("purpose") == "looking":
+        lines.append("They are for looking at, cleaner and more alike than those to train on: --for training.")
     if "total" in (manifest["privacy"] or {}):
         lines.append(f"Proven: {PrivacyReport.from_json(manifest['privacy']).stated}.")
     return Answer({"out": str(out), **manifest}, lambda: print(*lines, sep="\n"))

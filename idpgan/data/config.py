@@ -73,7 +73,8 @@ class DataConfig(Section):
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
             10,000.
-        num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv. Of "faces": to draw,
+        num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv, or photos in its column
+            ``cut_from``. Of "faces": to draw,
             None: 1,000.
     """
 

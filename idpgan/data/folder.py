@@ -194,7 +194,8 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
             f"null records. Column '{label[0]}' has {first}: are data.classes right?"
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
-    return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, rows.person_names), files
+    names = () if rows.of_photos else rows.person_names
+    return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, names, rows.of_photos), files
 
 
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Rows]:

@@ -75,7 +75,8 @@ class DataShape:
     sizes: Sizes
     image_shape: tuple[int, int, int]  # (C, H, W)
     classes: tuple[str, ...]  # empty: unlabeled
-    has_people: bool = False  # whether each image has a person
+    has_people: bool = False  # whether each image has a person, or a photo that it was cut out of
+    of_photos: bool = False  # whether it is a photo
 
     @property
     def num_private(self) -> int:
@@ -96,6 +97,7 @@ class Split:
         label_attributes: The attributes whose combinations are the classes, if any (`data.label`): bit j of a label is
             attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
         refused: Files that became null records, with the reasons. Curator only.
+        of_photos: Whether the identities are photos that the images were cut out of, and not people.
     """
 
     public: Images
@@ -104,6 +106,7 @@ class Split:
     test: Images
     label_attributes: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
+    of_photos: bool = False
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -124,7 +127,8 @@ class Split:
     def shape(self) -> DataShape:
         """What is public about it."""
         parts = (self.public, self.private, self.holdout, self.test)
-        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes, self.private.identities is not None)
+        has_people = self.private.identities is not None
+        return DataShape(Sizes(*map(len, parts)), self.image_shape, self.classes, has_people, self.of_photos)
 
     @property
     def digest(self) -> str:
@@ -185,6 +189,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             if not len(there):
                 raise DataError("None of the public images can be used. Mend their files, or name others.")
             public = dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
+    found = source.describe(config)
     split = Split(
         public=public,
         private=_part(images, index.private),
@@ -192,8 +197,9 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
         label_attributes=config.attributes,
         refused=refused,
+        of_photos=found is not None and found.of_photos,
     )
-    classes = _released_classes(source.describe(config) if config.classes else None, split.classes, config)
+    classes = _released_classes(found if config.classes else None, split.classes, config)
     return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 
@@ -267,7 +273,8 @@ def describe(config: DataConfig) -> DataShape | None:
         sizes = sizes._replace(public=count_public(config))
     check_class_names(classes)
     classes = _released_classes(found, classes, config)
-    shape = DataShape(sizes, _declared_shape(found.image_shape, config), classes, bool(found.people))
+    image_shape = _declared_shape(found.image_shape, config)
+    shape = DataShape(sizes, image_shape, classes, bool(found.people), found.of_photos)
     num = sum(sizes)
     check_memory(
         2 * num * math.prod(shape.image_shape),  # once as read, and once more when they are split

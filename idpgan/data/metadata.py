@@ -4,8 +4,9 @@
     anna/1.png,happiness,anna
 
 Each row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a
-path below the folder, ``person`` says who is on the image, any other column may hold labels. Positions and people are
-public; values of labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
+path below the folder, ``person`` says who is on the image or, in its place, ``cut_from`` which photo the image was cut
+out of (`idpgan prepare --faces`); any other column may hold labels. Positions, people and photos are public; values of
+labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from idpgan.files import printable, read_plain
 METADATA = "metadata.csv"
 LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
+CUT_FROM = "cut_from"  # the photo that an image was cut out of
 MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 _MOST_BYTES = 1 << 30
 _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
@@ -46,14 +48,17 @@ class Table(NamedTuple):
     @property
     def label_columns(self) -> tuple[str, ...]:
         """Columns that may hold labels."""
-        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON))
+        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON, CUT_FROM))
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path, file_column: str = FILE_NAME) -> Table:
     """Read a table of images: UTF-8, one line of columns, values separated by commas, semicolons or tabs.
 
+    Args:
+        file_column: The column of the image files; the result calls it file_name.
+
     Raises:
-        DataError: If it cannot be read, has no column file_name or one column twice, or a row of another length.
+        DataError: If it cannot be read, lacks that column or has a column twice, or a row of another length.
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
@@ -65,11 +70,13 @@ def read_table(path: Path) -> Table:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV file in UTF-8: {error}. Save it as one.") from error
     header = tuple(name.strip() for name in lines[0]) if lines else ()
-    if FILE_NAME not in header:
+    if file_column not in header:
         raise DataError(
-            f"{path} must begin with a line of column names, one of them '{FILE_NAME}', but has "
-            f"{', '.join(header)[:200] or 'nothing'}. Name the column of the image files so."
+            f"{path} must begin with a line of column names, one of them '{file_column}', but has "
+            f"{', '.join(header)[:200] or 'nothing'}. Name the column of the image files so, or say how it is named "
+            "(idpgan prepare --file-column)."
         )
+    header = tuple(FILE_NAME if name == file_column else name for name in header)
     twice = next((name for name in header if header.count(name) > 1 or not name or not printable(name)), None)
     if twice is not None:
         raise DataError(f"{path} has the column {twice!a} twice or without a name. Give each column one name.")
@@ -83,20 +90,39 @@ def read_table(path: Path) -> Table:
 
 
 def file_names(table: Table) -> list[str]:
-    """Return the files of a table; raises `DataError` for the first that is named twice or lies outside its folder."""
-    names = table.column(FILE_NAME)
+    """Return the files of a table; raises `DataError` with all that `file_problems` finds."""
+    problems = file_problems(table)
+    if problems:
+        raise DataError(f"{table.path}: {' '.join(problems)}")
+    return table.column(FILE_NAME)
+
+
+def file_problems(table: Table) -> list[str]:
+    """Say in a sentence each which rows name a file a second time, or one outside the table's folder."""
+    outside, again = list[str](), list[str]()
     seen: set[str] = set()
-    for number, name in enumerate(names, start=2):
+    for number, name in enumerate(table.column(FILE_NAME), start=2):
         path = PurePosixPath(name)
         if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise DataError(
-                f"{table.path}: row {number} has the file_name {name[:200]!r}, which is not a path below its folder. "
-                "Name the file; to take an image out, empty the file instead."
-            )
-        if str(path) in seen:
-            raise DataError(f"{table.path}: row {number} names {name} a second time. Keep one row for each image.")
+            outside.append(f"row {number} has the file_name {name[:200]!r}")
+        elif str(path) in seen:
+            again.append(f"row {number} names {name} a second time")
         seen.add(str(path))
-    return names
+    problems = []
+    if outside:
+        problems.append(
+            f"{some_of(outside)}, which is not a path below its folder. Name the file; to take an image out, empty the "
+            "file instead."
+        )
+    if again:
+        problems.append(f"{some_of(again)}. Keep one row for each image.")
+    return problems
+
+
+def some_of(found: Sequence[str], most: int = 10) -> str:
+    """Join what was found with semicolons; beyond the first ten only their number is said."""
+    more = len(found) - most
+    return "; ".join(found[:most]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 class Rows(NamedTuple):
@@ -107,6 +133,7 @@ class Rows(NamedTuple):
     values: tuple[tuple[str, ...], ...]  # values of the requested label columns, column by column
     columns: tuple[str, ...]  # columns that may hold labels
     person_names: tuple[str, ...] = ()  # in the order of the people's numbers
+    of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
 def read_rows(root: Path, label: Sequence[str]) -> Rows:
@@ -119,12 +146,18 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
     table = read_table(root / METADATA)
     paths = tuple(root / name for name in file_names(table))
     people, numbers = None, {}
-    if PERSON in table.columns:
-        names = table.column(PERSON)
+    if PERSON in table.columns and CUT_FROM in table.columns:
+        raise DataError(
+            f"{table.path} has the columns {PERSON} and {CUT_FROM}, and only one of them can be what is protected as a "
+            "whole. Take one out."
+        )
+    column = CUT_FROM if CUT_FROM in table.columns else PERSON
+    if column in table.columns:
+        names = table.column(column)
         if "" in names:
             raise DataError(
-                f"{table.path}: row {names.index('') + 2} has no person ({names.count('')} of {len(names)} rows). Name "
-                "one in each row, a person of its own where nobody else has that face, or take the column out."
+                f"{table.path}: row {names.index('') + 2} has no {column} ({names.count('')} of {len(names)} rows). "
+                "Name one in each row, a person of its own where nobody else has that face, or take the column out."
             )
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         people = tuple(numbers[name] for name in names)
@@ -134,7 +167,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
                 f"data.label: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
             )
     values = tuple(tuple(table.column(name)) for name in label)
-    return Rows(paths, people, values, table.label_columns, tuple(numbers))
+    return Rows(paths, people, values, table.label_columns, tuple(numbers), column == CUT_FROM)
 
 
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:

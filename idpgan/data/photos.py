@@ -1,10 +1,8 @@
 """Prepare a folder of photos as images of one size: the new file names, from names alone, and the pixels.
 
-Faces are not detected: the face must fill the middle of the photo.
-
 A photo is rotated by its EXIF orientation; 16 bits a channel are divided by 257; transparency is blended with white;
-Pillow converts palettes, CMYK and the like. The photo is then center-cropped and resized by Lanczos with antialiasing.
-Color profiles are not applied. Location, date and preview are dropped.
+Pillow converts palettes, CMYK and the like. The photo is then center-cropped, or its faces are cut out (`eyes`), and
+resized by Lanczos with antialiasing. Color profiles are not applied. Location, date and preview are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
-from idpgan.data.metadata import FILE_NAME, LABEL, METADATA, PERSON, file_names, read_table
+from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
 from idpgan.errors import DataError
 
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
@@ -42,40 +40,93 @@ class Photo(NamedTuple):
     source: Path
     file_name: str  # path below the prepared folder
     values: tuple[str, ...]  # values of the columns
+    face: int = 0  # which of its faces, from 0
 
 
 class Planned(NamedTuple):
     """The rows of the prepared folder."""
 
     photos: tuple[Photo, ...]
-    columns: tuple[str, ...]  # columns after file_name: labels, then the person
+    columns: tuple[str, ...]  # columns after file_name: labels, then the person, or the photo
     left_out: tuple[Path, ...]  # files that are not photos by their names
+    unlabelled: int = 0  # photos that were left out because they have no label
 
 
-def plan(source: Path, folders: str | None = None, labels: Path | None = None) -> Planned:
+class LabelTable(NamedTuple):
+    """A table of labels, and how it is read.
+
+    Attributes:
+        path: CSV file; None = the folder's own metadata.csv, if it has one.
+        file_column: Its column of files, as paths below the folder.
+        label_column: The one column of labels to take, beside ``person``; None = all columns.
+        only_labelled: Whether photos without a row, or with a blank label, are left out and not just unlabeled. The
+            number of photos with a label is then the number of rows, which is public.
+    """
+
+    path: Path | None = None
+    file_column: str = FILE_NAME
+    label_column: str | None = None
+    only_labelled: bool = False
+
+
+NO_TABLE = LabelTable()
+
+
+def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE, faces: int = 1) -> Planned:
     """List the photos below a folder, in the order of their names, with labels and person.
 
     Args:
         source: The folder; hidden files are left out.
         folders: Meaning of its subfolders: "label", "person" or "none"; None = not given.
-        labels: CSV file with ``file_name`` (path below the folder) and columns of labels, maybe ``person``; None = the
-            folder's own metadata.csv, if it has one.
+        labels: The table of labels, maybe with a column ``person``.
+        faces: Rows of every photo, whatever it shows. With several the column ``cut_from`` names the photo of a row.
 
     Raises:
-        DataError: If there are no photos, if there are subfolders without a declared meaning, if two photos would get
-            the same name, if a person or class has no photo, or if the table does not fit the photos.
+        DataError: If there are no photos, if there are subfolders without a declared meaning, if there are people and
+            several faces a photo, if photos would get the same name, if a person or class has no photo, or if the table
+            does not fit the photos.
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
-    if labels is None and (source / METADATA).is_file():
-        labels = source / METADATA
-    files = [path for path in walk(source) if labels is None or path != labels]
+    if labels.path is None and (source / METADATA).is_file():
+        labels = labels._replace(path=source / METADATA)
+    files = [path for path in walk(source) if path != labels.path]
     photos = [path for path in files if path.suffix.lower() in SUFFIXES]
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
-    columns, values = _values(source, names, folders, labels)
-    targets: dict[str, str] = {}  # distinct names of the PNGs
+    columns, values, labelled = _values(source, names, folders, labels)
+    kept = [index for index in range(len(photos)) if labelled[index] or not labels.only_labelled]
+    if not kept:
+        raise DataError(f"{labels.path} has a label for none of the {len(photos):,} photos. Name another column.")
+    targets = _targets([names[index] for index in kept])
+    rows = [Photo(photos[index], target, values[index]) for index, target in zip(kept, targets, strict=True)]
+    if faces > 1:
+        if PERSON in columns:
+            raise DataError(
+                f"--faces {faces} cuts several faces out of a photo, and who is on which face is not said: the unit is "
+                "then the photo, and a person would have none. Leave the people out, or take one face a photo."
+            )
+        columns = (*columns, CUT_FROM)
+        rows = [_face(row, source, number) for row in rows for number in range(faces)]
+    return Planned(
+        tuple(rows),
+        columns,
+        tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
+        len(photos) - len(kept),
+    )
+
+
+def _face(row: Photo, source: Path, number: int) -> Photo:
+    """Return the row of one face of a photo."""
+    name = str(PurePosixPath(row.file_name).with_suffix("")) + f"-{number + 1}.png"
+    return Photo(row.source, name, (*row.values, row.source.relative_to(source).as_posix()), number)
+
+
+def _targets(names: Sequence[str]) -> list[str]:
+    """Return the distinct names of the PNGs; refuse all photos at once that would get the same one."""
+    targets: dict[str, str] = {}
+    twice = []
     for name in names:
         try:
             name.encode()
@@ -83,77 +134,96 @@ def plan(source: Path, folders: str | None = None, labels: Path | None = None) -
             raise DataError(f"{name!a} is not UTF-8 text. Rename the photo or its folder.") from error
         target = str(PurePosixPath(name).with_suffix(".png"))
         if target in targets:
-            raise DataError(f"{targets[target]} and {name} would both become {target}. Rename one of them.")
-        targets[target] = name
-    return Planned(
-        tuple(Photo(*row) for row in zip(photos, targets, values, strict=True)),
-        columns,
-        tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
-    )
+            twice.append(f"{targets[target]} and {name} would both become {target}")
+        targets.setdefault(target, name)
+    if twice:
+        raise DataError(f"{some_of(twice)}. Rename one of them.")
+    return list(targets)
 
 
 def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
-    """Return the content of metadata.csv; a refused photo keeps its row and its person, but no label."""
+    """Return the content of metadata.csv; a refused photo keeps its row and its person or photo, but no label."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((FILE_NAME, *planned.columns))
     for photo, is_null in zip(planned.photos, refused, strict=True):
         values = zip(planned.columns, photo.values, strict=True)
-        writer.writerow((photo.file_name, *("" if is_null and name != PERSON else value for name, value in values)))
+        writer.writerow(
+            (photo.file_name, *("" if is_null and name not in (PERSON, CUT_FROM) else value for name, value in values))
+        )
     return text.getvalue()
 
 
 def _values(
-    source: Path, names: Sequence[str], folders: str | None, labels: Path | None
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable
+) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[bool]]:
+    """Return the columns, each photo's values of them, and which photos have a label."""
     parts = [PurePosixPath(name).parts for name in names]
-    if labels is None and folders is None and any(len(part) > 1 for part in parts):
+    if labels.path is None and folders is None and any(len(part) > 1 for part in parts):
         some = ", ".join(itertools.islice(dict.fromkeys(part[0] for part in parts if len(part) > 1), 3))
         raise DataError(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
             "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
         )
-    found = {} if labels is None else _columns_of(labels, source, names)
+    found = {} if labels.path is None else _columns_of(labels, source, names)
     if folders in ("label", "person"):
         column = LABEL if folders == "label" else PERSON
         if column in found:
-            raise DataError(f"{labels} has a column '{column}', and --folders {folders} makes one too. Give one.")
-        beside = next((part for part in parts if len(part) == 1), None)
-        if beside is not None:
-            raise DataError(
-                f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
-            )
-        used = {part[0] for part in parts}
-        empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
-        if empty is not None:
-            raise DataError(
-                f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder."
-            )
-        found[column] = [part[0] for part in parts]
+            raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
+        found[column] = _of_folders(source, parts, folders)
+    labelled = [any(row) for row in zip(*(found[name] for name in found if name != PERSON), strict=True)]
+    labelled = labelled or [False] * len(names)
     if PERSON in found:
         found[PERSON] = found.pop(PERSON)  # moves the person to the end
-        if "" in found[PERSON]:
+        lacking = [
+            name
+            for name, person, has_label in zip(names, found[PERSON], labelled, strict=True)
+            if not person and (has_label or not labels.only_labelled)
+        ]
+        if lacking:
             raise DataError(
-                f"{names[found[PERSON].index('')]} has no person in {labels} ({found[PERSON].count('')} of "
-                f"{len(names)} photos have none). Name one for each, a person of its own where nobody else is on it."
+                f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
+                f"{some_of(lacking)}). Name one for each, a person of its own where nobody else is on it."
             )
-    return tuple(found), list(zip(*found.values(), strict=True)) if found else [()] * len(names)
+    return tuple(found), list(zip(*found.values(), strict=True)) if found else [()] * len(names), labelled
 
 
-def _columns_of(labels: Path, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns of a table, each with a value for every photo."""
-    table = read_table(labels)
-    rows = {str(PurePosixPath(name)): row for name, row in zip(file_names(table), table.rows, strict=True)}
-    gone = sorted(set(rows) - set(names))
-    if gone:
+def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
+    """Return each photo's subfolder; refuse a photo that lies in none, and a subfolder without a photo."""
+    beside = next((part for part in parts if len(part) == 1), None)
+    if beside is not None:
         raise DataError(
-            f"{table.path} names {gone[0]}, which is not a photo in {source} ({len(gone)} of {len(rows)} rows). "
-            f"Write file_name as a path below that folder, such as {names[0]}, and take out rows without a photo."
+            f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
         )
+    used = {part[0] for part in parts}
+    empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
+    if empty is not None:
+        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder.")
+    return [part[0] for part in parts]
+
+
+def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the wanted columns of a table, each with a value for every photo; all that does not fit is one error."""
+    table = read_table(labels.path or source / METADATA, labels.file_column)
+    wanted = [name for name in table.columns if name != FILE_NAME]
+    if labels.label_column is not None:
+        table.column(labels.label_column)  # raises where there is none
+        wanted = [name for name in wanted if name in (labels.label_column, PERSON)]
+    rows = {str(PurePosixPath(name)): row for name, row in zip(table.column(FILE_NAME), table.rows, strict=True)}
+    problems, photos = file_problems(table), set(names)
+    gone = sorted(name for name in rows if name not in photos)
+    if gone:
+        problems.append(
+            f"names {some_of(gone)}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in {source} "
+            f"({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such as "
+            f"{names[0]}, and take out rows without a photo."
+        )
+    if problems:
+        raise DataError(f"{table.path} {' '.join(problems)}")
     return {
         name: [rows[photo][index] if photo in rows else "" for photo in names]
         for index, name in enumerate(table.columns)
-        if name != FILE_NAME
+        if name in wanted
     }
 
 
@@ -172,14 +242,15 @@ def large_photos() -> Iterator[None]:
 
 
 def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """Decode, turn, cut and resize one photo.
+    """Decode, turn, cut and resize one photo; arguments, result and errors as of `open_photo` and `cut`."""
+    return cut(open_photo(path, channels, _DRAFT * max(size)), size, crop)
+
+
+def open_photo(path: Path, channels: int, least: int) -> Image.Image:
+    """Decode one photo upright, as L or RGB of 8 bits a channel.
 
     Args:
-        size: (H, W) of the result in px.
-        crop: "center" cuts the largest part of that shape from the middle; "none" squeezes the whole photo into it.
-
-    Returns:
-        uint8 (H, W) or (H, W, 3), and height and width of the part that was resized.
+        least: px: a JPEG with larger sides may be decoded at a fraction of its size that has at least these.
 
     Raises:
         DataError: If the file cannot be used; the message is a sentence that continues the file name.
@@ -192,7 +263,7 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
         with Image.open(path) as opened:
             if opened.format != "MPO" and getattr(opened, "n_frames", 1) > 1:
                 raise DataError(f"holds {getattr(opened, 'n_frames', 0)} pictures; save one as a file of its own")
-            opened.draft(None, (_DRAFT * max(size), _DRAFT * max(size)))  # decodes a large JPEG at reduced size
+            opened.draft(None, (least, least))
             opened.load()
             form = opened.format
             image = _eight_bits(ImageOps.exif_transpose(opened), form)
@@ -205,13 +276,25 @@ def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) ->
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error)  # the system's message without the file name
         raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def cut(photo: Image.Image, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """Cut and resize one photo.
+
+    Args:
+        size: (H, W) of the result in px.
+        crop: "center" cuts the largest part of that shape from the middle; "none" squeezes the whole photo into it.
+
+    Returns:
+        uint8 (H, W) or (H, W, 3), and height and width of the part that was resized.
+    """
     left, top = 0.0, 0.0
     if crop == "center":  # the largest box of the target shape
-        scale = min(image.width / size[1], image.height / size[0])
-        left, top = (image.width - scale * size[1]) / 2, (image.height - scale * size[0]) / 2
-    box = left, top, image.width - left, image.height - top
-    wanted = image.convert("L" if channels == 1 else "RGB")
-    resized = wanted.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)
+        scale = min(photo.width / size[1], photo.height / size[0])
+        left, top = (photo.width - scale * size[1]) / 2, (photo.height - scale * size[0]) / 2
+    box = left, top, photo.width - left, photo.height - top
+    resized = photo.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)
     return np.asarray(resized), (round(box[3] - box[1]), round(box[2] - box[0]))
 
 

@@ -26,6 +26,7 @@ class Found:
     attribute_names: tuple[str, ...] = ()  # empty: the source has no attributes
     people: tuple[int, ...] = ()  # images of each person, in the order of their numbers; empty: no identities known
     person_names: tuple[str, ...] = ()  # names of people in the files, if any; for the curator only
+    of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
 class Refused(NamedTuple):

@@ -35,6 +35,7 @@ from idpgan.errors import InputError
 from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.attack import critic_of
 from idpgan.jobs.audit import nothing_to_audit
+from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
@@ -66,7 +67,7 @@ def by_nearest_sample(method: Method, images: Images) -> Tensor:
     generator: Any = method.product
     if not isinstance(generator, Generator):
         return torch.zeros(len(images))
-    samples = generator.sample(_SAMPLES, seed=0)
+    samples = generator.sample(_SAMPLES, seed=0, purpose=Purpose.TRAINING)
     samples = samples[0] if isinstance(samples, tuple) else samples
     return nearest_sample(to_float(images.images), samples.cpu())
 

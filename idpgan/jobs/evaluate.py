@@ -29,12 +29,13 @@ from idpgan.metrics.evaluation import CURATOR_NOTE, METRICS, Evaluation, default
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, is_classifier
+from idpgan.models.config import Purpose
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
 from idpgan.release.classifier import load_classifier
-from idpgan.release.export import release_of
+from idpgan.release.export import purpose_of, release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.outputs import check_output
 from idpgan.release.received import read_privacy
@@ -110,6 +111,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         evaluation = dataclasses.replace(evaluation, results={**evaluation.results, **beside_it})
         about["classifier_run"] = _guarantee(options.classifier_run, beside)
     about |= {"num_images": len(images), "images_digest": images.digest()}
+    about["drawn_for"] = Purpose.TRAINING if kind == "generator" else purpose_of(source) or None
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
 
 

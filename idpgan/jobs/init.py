@@ -111,6 +111,7 @@ def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting],
     people = (sum(found.people), len(found.people)) if found and found.people else None
     if people:
         why = "nobody is trained on and tested on" if people[1] < people[0] else "each person has one image"
+        why = "no photo is trained on and tested on" if found and found.of_photos else why
         settings = settings | {"split_by": Setting("identity", why)}
     try:
         return known_shape(_config(settings)), settings, people
@@ -161,7 +162,8 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     rows = read_rows(root, columns)
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
-        settings["num_people"] = Setting(len(rows.person_names), "names in the column person")
+        why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
+        settings["num_people"] = Setting(len(rows.person_names), why)
     settings |= _looks(root, rows.paths)
     fitting = {
         column: values
@@ -175,7 +177,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     if None in bits(values):
         found = class_values(values)
         why = "keep those that you want; their names are released; images of others are null records"
-        if names_people(found, rows.person_names):
+        if not rows.of_photos and names_people(found, rows.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
     return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
@@ -188,10 +190,10 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
     if not found and first_error is not None:
         raise first_error
     sizes = Counter(shape[1:] for shape in shapes if shape is not None)
-    if 2 * max(sizes.values()) <= len(shapes):
+    if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
         raise InputError(
-            f"Images of {root} have {len(sizes)} sizes among {len(shapes)} looked at, and all must have one. Make them "
-            f"ready first: idpgan prepare {root} NEW --size 48."
+            f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make "
+            f"them ready first: idpgan prepare {root} NEW --size 48."
         )
     (height, width), _ = sizes.most_common(1)[0]
     if (height, width) not in SIZES:

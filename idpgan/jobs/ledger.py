@@ -152,10 +152,10 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
 
 
 def _added(reached: Sequence[Chain], unit: Unit) -> Guarantee | None:
-    """Return what all charges cost a unit of images, those for people too; None where one total has them all."""
-    units = (*NESTED[NESTED.index(unit) :], Unit.PERSON)
+    """Return what all charges cost a unit of images, those for people or photos too; None where one total has all."""
+    units = (*NESTED[NESTED.index(unit) :], Unit.PERSON, Unit.PHOTO)
     found = [[item for ledger in chain for item in ledger.publications if item.unit in units] for chain in reached]
-    if len({(item.unit is Unit.PERSON, item.relation) for items in found for item in items}) < 2:
+    if len({(item.unit if item.unit.of_images else unit, item.relation) for items in found for item in items}) < 2:
         return None
     delta, bounds = max(item.delta for items in found for item in items), []
     for chain, items in zip(reached, found, strict=True):

@@ -11,12 +11,15 @@ import re
 import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
 from idpgan.device import check_device
 from idpgan.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from idpgan.data.photos import LabelTable
 
 T = TypeVar("T")
 Device = Annotated[
@@ -219,10 +222,18 @@ class PrepareOptions:
     size: Annotated[str, Option(metavar="SIDE|HxW", help="Height and width in px: 48, or 112x92.")]
     grey: bool = option(False, "Drop the colors.")
     crop: str = option("center", "center: cut the middle; none: squeeze the whole photo.", metavar="center|none")
+    align: str | None = option(None, "eyes: find the face, put its eyes on fixed places.", metavar="eyes")
+    not_found: str = option(
+        "null", "A photo without a face: a null record, or its middle is cut.", metavar="null|center"
+    )
+    faces: int = option(1, "Rows of every photo, null where it shows fewer faces; the unit is then the photo.")
     folders: str | None = option(None, "What the subfolders of SRC are.", metavar="label|person|none")
     labels: Path | None = option(
-        None, "Columns file_name, labels, person; default: SRC/metadata.csv.", metavar="FILE.csv"
+        None, "Table of files, labels, maybe person; default: SRC/metadata.csv.", metavar="FILE.csv"
     )
+    file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
+    label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
+    only_labelled: bool = option(False, "Leave photos without a label out.")
 
     def __post_init__(self) -> None:
         from idpgan.models.config import SIZES, SIZES_IN_WORDS
@@ -233,14 +244,31 @@ class PrepareOptions:
         for name, value, known in (
             ("crop", self.crop, ("center", "none")),
             ("folders", self.folders, ("label", "person", "none", None)),
+            ("align", self.align, ("eyes", None)),
+            ("not-found", self.not_found, ("null", "center")),
         ):
             if value not in known:
                 raise InputError(f"--{name} {value} is unknown: {', '.join(filter(None, known))}.")
+        if self.align is not None and self.crop != "center":
+            raise InputError(f"--crop {self.crop} does not go with --align: a found face says what is cut.")
+        if not 1 <= self.faces <= MOST_FACES:
+            raise InputError(f"--faces {self.faces} must be in 1 .. {MOST_FACES}.")
+        if self.align is None and self.faces > 1:
+            raise InputError("--faces belongs to --align eyes: without it no face is looked for.")
+        if self.align is None and self.not_found != "null":
+            raise InputError("--not-found belongs to --align eyes: without it no face is looked for.")
 
     @property
     def sides(self) -> tuple[int, int]:
         """Height and width in px."""
         return sides(self.size)
+
+    @property
+    def label_table(self) -> LabelTable:
+        """The table of labels, and how it is read."""
+        from idpgan.data.photos import LabelTable
+
+        return LabelTable(self.labels, self.file_column, self.label_column, self.only_labelled)
 
 
 class FolderOptions:
@@ -357,6 +385,7 @@ class StreamOptions:
 
 
 ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
+MOST_FACES = 20  # of a photo
 MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
 
 

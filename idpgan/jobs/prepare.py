@@ -8,22 +8,30 @@ import math
 import os
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from PIL import Image
 
+from idpgan.data.eyes import SEARCHED, Finder, face_finder, registered
+from idpgan.data.image_files import decode
+from idpgan.data.images import make_grid, png_bytes
 from idpgan.data.metadata import METADATA, PERSON
-from idpgan.data.photos import Photo, Planned, large_photos, metadata_csv, photo_pixels, plan
+from idpgan.data.photos import Photo, Planned, cut, large_photos, metadata_csv, open_photo, photo_pixels, plan
 from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
 
-REPORT = "prepared.json"
+REPORT, SHEET = "prepared.json", "prepared.png"
+_SHOWN = 64  # images of the contact sheet
 _CHUNK = 16  # photos in one task of a thread
+_NOT_FOUND = "shows no face, or no further one, that is found"
 
 
 class _Made(NamedTuple):
@@ -31,6 +39,7 @@ class _Made(NamedTuple):
     enlarged: bool = False
     grey: bool = True
     refused: str = ""  # reason for a refusal
+    placed_by: str = ""  # "eyes", "face" or "middle": what an aligned photo was cut by
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Prepared:
 
     Attributes:
         out: The folder.
-        num_photos: Rows of its metadata.csv, refused photos included.
+        num_photos: Rows of its metadata.csv, refused photos included; one for each face that is asked for.
         image_shape: (C, H, W) of all of them.
         columns: Of its metadata.csv, beside file_name.
         refused: Photo and reason, one for each row without a file.
@@ -48,6 +57,9 @@ class Prepared:
         enlarged: Photos that were smaller than wanted.
         all_grey: Whether no photo has a color, although colors were kept.
         left_out: Files that are not photos by their names.
+        unlabelled: Photos that were left out because they have no label.
+        aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
+            photo, and in how many "none" is found; empty where no face was looked for.
     """
 
     out: Path
@@ -60,6 +72,8 @@ class Prepared:
     enlarged: int
     all_grey: bool
     left_out: tuple[str, ...]
+    unlabelled: int
+    aligned: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -69,6 +83,10 @@ class Prepared:
 
 def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress = silent) -> Prepared:
     """Make a folder of images of one size out of a folder of photos, whole or not at all.
+
+    Beside the images it holds metadata.csv and, for the curator only, prepared.json and, of aligned photos,
+    prepared.png, a sheet of 64 of them spread over the folder. An image is a function of its photo and of public
+    settings alone, as `idpgan.data.eyes` proves for aligned ones: another photo that changes moves no pixel of it.
 
     Args:
         source: Photos, in subfolders or not.
@@ -84,31 +102,69 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
         raise InputError(f"the folder {out.parent} does not exist. Make it first.")
     if out.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
-    planned = plan(source, options.folders, options.labels)
-    shape = (1 if options.grey else 3, *options.sides)
-    check_writable(out, len(planned.photos) * math.prod(shape))
-    remove_leftovers(out)  # photos that a kill left in a hidden folder
-    with whole_folder(out) as part, large_photos():
-        made = _make_all(planned, part, shape, options.crop, progress)
-        if all(photo.refused for photo in made):
-            raise DataError(
-                f"None of the {len(made)} photos of {source} can be read; the first, {planned.photos[0].source.name}, "
-                f"{made[0].refused}. Name another folder."
-            )
-        report = _report(out, planned, made, shape, source)
-        (part / METADATA).write_text(metadata_csv(planned, [bool(p.refused) for p in made]), encoding="utf-8")
-        (part / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    with face_finder() if options.align else nullcontext() as find:
+        planned = plan(source, options.folders, options.label_table, options.faces)
+        shape = (1 if options.grey else 3, *options.sides)
+        check_writable(out, len(planned.photos) * math.prod(shape))
+        remove_leftovers(out)  # photos that a kill left in a hidden folder
+        with whole_folder(out) as part, large_photos():
+            made = _make_all(planned, _Making(part, shape, options, find), progress)
+            if all(photo.refused for photo in made):
+                raise DataError(
+                    f"None of the {len(made)} photos of {source} can be used; the first, "
+                    f"{planned.photos[0].source.name}, {made[0].refused}. Name another folder."
+                )
+            report = _report(out, planned, made, shape, source)
+            (part / METADATA).write_text(metadata_csv(planned, [bool(p.refused) for p in made]), encoding="utf-8")
+            (part / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+            if find is not None:
+                (part / SHEET).write_bytes(_sheet(planned, made, part, shape))
     return report
 
 
-def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: str, progress: Progress) -> list[_Made]:
-    """Make the images on all cores; Pillow works outside the interpreter lock."""
+class _Making(NamedTuple):
+    """What becomes of each photo."""
+
+    part: Path
+    shape: tuple[int, int, int]
+    options: PrepareOptions
+    find: Finder | None
+
+    def image(self, photo: Photo) -> _Made:
+        """Make one image, or say why there is none."""
+        try:
+            pixels, found, placed_by = self._pixels(photo.source, photo.face)
+        except DataError as error:
+            return _Made(refused=str(error))
+        with open(self.part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
+            Image.fromarray(pixels).save(file, format="PNG")
+        grey = self.shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
+        return _Made(hashlib.sha256(pixels.tobytes()).digest(), found < 1, grey, placed_by=placed_by)
+
+    def _pixels(self, path: Path, number: int) -> tuple[np.ndarray, float, str]:
+        """Return the pixels, how many px of the photo make the side of one, and what they were placed by."""
+        channels, size = self.shape[0], self.shape[1:]
+        if self.find is None:
+            pixels, sides = photo_pixels(path, channels, size, self.options.crop)
+            return pixels, min(sides[0] / size[0], sides[1] / size[1]), ""
+        photo = open_photo(path, channels, 2 * max(*SEARCHED, *size))
+        faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
+        if number < len(faces):
+            return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
+        if self.options.not_found == "null" or number > 0:
+            raise DataError(_NOT_FOUND)
+        pixels, sides = cut(photo, size, "center")
+        return pixels, min(sides[0] / size[0], sides[1] / size[1]), "middle"
+
+
+def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Made]:
+    """Make the images on all cores; Pillow and OpenCV work outside the interpreter lock."""
     photos, made = planned.photos, list[_Made]()
-    for folder in {(part / photo.file_name).parent for photo in photos}:
+    for folder in {(making.part / photo.file_name).parent for photo in photos}:
         folder.mkdir(parents=True, exist_ok=True)
 
     def chunk(start: int) -> list[_Made]:
-        return [_make(photo, part, shape, crop) for photo in photos[start : start + _CHUNK]]
+        return [making.image(photo) for photo in photos[start : start + _CHUNK]]
 
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     try:
@@ -120,16 +176,11 @@ def _make_all(planned: Planned, part: Path, shape: tuple[int, int, int], crop: s
     return made
 
 
-def _make(photo: Photo, part: Path, shape: tuple[int, int, int], crop: str) -> _Made:
-    try:
-        pixels, found = photo_pixels(photo.source, shape[0], shape[1:], crop)
-    except DataError as error:
-        return _Made(refused=str(error))
-    with open(part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
-        Image.fromarray(pixels).save(file, format="PNG")
-    enlarged = found[0] < shape[1] or found[1] < shape[2]
-    grey = shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
-    return _Made(hashlib.sha256(pixels.tobytes()).digest(), enlarged, grey)
+def _sheet(planned: Planned, made: list[_Made], part: Path, shape: tuple[int, int, int]) -> bytes:
+    """Return a PNG of images spread over the folder, for the curator to look at."""
+    there = [photo.file_name for photo, result in zip(planned.photos, made, strict=True) if not result.refused]
+    shown = [decode(part / name, shape[0]) for name in there[:: -(-len(there) // _SHOWN)]]
+    return png_bytes(make_grid(torch.from_numpy(np.stack(shown)), 8))
 
 
 def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, int, int], source: Path) -> Prepared:
@@ -151,4 +202,13 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         enlarged=sum(result.enlarged for result in made),
         all_grey=shape[0] == 3 and all(result.grey for result in made),
         left_out=tuple(path.relative_to(source).as_posix() for path in planned.left_out),
+        unlabelled=planned.unlabelled,
+        aligned=_aligned(made),
     )
+
+
+def _aligned(made: list[_Made]) -> dict[str, int]:
+    """Count what aligned photos were placed by; empty where no face was looked for."""
+    counts = {kind: sum(result.placed_by == kind for result in made) for kind in ("eyes", "face", "middle")}
+    none = sum(result.refused == _NOT_FOUND for result in made)
+    return {**counts, "none": none} if none or any(counts.values()) else {}

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.device import resolve_device
+from idpgan.errors import InputError
 from idpgan.files import check_writable
 from idpgan.jobs.verify import KINDS
+from idpgan.models.config import Purpose
 from idpgan.progress import Progress, silent
 from idpgan.release.export import card_of, export_samples
 
@@ -23,12 +25,24 @@ def draw(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
+    purpose: str = Purpose.LOOKING,
     device: str = "cpu",
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
+    if purpose not in list(Purpose):
+        raise InputError(f"--for {purpose} is unknown: {', '.join(Purpose)}.")
     where = resolve_device(device, "--device", float64=False)
     check_writable(out)
     return export_samples(
-        source, num, out, KINDS, labels=labels, seed=seed, soft_labels=soft_labels, device=where, progress=progress
+        source,
+        num,
+        out,
+        KINDS,
+        labels=labels,
+        seed=seed,
+        soft_labels=soft_labels,
+        purpose=Purpose(purpose),
+        device=where,
+        progress=progress,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -20,6 +21,13 @@ class Pyramid(NamedTuple):
     start: tuple[int, int]  # height and width of the generator's first feature map, px
     doublings: int
     last: tuple[int, int]  # height and width of the critic's last feature map, px
+
+
+class Purpose(StrEnum):
+    """What images are drawn for: to be looked at, or to train and to measure something on them."""
+
+    LOOKING = "looking"
+    TRAINING = "training"
 
 
 _LARGEST_START = 7  # px
@@ -53,6 +61,9 @@ class ModelConfig(Section):
             simulator do.
         temperature: Factor on the latent numbers of images that are drawn, but not on those that choose; training
             has 1. Above 1 images vary more than in training; with a teacher those that leave their class are left out.
+        truncation: Takes the place of `temperature` in images that are drawn to be looked at; None: the same. Below 1
+            images are cleaner and more alike (Brock, Donahue and Simonyan 2019): samples.png and `idpgan sample` are
+            drawn so, and what others train on is not.
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -68,8 +79,15 @@ class ModelConfig(Section):
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
+    truncation: float | None = Field(default=None, ge=0, le=10)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
+
+    def temperature_for(self, purpose: Purpose) -> float:
+        """Return the factor on the latent numbers of images that are drawn for a purpose."""
+        if self.truncation is None or purpose is Purpose.TRAINING:
+            return self.temperature
+        return self.truncation
 
     @model_validator(mode="after")
     def _check_origin(self) -> ModelConfig:
@@ -104,7 +122,7 @@ class Origin(Section):
     num_private: int = Field(ge=1)
     epsilon: float | None = Field(default=None, ge=0)
     delta: float = Field(ge=0, lt=1)
-    unit: Literal["image", "column", "pixel", "window", "label", "event", "person"]
+    unit: Literal["image", "column", "pixel", "window", "label", "event", "person", "photo"]
     relation: Literal["replace-one", "zero-out-one"]
 
     @model_validator(mode="before")

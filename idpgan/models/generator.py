@@ -15,7 +15,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, notebook_png, to_uint8
 from idpgan.errors import InputError
 from idpgan.memory import check_memory
-from idpgan.models.config import ModelConfig, classes_of, labels_error
+from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy.guarantee import PrivacyReport
@@ -125,6 +125,8 @@ class Generator(nn.Module):
         seed: int | None = None,
         batch_size: int = 500,
         progress: Progress = silent,
+        *,
+        purpose: Purpose = Purpose.LOOKING,
     ) -> Tensor:
         """Generate images, in eval mode and without gradients.
 
@@ -137,6 +139,8 @@ class Generator(nn.Module):
                 all; None = ``sample_labels(num)``.
             seed: Any integer >= 0; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
+            purpose: "looking" draws with `ModelConfig.truncation`, where it is set; "training", for what trains or
+                measures something, always with `ModelConfig.temperature`.
 
         Returns:
             (num, C, H, W) float32 in [-1, 1], on the CPU.
@@ -147,7 +151,7 @@ class Generator(nn.Module):
         chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
         images = torch.empty(num, *self.image_shape)
         done = 0
-        for drawn in self._batches(num, chosen, seed, batch_size):
+        for drawn in self._batches(num, chosen, seed, batch_size, purpose):
             best = torch.zeros(len(drawn), dtype=torch.int64)
             if self.teacher is not None and chosen is not None and self.candidates > 1:
                 many = chosen[done : done + len(drawn)].repeat_interleave(self.candidates)
@@ -160,16 +164,18 @@ class Generator(nn.Module):
 
     def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:
         """Return all candidates of the images of ``sample(num, seed=seed)``, (num, candidates, C, H, W)."""
-        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, 500)))
+        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, 500, Purpose.LOOKING)))
 
-    def _batches(self, num: int, labels: Tensor | None, seed: int | None, batch_size: int) -> Iterator[Tensor]:
+    def _batches(
+        self, num: int, labels: Tensor | None, seed: int | None, batch_size: int, purpose: Purpose
+    ) -> Iterator[Tensor]:
         """Yield candidates of images, (B, candidates, C, H, W) on the CPU, in eval mode and without gradients."""
         device, rng = next(self.parameters()).device, torch.Generator()
         if seed is None:
             rng.seed()
         else:
             rng.manual_seed(torch_seed(seed))
-        temperature = torch.full((self.latent_dim,), self.config.temperature)
+        temperature = torch.full((self.latent_dim,), self.config.temperature_for(purpose))
         temperature[list(self.choosing)] = 1.0
         for start in range(0, num, LATENT_BLOCK):  # blocks of fixed size, so that row i never depends on ``num``
             latent = torch.randn(LATENT_BLOCK, self.candidates * self.latent_dim, generator=rng)[: num - start]

@@ -28,6 +28,8 @@ s. By group privacy (Vadhan 2017, Lemma 2.2; `Guarantee.for_group`) the mechanis
   m = 2.
 * A person has at most k images, k public. From an image to a person: change one image after the other, m = k times the
   steps of one image.
+* What is said of a person holds of a photo out of which at most k images are cut. Between people and photos there is no
+  chain: people are on any number of photos.
 * Other units (pixel, column, window, label, event) do not cover an image as a whole: there is no chain.
 
 **One ledger.** With m = 1 every pair of neighbors of t is one of s, so whatever dominates an event for s dominates it
@@ -215,11 +217,11 @@ def chain(source: tuple[Unit, Relation], target: tuple[Unit, Relation], most_per
     """Return m: m steps between neighbors of ``source`` join any neighbors of ``target``; None if no such chain exists.
 
     Args:
-        most_per_person: k >= 1, public: no person has more images than that.
+        most_per_person: k >= 1, public: no person, or no photo, has more images than that.
     """
     (unit, relation), (wanted, wanted_relation) = source, target
-    narrowed = (unit, wanted) == (Unit.PERSON, Unit.IMAGE)
-    widened = (unit, wanted) == (Unit.IMAGE, Unit.PERSON)
+    narrowed = unit.of_images and wanted is Unit.IMAGE
+    widened = unit is Unit.IMAGE and wanted.of_images
     if unit is not wanted and not narrowed and not widened:
         return None
     twice = relation is Relation.ZERO_OUT and (narrowed or wanted_relation is Relation.REPLACE_ONE)

@@ -23,6 +23,12 @@ class Unit(StrEnum):
     LABEL = "label"
     EVENT = "event"
     PERSON = "person"  # all images of one identity, at most a public cap k of them
+    PHOTO = "photo"  # all images that were cut out of one photo, at most a public cap k of them
+
+    @property
+    def of_images(self) -> bool:
+        """Whether one unit is several images: those of a person, or those that were cut out of a photo."""
+        return self in (Unit.PERSON, Unit.PHOTO)
 
 
 class Relation(StrEnum):

@@ -19,6 +19,7 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
 _RECORDS = {
     Unit.IMAGE: "one image with its label",
     Unit.PERSON: "all images of one person",
+    Unit.PHOTO: "all images cut out of one photo",
     Unit.COLUMN: "one column of one image",
     Unit.PIXEL: "one pixel of one image",
     Unit.EVENT: "one event, which adds at most 1 to one value",

@@ -19,6 +19,7 @@ from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.metrics.source import kind_of, load_arrays
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.models.config import Purpose
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
 from idpgan.release.generator import load_generator
@@ -37,7 +38,7 @@ class SyntheticDataset(Dataset[Any]):
         path: What `idpgan sample` wrote, a folder of PNGs or an ``.npz`` file; or a run, a release folder or its
             generator.safetensors, from which images are drawn now, the classes in turn.
         transform: Gets an image, uint8 (C, H, W); None = `idpgan.data.images.to_float`, float32 in [-1, 1].
-        num: Images to draw from a generator; None = 1,000. An export has its own number.
+        num: Images to draw from a generator, for training; None = 1,000. An export has its own number.
         seed: Of a generator's images; None = fresh entropy.
 
     Attributes:
@@ -72,7 +73,7 @@ class SyntheticDataset(Dataset[Any]):
         self.privacy: PrivacyReport | None
         if kind == "generator":
             generator, num = load_generator(source), DRAWN if num is None else whole(num, "num", 1)
-            pixels = to_uint8(generator.sample(num, seed=seed))
+            pixels = to_uint8(generator.sample(num, seed=seed, purpose=Purpose.TRAINING))
             made, self.privacy = Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
         else:
             made, self.privacy = _exported(source)

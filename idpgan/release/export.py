@@ -20,9 +20,10 @@ from torch import Tensor
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
-from idpgan.files import json_text, read_plain, whole_folder, write_bytes_atomic
+from idpgan.files import json_text, parse_json, read_plain, whole_folder, write_bytes_atomic
 from idpgan.memory import GIB, free_memory
-from idpgan.models.checkpoint import WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.checkpoint import MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.artifact import Artifact, Kind
@@ -67,6 +68,7 @@ def export_samples(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
+    purpose: Purpose = Purpose.LOOKING,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -83,6 +85,7 @@ def export_samples(
         seed: Of the latent vectors; None = fresh entropy.
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
+        purpose: What the images are for, which says how widely they are drawn; see `ModelConfig.truncation`.
         device: Where images are drawn.
 
     Raises:
@@ -104,12 +107,16 @@ def export_samples(
     release, card = release_of(source), None
     said = read_release(release, kinds, follow=True) if (release / PRIVACY).exists() else None
     manifest = _manifest(release, said, generator, num, chosen, secrets.randbits(63) if seed is None else seed)
+    if generator.config.truncation is not None:  # only there does the purpose make a difference
+        manifest["purpose"] = str(purpose)
     if said is not None:
         stated, settings, artifact = said
         facts = card_facts(stated.document, settings)
         subject = _subject(facts, artifact.describe(), num, folder=not _is_npz(out))
         card = render_card(stated.report, facts, subject).encode()
-    pixels = to_uint8(generator.sample(num, chosen, manifest["seed"], batch_size=min(num, _BATCH), progress=progress))
+    pixels = to_uint8(
+        generator.sample(num, chosen, manifest["seed"], batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
+    )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
@@ -142,6 +149,16 @@ def manifest_of(out: Path) -> Path:
 def card_of(out: Path) -> Path:
     """Return where the card of exported images lies."""
     return _beside(out)[1]
+
+
+def purpose_of(source: Path) -> str:
+    """Return what images were drawn for, as the manifest of an export says; empty if nothing says it."""
+    path = manifest_of(source)
+    try:
+        manifest = parse_json(read_plain(path, MOST_TEXT_BYTES, follow=True)) if path.is_file() else None
+    except ValueError:  # a folder of images may have a manifest of another program
+        return ""
+    return str(manifest.get("purpose", "")) if isinstance(manifest, dict) else ""
 
 
 def _beside(out: Path) -> tuple[Path, Path]:

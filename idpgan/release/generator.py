@@ -79,12 +79,17 @@ class GeneratorArtifact:
 
     def subject(self, facts: CardFacts) -> Subject:
         """Return the subject of a model card."""
-        made, one_class, taught = self.generator, "", ""
+        made, one_class, drawing = self.generator, "", ""  # the last: how images are drawn
         shape = ", ".join(map(str, made.image_shape))
         if made.classes:
             one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
+        if made.config.truncation is not None:
+            drawing = (
+                f"Images are drawn to be looked at, with {made.config.truncation:g} of the spread; to train on, draw "
+                f'them with\n`purpose="training"`, {made.config.temperature:g} of it.\n'
+            )
         if made.teacher is not None:
-            taught = (
+            drawing += (
                 f"For every image {made.candidates} are drawn, and a private classifier, which lies in the same file, "
                 "chooses the one that looks most\nlike its class.\n"
             )
@@ -92,7 +97,7 @@ class GeneratorArtifact:
             title=f"Generator of {facts.data} images, method {facts.method}",
             heading="The generator",
             section=(
-                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{taught}"
+                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{drawing}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
                 'generator = idpgan.load_generator("FOLDER")\n'

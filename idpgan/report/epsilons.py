@@ -15,6 +15,7 @@ from idpgan.report.page import Figure, Part, Table
 _RECORDS = {
     Unit.IMAGE: "one image",
     Unit.PERSON: "all images of one person",
+    Unit.PHOTO: "all images cut out of one photo",
     Unit.COLUMN: "one column of one image",
     Unit.PIXEL: "one pixel of one image",
     Unit.WINDOW: "one window of one image",

@@ -121,7 +121,7 @@ def _neighbors(sums: CellSums) -> Pair:
 
 def _totals(sums: CellSums, target: tuple[Tensor, int] | None) -> Tensor:
     """Return the exact sums of a bystander and perhaps a target, in grid steps, int64 (num_cells, dimensions)."""
-    person = sums.unit is Unit.PERSON
+    person = sums.unit.of_images
     copies = sums.most_per_unit if person and target is not None else 1
     bystander = torch.full((1, sums.dimensions), 0.5 / sums.dimensions, dtype=torch.float64)
     vectors, cells, weights = bystander, torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
@@ -163,7 +163,7 @@ def taught_case(
     Without a teacher it is `sums_case`. For unit person the teacher's steps are left out of the game (their canaries
     are images), but not out of the proven guarantee: what the sums show holds for the whole release.
     """
-    if teaching is None or sums.unit is Unit.PERSON:
+    if teaching is None or sums.unit.of_images:
         beside = () if teaching is None else (teaching.event,)
         return sums_case(sums, request, claimed, method=method, beside=beside)
     steps = _teacher_steps(teaching)
@@ -236,7 +236,7 @@ def _voting_neighbors(votes: Votes, iterations: int) -> Pair:
             copies = votes.most_per_unit
             rows, chosen = rows + [target[0]] * copies, chosen + [target[1]] * copies
             images += [copies] * copies
-        weights = steps_of(torch.tensor(images) if votes.unit is Unit.PERSON else None, None, len(rows))
+        weights = steps_of(torch.tensor(images) if votes.unit.of_images else None, None, len(rows))
         return votes.exact(torch.tensor(chosen), torch.tensor(rows), weights).expand(iterations, -1, -1).contiguous()
 
     if votes.relation is Relation.ZERO_OUT:

@@ -1,4 +1,9 @@
-"""Methods whose unit of privacy is an image or a person: their [privacy], and what unit person requires of the data."""
+"""Methods whose unit is an image, a person or a photo: their [privacy], and what these units require of the data.
+
+A person is all images of one identity; a photo is all faces that `idpgan prepare --faces` cut out of it. Each is a
+public list of rows, so what is proven of a person with at most k images holds of a photo with at most k faces: whatever
+one photo shows, found faces and null records alike, stands in its own rows and in no other one (`idpgan.data.eyes`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,8 @@ from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
 from idpgan.training.plan import RunPlan
 from idpgan.training.signal import Signal
 
+_RECORDS = {Unit.PERSON: "people", Unit.PHOTO: "photos"}
+
 
 class AggregatePrivacy(PrivacyConfig):
     """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
@@ -23,21 +30,22 @@ class AggregatePrivacy(PrivacyConfig):
     Attributes:
         epsilon: Of the one release, whatever is trained from it.
         delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
-        unit: "image", or "person" where the data names identities.
+        unit: "image", "person" where the data names identities, or "photo" where faces were cut out of photos.
         relation: How neighbors differ.
-        most_per_person: Public cap on a person's images; further ones are left out, the first by index stay.
+        most_per_person: Public cap on the images of a person or photo; further ones are left out, the first by index
+            stay.
     """
 
     epsilon: float = Field(gt=0)
     delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
-    unit: Literal[Unit.IMAGE, Unit.PERSON] = Unit.IMAGE
+    unit: Literal[Unit.IMAGE, Unit.PERSON, Unit.PHOTO] = Unit.IMAGE
     relation: Relation = Relation.ZERO_OUT
     most_per_person: int = Field(20, ge=1, le=1_000_000)
 
     @property
     def cap(self) -> int | None:
-        """Images of one person that count, for unit person; None for unit image."""
-        return self.most_per_person if self.unit is Unit.PERSON else None
+        """Images of one person or photo that count, for these units; None for unit image."""
+        return self.most_per_person if self.unit.of_images else None
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -64,13 +72,16 @@ class PeopleRun(RunConfig):
     @model_validator(mode="after")
     def _refuse_shared_people(self) -> PeopleRun:
         """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
-        if self.privacy.unit is not Unit.PERSON:
+        unit = self.privacy.unit
+        if not unit.of_images:
             return self
         if self.data.split_by != "identity":
             raise ConfigError(
-                'privacy.unit = person, but data.split_by = "image" deals the images of one person to several parts, '
+                f'privacy.unit = {unit}, but data.split_by = "image" deals the images of one {unit} to several parts, '
                 'and nothing protects those in the public one. Set data.split_by = "identity".'
             )
+        if unit is Unit.PHOTO:
+            return self
         if self.data.public_root is not None and not (self.data.confirm_public or self.data.public_disjoint):
             raise ConfigError(
                 f"privacy.unit = person with data.public_root = '{self.data.public_root}': people of the private "
@@ -89,18 +100,23 @@ class PeoplePlan(RunPlan):
         return max(self.classes, 1)
 
     def check_people(self) -> None:
-        """Refuse unit person where the data has no identities."""
-        if self.unit is Unit.PERSON and not self.shape.has_people:
+        """Refuse unit person where the data has no identities, and unit photo where nothing was cut out of photos."""
+        if self.unit is Unit.PERSON and (not self.shape.has_people or self.shape.of_photos):
             raise ConfigError(
                 "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
-                "unit = image."
+                f"unit = {'photo' if self.shape.of_photos else 'image'}."
+            )
+        if self.unit is Unit.PHOTO and not self.shape.of_photos:
+            raise ConfigError(
+                "privacy.unit = photo, but the rows of the data set are not faces of photos. Make them so (idpgan "
+                "prepare --align eyes --faces 3), or use unit = image."
             )
 
     @property
     def capped(self) -> list[str]:
         """What a report has to state about the cap on a person's images."""
         cap = self.config.privacy.cap
-        return [] if cap is None else [f"the cap of {cap} images of one person"]
+        return [] if cap is None else [f"the cap of {cap} images of one {self.unit}"]
 
     def signal_of(self, noise: float, source: str) -> Signal:
         """Return the signal-to-noise figure of a release, by the noise on a class.
@@ -109,7 +125,7 @@ class PeoplePlan(RunPlan):
         """
         cap = self.config.privacy.cap
         records = self.shape.num_private / (cap or 1) / self.rows
-        return Signal(records, self.rows, noise, source, "images" if cap is None else "people")
+        return Signal(records, self.rows, noise, source, "images" if cap is None else _RECORDS[self.unit])
 
 
 def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
@@ -138,11 +154,11 @@ def refuse_people_in_two_parts(unit: Unit, split: Split) -> None:
     private = split.private.identities
     for name in ("public", "holdout", "test"):
         others = getattr(split, name).identities
-        if unit is not Unit.PERSON or private is None or others is None:
+        if not unit.of_images or private is None or others is None:
             continue
         shared = int(torch.isin(private.unique(), others.unique()).sum())
         if shared:
             raise ConfigError(
-                f"privacy.unit = person, but {shared} people of the private part have images in the {name} part too, "
-                'where nothing protects them. Set data.split_by = "identity".'
+                f"privacy.unit = {unit}, but {shared} {_RECORDS[unit]} of the private part have images in the {name} "
+                'part too, where nothing protects them. Set data.split_by = "identity".'
             )

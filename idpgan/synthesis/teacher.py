@@ -37,6 +37,7 @@ from idpgan.classify.scattering_linear import (
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
+from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
@@ -207,7 +208,7 @@ def balanced(teacher: LinearScattering, generator: Generator) -> LinearScatterin
     probabilities", 2002). It looks at generated images only.
     """
     device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]
-    logits = teacher.logits(generator.sample(_BALANCED_ON, seed=0)).double()
+    logits = teacher.logits(generator.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING)).double()
     bias = torch.zeros(logits.shape[1], dtype=torch.float64, device=device)
     for _ in range(_ROUNDS):
         bias -= ((logits + bias).softmax(1).mean(0) * logits.shape[1]).log()

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from idpgan.data.load import DataShape
 from idpgan.device import resolve_device
+from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
 from idpgan.models.config import classes_of, pyramid_of
@@ -46,6 +47,18 @@ class RunPlan(Plan):
         self.config, self.shape, self.given, self.row = config, shape, tuple(given), METHODS[config.method.name]
         self.unit = getattr(config.privacy, "unit", None) or Unit(self.row.units[0])
         self.relation = getattr(config.privacy, "relation", None) or Relation(self.row.relation)
+        if shape.of_photos and self.unit is not Unit.PHOTO:
+            units = self.row.units
+            raise ConfigError(
+                "the rows of the data are faces that were cut out of photos, and a photo has several: unit "
+                f"{self.unit} would protect one face of it. "
+                + (
+                    'Set privacy.unit = "photo".'
+                    if Unit.PHOTO in units
+                    else f"{config.method.name} has no unit photo: prepare one face a photo, or take gaussian, "
+                    "evolution or idp-gan-aggregate."
+                )
+            )
         self.exact = True
         self.contained: tuple[Part, ...] = config.counted
 
@@ -205,7 +218,7 @@ class RunPlan(Plan):
     @property
     def images_per_person(self) -> int | None:
         """The cap on a person's images that a contained release must keep to; None where there is none."""
-        capped = self.unit is Unit.PERSON and any(part.pair[0] is Unit.IMAGE for part in self.contained)
+        capped = self.unit.of_images and any(part.pair[0] is Unit.IMAGE for part in self.contained)
         return self._most_per_person if capped else None
 
     @property
@@ -228,8 +241,8 @@ class RunPlan(Plan):
                     f"that nobody of the private images is among the {each.num_private or 'unknown'} images of {what} "
                     f"(data.public_disjoint): its {proven} is not counted"
                 )
-            elif person and proven.unit is Unit.IMAGE:
-                phrases.append(f"the cap of {self._most_per_person} images of one person in {what} too")
+            elif self.unit.of_images and proven.unit is Unit.IMAGE:
+                phrases.append(f"the cap of {self._most_per_person} images of one {self.unit} in {what} too")
             if each.num_public and not data.public_disjoint:
                 phrases.append(f"that the {each.num_public:,} public images of {what} are none of the private ones")
         return phrases

@@ -254,7 +254,7 @@ def test_no_readable_photo_is_fatal(run, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_interrupted_means_nothing(tmp_path, monkeypatch, error):
-    source, made, make = write(tmp_path / "photos"), [], jobs._make
+    source, made, make = write(tmp_path / "photos"), [], jobs._Making.image
 
     def some(*arguments):
         made.append(make(*arguments))
@@ -262,7 +262,7 @@ def test_interrupted_means_nothing(tmp_path, monkeypatch, error):
             raise error
         return made[-1]
 
-    monkeypatch.setattr(jobs, "_make", some)
+    monkeypatch.setattr(jobs._Making, "image", some)
     with pytest.raises(error if isinstance(error, type) else OSError):
         prepare(source, tmp_path / "out", (28, 28), folders="none")
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]

@@ -12,8 +12,10 @@ from idpgan.cli.faults import Terminated, sigterm_raises
 from idpgan.data.images import attribute_classes
 from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS
+from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.release import export
+from idpgan.release.dataset import SyntheticDataset
 from tests.cli.test_commands import refused
 
 
@@ -166,3 +168,29 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, 
         with pytest.raises(InputError, match=said):
             export.export_samples(source, num, tmp_path / "out", KINDS, **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_images_to_look_at_and_to_train_on(run, tmp_path):
+    """A release with two temperatures verifies, and each of its users draws with the one that it is for."""
+    settings = ["model.truncation=0.5", "release.samples=10"]
+    made, drawn = tmp_path / "run", {}
+    assert run("train", "configs/digits-gaussian.toml", *settings, "--out", made)[0] == 0
+    code, out, _ = run("verify", made / "release")
+    assert (code, "consistent" in out) == (0, True)
+    assert 'purpose="training"' in (made / "release" / "README.md").read_text()
+    for purpose, words in (("looking", "--for training"), ("training", "to give away")):
+        out = tmp_path / f"{purpose}.npz"
+        code, told, _ = run("sample", made, "--num", 30, "--seed", 1, "--out", out, "--for", purpose)
+        assert (code, words in told) == (0, True)
+        assert json.loads((tmp_path / f"{purpose}.manifest.json").read_text())["purpose"] == purpose
+        drawn[purpose] = np.load(out)["images"]
+    default = run("sample", made, "--num", 30, "--seed", 1, "--out", tmp_path / "default.npz")
+    assert default[0] == 0
+    assert (np.load(tmp_path / "default.npz")["images"] == drawn["looking"]).all()
+    spread = {purpose: images.astype(float).std(axis=0).mean() for purpose, images in drawn.items()}
+    assert spread["looking"] < spread["training"]
+    own = SyntheticDataset(made, num=30, seed=1).images.permute(0, 2, 3, 1).numpy()
+    assert (own == drawn["training"]).all()
+    judged = read_images(made, (1, 8, 8), tuple("0123456789"), num=30, seed=1).images
+    assert (judged.permute(0, 2, 3, 1).numpy() == drawn["training"]).all()
+    assert refused(run("sample", made, "--num", 3, "--out", tmp_path / "x", "--for", "sale"), "looking, training")

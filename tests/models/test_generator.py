@@ -172,6 +172,23 @@ def test_temperature_scales_what_is_drawn_and_not_what_chooses_the_code():
             assert (alike == alike[:1]).all()
 
 
+@pytest.mark.parametrize("family", ["gaussian", "warp"])
+def test_what_is_looked_at_is_truncated_and_what_trains_is_not(family):
+    def drawn(purpose, **keys):
+        generator = build_generator(small(generator=family, **keys), (1, 28, 28), 2, seed=0).eval()
+        if family == "gaussian":  # its factor is 0 until it is fitted
+            generator.factor.data.copy_(torch.eye(generator.factor.shape[1]) / 9)
+        return generator.sample(6, seed=4, purpose=purpose)
+
+    both = {"temperature": 2.0, "truncation": 0.5}
+    assert torch.equal(drawn("training", **both), drawn("training", temperature=2.0))
+    assert torch.equal(drawn("looking", **both), drawn("looking", temperature=0.5))
+    assert torch.equal(drawn("looking", temperature=2.0), drawn("training", temperature=2.0))  # one without the other
+    assert not torch.allclose(drawn("looking", **both), drawn("training", **both))
+    with pytest.raises(InputError, match="purpose"):
+        drawn("selling", **both)
+
+
 @pytest.mark.parametrize("temperature", [-0.1, 10.1, float("nan")])
 def test_a_temperature_outside_its_range_is_refused(temperature):
     with pytest.raises(ValueError, match="temperature"):

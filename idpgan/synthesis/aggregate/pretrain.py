@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.data.load import Split
+from idpgan.models.config import Purpose
 from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet
 from idpgan.models.generator import Generator
@@ -115,4 +116,5 @@ def images_of(
         {name.removeprefix(_POPULATION): tensor for name, tensor in released.items() if name.startswith(_POPULATION)}
     )
     num, names = config.method.evolution.images, tuple(classes) if generator.num_classes else ()
-    return Images(to_uint8(generator.sample(num, seed=_SEED)), generator.sample_labels(num), names)
+    drawn = generator.sample(num, seed=_SEED, purpose=Purpose.TRAINING)
+    return Images(to_uint8(drawn), generator.sample_labels(num), names)
