@@ -229,7 +229,7 @@ def test_a_release_is_charged_before_it_is_kept_and_refused_beyond_the_target(la
 
 @pytest.mark.parametrize(("law", "delta", "half"), [(*row, half) for row, half in zip(LAWS, HALVES, strict=True)])
 def test_the_noise_has_the_scale_that_is_priced(law, delta, half):
-    """Half of all releases lie within the scale times the median of |Z|; noise scaled by 0.9 is 0.03 to 0.04 off, 6 to 8 sd."""
+    """Half of all lie within the scale times the median of |Z|; noise scaled by 0.9 is 0.03 to 0.04 off, 6 to 8 sd."""
     mechanism = SmoothMedian(0.0, 1.0, 4.0, Unit.IMAGE, REPLACE, delta, law)
     values = torch.linspace(0.4, 0.6, 101, dtype=torch.float64).expand(10_000, 101)
     scale = mechanism.scales(values[:1]).item() / mechanism.steps
