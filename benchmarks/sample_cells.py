@@ -44,7 +44,7 @@ SHORT_GAN = [*SHORT[:1], *SHORT[2:], "model.width=32"]
 
 
 AS_TRAINED = "idp-gan-aggregate model.temperature=1"  # its config draws more widely than it trains
-FEW_STEPS = "training.steps=500"  # what a shared CPU does by Opacus; our engine beside it at the same steps
+FEW_STEPS = "training.steps=200"  # what a shared CPU does by Opacus; our engine beside it at the same steps
 OURS, BY_OPACUS = f"dp-gan {FEW_STEPS}", f"dp-gan method.engine=opacus {FEW_STEPS}"
 
 

@@ -41,7 +41,7 @@ class DpSgdConfig(StepsConfig):
         momentum: Weight of the past in a step.
         ema_decay: Weight of the past in the averaged weights, which are released.
         max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
-            "opacus" takes at most 256, and does not halve it.
+            "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-sgd"] = "dp-sgd"
@@ -124,7 +124,9 @@ class DpSgd(TrainsClassifier):
     def _private_step(self, records: Sequence[Tensor], null: Tensor | None) -> tuple[Tensor, Tensor]:
         """Move the weights by the noisy sum; return losses and norms of the records, (B,) each."""
         if self._opacus is not None:
-            batch = Batch(lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null)
+            batch = Batch(
+                lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null
+            )
             return self._opacus.step(self.dpsgd, self.noise, batch)[0]
         weights = dict(self.newest.named_parameters())
 

@@ -310,9 +310,7 @@ class DPSGDPlan:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def noisy_gradients(
-        self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]
-    ) -> None:
+    def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, as `noisy_step` does before it steps.
 
         Args:

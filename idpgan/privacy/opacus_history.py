@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from typing import Any
 
 from idpgan import checks
@@ -44,8 +45,8 @@ def from_opacus(engine_or_history: Any, *, unit: Unit | str, num_private: int) -
     history = getattr(accountant, "history", accountant)
     if not isinstance(history, list | tuple) or not history:
         raise InputError(
-            f"{checks.described(engine_or_history)} holds no steps of Opacus. Give the PrivacyEngine after training, or "
-            "a list of (noise_multiplier, sample_rate, steps)."
+            f"{checks.described(engine_or_history)} holds no steps of Opacus. Give the PrivacyEngine after training, "
+            "or a list of (noise_multiplier, sample_rate, steps)."
         )
     return tuple(_event(entry, unit, num_private) for entry in history)
 
@@ -85,8 +86,6 @@ def opacus_epsilons(events: tuple[Event, ...], delta: float) -> dict[str, str]:
         moments = float(rdp.get_epsilon(delta))
         composed = "no answer"
         if moments * math.sqrt(sum(event.count for event in events)) <= _MOST_WORK:  # a forged release may ask for more
-            try:
+            with contextlib.suppress(ValueError, RuntimeError):  # it checks itself, and gives up at extreme settings
                 composed = f"{prv.get_epsilon(delta):.4g}"
-            except (ValueError, RuntimeError):  # it checks itself, and gives up at extreme settings
-                pass
     return {"PRV": composed, "RDP": f"{moments:.4g}"}

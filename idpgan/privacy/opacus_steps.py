@@ -23,7 +23,7 @@ from idpgan.errors import ConfigError
 from idpgan.privacy.dpsgd import SLACK, Batch, BatchLoss, DPSGDPlan, full_precision
 from idpgan.privacy.noise import Noise
 
-MOST_PHYSICAL = 256  # records in one product; more would ask for too much room for its rounding
+MOST_PHYSICAL = 128  # records in one product; more would ask for too much room for its rounding
 _ROUNDING = 2.0**-24  # of a float32 number, relative, where it is not below
 _LEAST_FACTOR = 1e-37
 
@@ -41,8 +41,8 @@ class OpacusSteps:
     float32, and rounds by at most m u times the sum of norms (Higham 2002, "Accuracy and stability of numerical
     algorithms", Eq. (3.5), u = 2^-24), which is at most m C'. Neighbors differ in one row, null or not, of one product.
     So their sums differ by at most C' (1 + 2 m^2 u) and the roundings of float64 that `SLACK` covers; s is the sum of
-    both. A row is set to zero before the product where it is not finite, so long that its clip factor would be no normal
-    float32 number, or a null record's.
+    both. A row is set to zero before the product if its record is null, if it is not finite, or if it is so long that
+    float32 cannot hold its clip factor.
 
     Args:
         network: Its parameters are those of ``optimizer``; hooks lie on it from now on, and work in `step` alone.
@@ -58,7 +58,7 @@ class OpacusSteps:
     ) -> None:
         refused = objections(network)
         if refused:
-            raise ConfigError(f"Opacus refuses the network: {'; '.join(refused)}. Set method.engine = \"idpgan\".")
+            raise ConfigError(f'Opacus refuses the network: {"; ".join(refused)}. Set method.engine = "idpgan".')
         self.physical_batch = min(checks.whole(physical_batch, "physical_batch", 1), MOST_PHYSICAL)
         self.secure_mode, self._failed = secure_mode, False
         self._module = GradSampleModule(network.train(), loss_reduction="sum")  # its hooks see a training mode only
@@ -106,7 +106,7 @@ class OpacusSteps:
         """Leave the gradient of every record on the parameters, and return the losses."""
         if not len(records[0]):
             for weight in self._optimizer.params:
-                weight.grad_sample = weight.new_zeros(0, *weight.shape)  # type: ignore[attr-defined]
+                weight.grad_sample = weight.new_zeros(0, *weight.shape)
             return records[0].new_zeros(0)
         losses = loss(self._module, *records)
         if losses.shape != (len(records[0]),):
@@ -157,7 +157,7 @@ class _PlannedOptimizer(DPOptimizer):
         slack = SLACK + 2.01 * physical_batch**2 * _ROUNDING
         self.noise_multiplier, self.max_grad_norm = plan.noise_multiplier, plan.clip_norm * (1 - slack)
         for weight in self.params:
-            weight.summed_grad = torch.zeros_like(weight, dtype=torch.float64)  # type: ignore[attr-defined]
+            weight.summed_grad = torch.zeros_like(weight, dtype=torch.float64)
 
     @property
     def grad_samples(self) -> list[Tensor]:
@@ -183,7 +183,7 @@ class _PlannedOptimizer(DPOptimizer):
         weights = dict(zip(self._names, self.params, strict=True))
         sums: dict[str, Any] = {name: weight.summed_grad for name, weight in weights.items()}
         for weight in self.params:
-            weight.summed_grad = None  # type: ignore[attr-defined]  # no sum gets noise twice
+            weight.summed_grad = None  # no sum gets noise twice
         self._plan.noisy_gradients(weights, sums, self._normal)
 
 

@@ -52,8 +52,7 @@ class StepsConfig(MethodConfig):
     def _check_engine(self) -> Self:
         if self.secure_mode and self.engine != "opacus":
             raise ConfigError(
-                'method.secure_mode = true is a mode of Opacus, and method.engine = "idpgan". Leave it out (the noise is '
-                'cryptographic either way), or set method.engine = "opacus".'
+                'method.secure_mode = true is a mode of Opacus. Set method.engine = "opacus", or leave it out.'
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The engine of a method's DP-SGD steps: ours, which `idpgan.privacy.dpsgd` is, or Opacus, imported only where asked for."""
+"""The engine of a method's DP-SGD steps: that of `idpgan.privacy.dpsgd`, or Opacus, which is imported on demand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def opacus_steps(config: Any, network: nn.Module, optimizer: torch.optim.Optimiz
         return None
     from idpgan.privacy.opacus_steps import OpacusSteps
 
-    return OpacusSteps(
-        network, optimizer, physical_batch=config.max_physical_batch, secure_mode=config.secure_mode
-    )
+    return OpacusSteps(network, optimizer, physical_batch=config.max_physical_batch, secure_mode=config.secure_mode)
 
 
 def validate_network(network: nn.Module, config: StepsConfig) -> None:

@@ -98,7 +98,7 @@ class DpGanConfig(StepsConfig):
         beta2: Decay of Adam's second moment.
         ema_decay: Weight of the past in the averaged generator.
         max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
-            "opacus" takes at most 256, and does not halve it.
+            "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-gan"] = "dp-gan"
