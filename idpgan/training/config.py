@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -43,7 +43,10 @@ class StepsConfig(MethodConfig):
             use. Coins, noise and price are the same.
         secure_mode: Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the
             source of the numbers is the same. "opacus" only.
+        ENGINE: The keys that say who takes the steps.
     """
+
+    ENGINE: ClassVar[tuple[str, ...]] = ("engine", "secure_mode")
 
     engine: Literal["idpgan", "opacus"] = "idpgan"
     secure_mode: bool = False

@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 
+from idpgan.audit.entry import RunFacts
+from idpgan.classify.audit import AUDITS
 from idpgan.data.images import Images
 from idpgan.data.load import Split, known_shape
 from idpgan.errors import ConfigError
@@ -218,3 +220,25 @@ def test_by_opacus_going_on_from_a_state_is_the_same_bit_for_bit():
         second.step(step)
     wanted, found = whole.product.state_dict(), second.product.state_dict()
     assert all(torch.equal(wanted[key], found[key]) for key in wanted)
+
+
+def test_a_run_by_opacus_is_audited_through_its_own_steps(monkeypatch):
+    """Canaries go through the engine of the run: the law holds, and a mistake in it alone is seen."""
+    from idpgan.privacy import opacus_steps
+
+    config = config_of("dp-sgd", method={"engine": "opacus"}, training={"batch_size": 400, "steps": 2})
+    facts = RunFacts((1, 8, 8), 10, 1295, 1e-5, None, None)
+    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation is False
+    begin, calls = opacus_steps._PlannedOptimizer.begin, []
+
+    def louder(self, plan, *rest):
+        calls.append(1)
+        begin(self, plan, *rest)
+        self.max_grad_norm *= 20
+
+    monkeypatch.setattr(opacus_steps._PlannedOptimizer, "begin", louder)
+    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation
+    assert calls
+    calls.clear()
+    AUDITS["dp-sgd"].of_run(config_of("dp-sgd", training={"batch_size": 400, "steps": 2}), facts).run(400, seed=1)
+    assert not calls
