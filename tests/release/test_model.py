@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from idpgan import load_generator
 from idpgan.attacks import attack_model
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError, InputError
@@ -250,6 +251,8 @@ def test_another_module_is_refused_when_it_is_loaded(classifier, tmp_path):
         load_model(classifier, nn.Sequential(nn.Flatten(), nn.Linear(64, 9)))
     with pytest.raises(InputError, match=r"holds no model\.safetensors"):
         load_model(tmp_path, linear())
+    with pytest.raises(InputError, match=r"its writer's own code\. Make the module and load it with idpgan\.release"):
+        load_generator(classifier)
 
 
 # Forged --------------------------------------------------------------------------------------------------------------
