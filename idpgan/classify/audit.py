@@ -43,7 +43,7 @@ from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
-from idpgan.training.config import StepsConfig, TrainingConfig
+from idpgan.training.config import ENGINE_KEYS, TrainingConfig
 from idpgan.training.plan import plan_run
 
 _CLASSES = ("0", "1")  # every canary has the first class
@@ -166,7 +166,7 @@ def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: 
 
     def of_run(config: ClassifierRun, facts: RunFacts) -> AuditCase:
         plan, count = plan_run(config, facts.shape).dpsgd, config.training.steps
-        engine = {key: getattr(config.method, key) for key in StepsConfig.ENGINE if hasattr(config.method, key)}
+        engine = {key: getattr(config.method, key) for key in ENGINE_KEYS if hasattr(config.method, key)}
         own = functools.partial(make, **engine)
         played = ClassifierSteps(name, own, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm)
         return case(played, asked_of(config), facts.claimed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -18,6 +18,7 @@ from idpgan.training.contained import MOST_CONTAINED, Contained
 if TYPE_CHECKING:
     from idpgan.privacy.composition import Part
 
+ENGINE_KEYS = ("engine", "secure_mode")  # of `StepsConfig`: who takes the steps
 MOST_STEPS = 100_000_000  # more than a year at three steps a second
 CHOOSE_DELTA = (
     "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
@@ -43,10 +44,7 @@ class StepsConfig(MethodConfig):
             use. Coins, noise and price are the same.
         secure_mode: Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the
             source of the numbers is the same. "opacus" only.
-        ENGINE: The keys that say who takes the steps.
     """
-
-    ENGINE: ClassVar[tuple[str, ...]] = ("engine", "secure_mode")
 
     engine: Literal["idpgan", "opacus"] = "idpgan"
     secure_mode: bool = False
