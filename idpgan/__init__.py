@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         models,
         privacy,
         publish,
+        release,
         synthesis,
         training,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "models",
     "privacy",
     "publish",
+    "release",
     "synthesis",
     "training",
 ]

@@ -39,7 +39,6 @@ def test_everything_that_is_imported_is_declared_and_nothing_else():
     used = imported(ROOT / "idpgan")
     assert sorted(set(modules) - used) == [], "declared, but imported by nothing"
     outside = {name for name in used if "." not in name} - set(sys.stdlib_module_names) - {"idpgan", "pydantic_core"}
-    outside -= {"opacus"}  # an extra: `doctor --benchmark` compares with it where it is there, and says so where not
     assert sorted(outside - set(modules)) == [], "imported, but not declared"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
-from idpgan.training.config import TrainingConfig
+from idpgan.training.config import ENGINE_KEYS, TrainingConfig
 from idpgan.training.plan import plan_run
 
 _CLASSES = ("0", "1")  # every canary has the first class
@@ -76,7 +77,8 @@ def asked_of(config: Any) -> Request:
 
 # DP-SGD -----------------------------------------------------------------------------------------------------------
 
-Make = Callable[[Split, float, ClassifierPrivacy, TrainingConfig, Noise], "WatchedClassifier"]  # the number is C
+# The number is C; engine and secure_mode of a run's method are passed by name.
+Make = Callable[..., "WatchedClassifier"]  # (Split, float, ClassifierPrivacy, TrainingConfig, Noise)
 
 
 class WatchedClassifier(TrainsClassifier):
@@ -164,7 +166,9 @@ def _entry_of(name: str, make: Make, sample_rate: float, steps: int, clip_norm: 
 
     def of_run(config: ClassifierRun, facts: RunFacts) -> AuditCase:
         plan, count = plan_run(config, facts.shape).dpsgd, config.training.steps
-        played = ClassifierSteps(name, make, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm)
+        engine = {key: getattr(config.method, key) for key in ENGINE_KEYS if hasattr(config.method, key)}
+        own = functools.partial(make, **engine)
+        played = ClassifierSteps(name, own, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm)
         return case(played, asked_of(config), facts.claimed)
 
     return Entry(build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=of_run)
@@ -229,9 +233,10 @@ class _WatchedSgd(WatchedClassifier, DpSgd):
 
 
 def _watched_sgd(
-    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
+    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise, **engine: Any
 ) -> WatchedClassifier:
-    section = DpSgdConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0, ema_decay=0.0, max_physical_batch=512)
+    still: dict[str, Any] = {"learning_rate": STILL, "momentum": 0.0, "ema_decay": 0.0, "max_physical_batch": 512}
+    section = DpSgdConfig(clip_norm=clip_norm, **still, **engine)
     config = DpSgdRun(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
     return _WatchedSgd.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)

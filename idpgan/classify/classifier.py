@@ -26,6 +26,7 @@ from idpgan.privacy.plan import Budget
 from idpgan.ranks import Ranks
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, ReleaseConfig, RunConfig
+from idpgan.training.engine import engine_words
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Method, Stats
 from idpgan.training.plan import RunPlan
@@ -129,7 +130,8 @@ class StepsPlan(ClassifierPlan):
         """Say how images are drawn."""
         everything = self.config.training.batch_size >= self.shape.num_private
         drawn = "all images in every step" if everything else "Poisson sampling"
-        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {sources[0].name}"
+        by = engine_words(self.config.method, events, self.delta)
+        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {sources[0].name}{by}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the divisor and the settings."""

@@ -23,15 +23,15 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.ema import Ema
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.models.validate import validate_private_critic
-from idpgan.privacy.dpsgd import Way, Weights
-from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.privacy.dpsgd import Batch, Way, Weights
+from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
+from idpgan.training.engine import opacus_steps, validate_network
 from idpgan.training.method import Stats
 
 _BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
 
 
-class DpSgdConfig(MethodConfig):
+class DpSgdConfig(StepsConfig):
     """[method] of dp-sgd.
 
     Attributes:
@@ -41,6 +41,7 @@ class DpSgdConfig(MethodConfig):
         momentum: Weight of the past in a step.
         ema_decay: Weight of the past in the averaged weights, which are released.
         max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
+            "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-sgd"] = "dp-sgd"
@@ -100,10 +101,11 @@ class DpSgd(TrainsClassifier):
         )
         self._physical_batch = self.config.max_physical_batch
         self._way: Way = "ghost"
+        self._opacus = opacus_steps(self.config, self.newest, self.optimizer)
 
     def _build(self) -> Any:
         network = super()._build()
-        validate_private_critic(network)  # no layer of it mixes records
+        validate_network(network, self.config)  # no layer of it mixes records
         return network
 
     @property
@@ -114,16 +116,26 @@ class DpSgd(TrainsClassifier):
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
         batch = self._images.select(self.dpsgd.sample(len(self._images), self.noise)).to(self.device)
-        weights = dict(self.newest.named_parameters())
         records = (to_float(batch.images), cast(Tensor, batch.labels))
+        losses, norms = self._private_step(records, batch.null)
+        self._average.update(self.newest)
+        return self.statistics(losses, norms)
+
+    def _private_step(self, records: Sequence[Tensor], null: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Move the weights by the noisy sum; return losses and norms of the records, (B,) each."""
+        if self._opacus is not None:
+            batch = Batch(
+                lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null
+            )
+            return self._opacus.step(self.dpsgd, self.noise, batch)[0]
+        weights = dict(self.newest.named_parameters())
 
         def loss(weights: Weights, image: Tensor, label: Tensor) -> Tensor:
             return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
 
         result = self.dpsgd.clipped_sum(
-            loss, weights, records, physical_batch=self._physical_batch, null=batch.null, way=self._way
+            loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
         )
         self._physical_batch, self._way = result.physical_batch, result.way
         self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
-        self._average.update(self.newest)
-        return self.statistics(result.losses, result.norms)
+        return result.losses, result.norms

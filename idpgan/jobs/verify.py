@@ -17,6 +17,8 @@ from idpgan.release.artifact import Kind
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.images import ImagesArtifact
+from idpgan.release.model import KIND as MODEL
+from idpgan.release.model import ModelArtifact
 from idpgan.release.settings import Settings, settings_of_run
 from idpgan.release.verify import Verification, verify_release
 from idpgan.training.config import build_config, refuse_unsound
@@ -57,4 +59,5 @@ KINDS: Mapping[str, Kind] = {
     ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, ObfuscationTable.from_release),
     ClassifierArtifact.kind: Kind(ClassifierArtifact, read_run),
     AnswersArtifact.kind: Kind(AnswersArtifact, StreamTable.from_release),
+    ModelArtifact.kind: MODEL,
 }

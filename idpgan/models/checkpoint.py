@@ -133,6 +133,11 @@ def find_weights(path: Path) -> Path:
                 f"The run {path} has released no generator yet ({path / 'release' / WEIGHTS} is missing). "
                 "Finish it with --resume: a generator is released at the end."
             )
+        if (path / "model.safetensors").is_file():
+            raise InputError(
+                f"{path} holds a model of its writer's own code. Make the module and load it with "
+                "idpgan.release.load_model(folder, module)."
+            )
         raise InputError(f"{path} is neither a run nor a release folder: it holds no {WEIGHTS}. Name one that does.")
     if not path.exists():
         raise InputError(f"{path} does not exist. Name a run folder, a release folder or its {WEIGHTS}.")

@@ -51,7 +51,11 @@ class _Call(NamedTuple):
 
 
 def validate_private_critic(
-    module: nn.Module, *, image_shape: Sequence[int] | None = None, num_classes: int | None = None
+    module: nn.Module,
+    *,
+    image_shape: Sequence[int] | None = None,
+    num_classes: int | None = None,
+    also: Sequence[str] = (),
 ) -> None:
     """Refuse a critic that cannot be trained with a guarantee per record.
 
@@ -65,6 +69,7 @@ def validate_private_critic(
         module: The critic; called as ``module(images)``, or ``module(images, labels)`` with classes.
         image_shape: Shape of one record; None = ``module.image_shape``.
         num_classes: Classes that the critic is conditioned on, 0 for none; None = ``module.num_classes`` or 0.
+        also: What the library that takes the steps has against it, in its own words.
 
     Raises:
         ConfigError: Naming every offending layer and its reason, or why the critic could not be tried.
@@ -86,8 +91,9 @@ def validate_private_critic(
                 f"{tuple(shape)} with {classes} classes: {str(error).splitlines()[0] if str(error) else error!r}. "
                 "A private critic must score batches of one and of several such records."
             ) from error
-    if offenders:
-        listed = "; ".join(f"{name or 'the critic itself'} ({kind}): {reason}" for name, kind, reason in offenders)
+    if offenders or also:
+        own = [f"{name or 'the critic itself'} ({kind}): {reason}" for name, kind, reason in offenders]
+        listed = "; ".join([*own, *also])
         raise ConfigError(
             f"The critic cannot be trained on private records. {listed}. "
             "Remove these layers, or use GroupNorm or LayerNorm, which act within one record."

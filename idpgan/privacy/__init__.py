@@ -30,6 +30,7 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.opacus_history import from_opacus
 from idpgan.privacy.selection import PermuteAndFlip, SparseVector
 from idpgan.privacy.smooth_sensitivity import SmoothMedian, smooth_sensitivity
 
@@ -61,5 +62,6 @@ __all__ = [
     "check_delta",
     "compose_epsilon",
     "default_delta",
+    "from_opacus",
     "smooth_sensitivity",
 ]

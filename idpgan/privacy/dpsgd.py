@@ -32,9 +32,10 @@ from idpgan.ranks import ALONE, Ranks
 
 Weights = Mapping[str, Tensor]
 RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
+BatchLoss = Callable[..., Tensor]  # (network, tensors of B rows each) -> (B,), row i a function of row i alone
 Way = Literal["ghost", "vmap"]
 
-_SLACK = 1e-5  # norms are clipped to C (1 - _SLACK): rounding then never reaches C
+SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
 
 
 @contextlib.contextmanager
@@ -70,6 +71,21 @@ class ClippedSum:
     norms: Tensor
     physical_batch: int
     way: Way
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records whose clipped gradients are part of a step's sum.
+
+    Attributes:
+        loss: Of the hooked network and a chunk of ``records``, (B,).
+        records: Tensors of B rows each, B >= 0.
+        null: bool (B,), which records are null: they keep their rows and add nothing. None = none.
+    """
+
+    loss: BatchLoss
+    records: Sequence[Tensor]
+    null: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -224,7 +240,7 @@ class DPSGDPlan:
         losses, norms = [], []
         for *chunk, counted in zip(*(part.split(physical_batch) for part in (*records, counts)), strict=True):
             gradients, values = record_gradients(loss, weights, chunk, way)
-            norms.append(clip_and_add(gradients, counted, self.clip_norm * (1 - _SLACK), total))
+            norms.append(clip_and_add(gradients, counted, self.clip_norm * (1 - SLACK), total))
             losses.append(values)
         return ClippedSum(total, torch.cat(losses), torch.cat(norms), physical_batch, way)
 
@@ -266,7 +282,7 @@ class DPSGDPlan:
         norms = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1)
         norms = norms if null is None else norms.masked_fill(null, torch.nan)
         finite = norms.isfinite()[:, None]
-        factor = (self.clip_norm * (1 - _SLACK) / norms[:, None]).clamp(max=1.0)
+        factor = (self.clip_norm * (1 - SLACK) / norms[:, None]).clamp(max=1.0)
         factor = factor if weights is None else factor * weights.double()[:, None]
         left = torch.where(finite, left * factor, 0.0)
         if not bool(finite.all()):
@@ -290,10 +306,22 @@ class DPSGDPlan:
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
             raise ValueError("weights, sums and the optimizer's parameters must be the same, in the same order.")
+        self.noisy_gradients(weights, sums, noise.normal)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
+        """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, as `noisy_step` does before it steps.
+
+        Args:
+            weights: Leaf tensors by name, in the order in which the noise is drawn.
+            sums: As of `noisy_step`.
+            normal: Draws standard normal numbers of a shape, float64, from a secret source; called on rank 0 alone.
+        """
         sizes = [weight.numel() for weight in weights.values()]
         totals = self.ranks.sum_to_first([sums[name].double() for name in weights])
         if self.ranks.first:
-            drawn = noise.normal((sum(sizes),)) * (self.noise_multiplier * self.clip_norm)
+            drawn = normal((sum(sizes),)) * (self.noise_multiplier * self.clip_norm)
             for weight, total, part in zip(weights.values(), totals, drawn.split(sizes), strict=True):
                 noisy = total + part.to(weight.device).view_as(weight)
                 weight.grad = noisy.to(weight.dtype).div_(self.divisor)
@@ -301,8 +329,6 @@ class DPSGDPlan:
             for weight in weights.values():
                 weight.grad = torch.full_like(weight, torch.nan)
         self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
 
 def per_example_gradients(

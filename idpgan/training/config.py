@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from idpgan.config import Section, build, digest, nearest_hint
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig
@@ -18,6 +18,7 @@ from idpgan.training.contained import MOST_CONTAINED, Contained
 if TYPE_CHECKING:
     from idpgan.privacy.composition import Part
 
+ENGINE_KEYS = ("engine", "secure_mode")  # of `StepsConfig`: who takes the steps
 MOST_STEPS = 100_000_000  # more than a year at three steps a second
 CHOOSE_DELTA = (
     "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
@@ -33,6 +34,28 @@ class MethodConfig(Section):
     """
 
     name: str
+
+
+class StepsConfig(MethodConfig):
+    """[method] of a method whose steps are those of DP-SGD.
+
+    Attributes:
+        engine: What finds, clips and sums the gradients of single records: "idpgan", or "opacus", the library that most
+            use. Coins, noise and price are the same.
+        secure_mode: Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the
+            source of the numbers is the same. "opacus" only.
+    """
+
+    engine: Literal["idpgan", "opacus"] = "idpgan"
+    secure_mode: bool = False
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> Self:
+        if self.secure_mode and self.engine != "opacus":
+            raise ConfigError(
+                'method.secure_mode = true is a mode of Opacus. Set method.engine = "opacus", or leave it out.'
+            )
+        return self
 
 
 class PrivacyConfig(Section):

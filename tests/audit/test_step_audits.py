@@ -54,7 +54,17 @@ def test_a_null_record_adds_nothing_to_any_step():
     assert (score > 0).tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize("changed", [{"loss": "wgan-gp"}, {"fakes": "separate"}, {"clip_norm": 0.03}, {"augment": 1.0}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"loss": "wgan-gp"},
+        {"fakes": "separate"},
+        {"clip_norm": 0.03},
+        {"augment": 1.0},
+        {"engine": "opacus"},
+        {"engine": "opacus", "secure_mode": True, "fakes": "separate", "loss": "hinge"},
+    ],
+)
 def test_every_variant_of_the_step_clips_its_canary_to_the_norm(changed):
     once = Steps(DpGanConfig(**changed), 1.0, 1e-3, 1)
     score = once.play(torch.arange(200) % 2 == 1, Noise.fixed(2))[:, 0]

@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 
+from idpgan.audit.entry import RunFacts
+from idpgan.classify.audit import AUDITS
 from idpgan.data.images import Images
 from idpgan.data.load import Split, known_shape
 from idpgan.errors import ConfigError
@@ -167,3 +169,76 @@ def test_a_share_without_a_record_adds_nothing(monkeypatch):
         type(method.dpsgd), "sample", lambda plan, num, noise: torch.arange(0)
     )  # more ranks than images
     assert sums_of(method, monkeypatch).abs().max() == 0
+
+
+# Steps by Opacus -----------------------------------------------------------------------------------------------------
+
+
+def opacus_of(split, seed=1, **method):
+    return method_of("dp-sgd", split, seed, method={"width": 4, **method}, training={"batch_size": 12})
+
+
+@pytest.mark.parametrize("clip_norm", [1e-2, 0.2])
+def test_by_opacus_a_null_record_moves_the_noisy_sum_by_at_most_the_clip_norm(clip_norm):
+    """The same noise on both sides: what differs is the sum."""
+    split = split_of()
+
+    def gradient(private, engine="opacus"):
+        method = opacus_of(dataclasses.replace(split, private=private), engine=engine, clip_norm=clip_norm)
+        seen = []
+        method.optimizer.register_step_pre_hook(
+            lambda *_: seen.append(torch.cat([w.grad.double().flatten() for w in method.newest.parameters()]))
+        )
+        method.step(1)
+        return 12 * seen[0]
+
+    whole = gradient(split.private)
+    assert torch.allclose(whole, gradient(split.private, "idpgan"), atol=1e-2 * clip_norm)
+    for position in (0, 5, 11):
+        without = gradient(split.private.zeroed_out(torch.tensor([position])))
+        assert 0.9 * clip_norm < float((whole - without).norm()) <= clip_norm * (1 + 1e-6)
+
+
+def test_both_engines_train_the_same_classifier_with_the_same_noise():
+    ours, theirs, other = opacus_of(split_of()), opacus_of(split_of(), engine="opacus"), opacus_of(split_of(), seed=2)
+    for method in (ours, theirs, other):
+        for step in range(1, 5):
+            method.step(step)
+    found = [torch.cat([w.flatten() for w in method.product.parameters()]) for method in (ours, theirs, other)]
+    assert (found[0] - found[1]).norm() < 1e-2 * (found[0] - found[2]).norm()
+    assert theirs.state()["noise"] == ours.state()["noise"]  # as many numbers were drawn
+
+
+def test_by_opacus_going_on_from_a_state_is_the_same_bit_for_bit():
+    whole, first, second = (opacus_of(split_of(), seed, engine="opacus") for seed in (1, 1, 2))
+    for step in range(1, 7):
+        whole.step(step)
+    for step in range(1, 4):
+        first.step(step)
+    second.load_state(first.state())
+    for step in range(4, 7):
+        second.step(step)
+    wanted, found = whole.product.state_dict(), second.product.state_dict()
+    assert all(torch.equal(wanted[key], found[key]) for key in wanted)
+
+
+def test_a_run_by_opacus_is_audited_through_its_own_steps(monkeypatch):
+    """Canaries go through the engine of the run: the law holds, and a mistake in it alone is seen."""
+    from idpgan.privacy import opacus_steps
+
+    config = config_of("dp-sgd", method={"engine": "opacus"}, training={"batch_size": 400, "steps": 2})
+    facts = RunFacts((1, 8, 8), 10, 1295, 1e-5, None, None)
+    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation is False
+    begin, calls = opacus_steps._PlannedOptimizer.begin, []
+
+    def louder(self, plan, *rest):
+        calls.append(1)
+        begin(self, plan, *rest)
+        self.max_grad_norm *= 20
+
+    monkeypatch.setattr(opacus_steps._PlannedOptimizer, "begin", louder)
+    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation
+    assert calls
+    calls.clear()
+    AUDITS["dp-sgd"].of_run(config_of("dp-sgd", training={"batch_size": 400, "steps": 2}), facts).run(400, seed=1)
+    assert not calls

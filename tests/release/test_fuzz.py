@@ -6,9 +6,12 @@ import random
 import shutil
 
 import pytest
+from torch import nn
 
 from idpgan import publish
 from idpgan.continual import ContinualCounter
+from idpgan.privacy import Event, Relation, Unit
+from idpgan.release import write_model
 from tests.publish.pictures import pictures
 from tests.release.forging import put, verdict
 
@@ -47,16 +50,21 @@ def mutated(value, rng):
 
 @pytest.fixture(scope="module")
 def other_releases(tmp_path_factory):
-    """A publisher's images and a stream's answers."""
+    """A publisher's images, a stream's answers, and a model of somebody's own loop."""
     folder = tmp_path_factory.mktemp("others")
     publish.release(pictures(3, 4, 5), "lap", epsilon=1.0).write(folder / "images")
     counter = ContinualCounter(1.0)
     counter.write(folder / "stream", counter.release([1, 2, 3]))
+    steps = Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.0, 100, 0.05)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    write_model(
+        folder / "model", module, [steps], num_private=90, image_shape=(1, 8, 8), classes=("a", "b"), fixed_seed=False
+    )
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["images", "stream"])
+@pytest.mark.parametrize("kind", ["images", "stream", "model"])
 def test_damaged_publications_and_streams_give_no_traceback(other_releases, tmp_path, kind):
     rng = random.Random(0)
     for index in range(300):

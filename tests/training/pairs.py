@@ -34,6 +34,12 @@ RUNS: dict[str, dict[str, Any]] = {
         "privacy": SAMPLED,
         "training": FAST,
     },
+    "opacus": {
+        "model": SMALL,
+        "method": {"name": "dp-gan", "engine": "opacus", "fakes": "separate", "critic_steps_per_generator_step": 2},
+        "privacy": SAMPLED,
+        "training": FAST,
+    },
     "separate": {
         "model": SMALL,
         "method": {"name": "dp-gan", "critic_steps_per_generator_step": 1, "fakes": "separate", "adaptive_below": 0.9},

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.nn.functional import softplus
+from torch.nn.functional import relu, softplus
 
 from idpgan.models.losses import interpolate
 from idpgan.privacy.dpsgd import Weights
+
+Kind = Literal["non-saturating", "hinge", "wgan-gp"]
 
 
 class CriticLoss:
@@ -18,7 +21,8 @@ class CriticLoss:
 
     Args:
         critic: Scores of a record depend on that record alone.
-        kind: "non-saturating": ``softplus(-D(x)) + softplus(D(G(z)))`` (Goodfellow et al. 2014); "wgan-gp":
+        kind: "non-saturating": ``softplus(-D(x)) + softplus(D(G(z)))`` (Goodfellow et al. 2014); "hinge":
+            ``max(0, 1 - D(x)) + max(0, 1 + D(G(z)))`` (Lim, Ye 2017, "Geometric GAN"); "wgan-gp":
             ``D(G(z)) - D(x) + penalty * (||grad D(x^)|| - 1)^2`` (Gulrajani et al. 2017).
         penalty: Weight of the gradient penalty, "wgan-gp" only.
         paired: Whether the fake's term belongs to its record.
@@ -29,7 +33,7 @@ class CriticLoss:
     def __init__(
         self,
         critic: nn.Module,
-        kind: Literal["non-saturating", "wgan-gp"],
+        kind: Kind,
         *,
         penalty: float,
         paired: bool,
@@ -51,17 +55,8 @@ class CriticLoss:
             alpha: 0-d in [0, 1], where between real and fake the penalty is taken.
             wrong: 0-d, another class than the record's, not used without mismatch.
         """
-        images, labels = [real], [label]
-        if self.paired:
-            images, labels = [real, fake], [label, label]
-        if self.mismatch:
-            images, labels = [*images, real], [*labels, wrong]
-        scores = self._scores(weights, torch.stack(images), torch.stack(labels))
-        loss = self._term(-scores[0])
-        if self.paired:
-            loss = loss + self._term(scores[1])
-        if self.mismatch:
-            loss = loss + self.mismatch * self._term(scores[-1])
+        images, labels = zip(*self._scored(real, label, fake, wrong), strict=True)
+        loss = self._terms(self._scores(weights, torch.stack(images), torch.stack(labels)))
         if self.kind == "wgan-gp":
             mixed = interpolate(real[None], fake[None], alpha[None])
             slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
@@ -72,15 +67,52 @@ class CriticLoss:
         """Return the term of one fake, 0-d."""
         return self._term(self._scores(weights, fake[None], label[None])[0])
 
+    def of_records(
+        self, critic: nn.Module, real: Tensor, label: Tensor, fake: Tensor, alpha: Tensor, wrong: Tensor
+    ) -> Tensor:
+        """Return `of_record` of a batch, (B,), by one pass through ``critic`` for each term; not for "wgan-gp".
+
+        Hooks on the critic see the terms of record i at row i of every pass.
+        """
+        return self._terms([self._called(critic, *pair) for pair in self._scored(real, label, fake, wrong)])
+
+    def of_fakes(self, critic: nn.Module, fake: Tensor, label: Tensor) -> Tensor:
+        """Return `of_fake` of a batch, (B,)."""
+        return self._term(self._called(critic, fake, label))
+
     def of_generator(self, scores: Tensor) -> Tensor:
         """Return the generator's loss on scores (B,) of fakes, 0-d."""
-        return self._term(-scores).mean()
+        return -scores.mean() if self.kind == "hinge" else self._term(-scores).mean()
+
+    def _scored(self, real: Tensor, label: Tensor, fake: Tensor, wrong: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the images and labels that the critic scores for one record, or for each of a batch."""
+        pairs = [(real, label)]
+        if self.paired:
+            pairs.append((fake, label))
+        if self.mismatch:
+            pairs.append((real, wrong))
+        return pairs
+
+    def _terms(self, scores: Sequence[Tensor] | Tensor) -> Tensor:
+        """Add up the terms of what `_scored` returned."""
+        loss = self._term(-scores[0])
+        if self.paired:
+            loss = loss + self._term(scores[1])
+        if self.mismatch:
+            loss = loss + self.mismatch * self._term(scores[-1])
+        return loss
 
     def _term(self, score: Tensor) -> Tensor:
         """Return the cost of a score that should be low."""
+        if self.kind == "hinge":
+            return relu(1 + score)
         return softplus(score) if self.kind == "non-saturating" else score
 
     def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
         given = (images, labels) if self.conditional else (images,)
         scores: Tensor = functional_call(self.critic, dict(weights), given)
+        return scores
+
+    def _called(self, critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        scores: Tensor = critic(images, labels) if self.conditional else critic(images)
         return scores

@@ -45,20 +45,20 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.families import critic_bytes
 from idpgan.models.generator import Generator
-from idpgan.models.validate import validate_private_critic
 from idpgan.models.warp import NODES, move, moves_of
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.dpsgd import ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
+from idpgan.privacy.dpsgd import Batch, ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.dp_gan.loss import CriticLoss, Kind
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig
 from idpgan.training.distributed import whole
+from idpgan.training.engine import engine_words, opacus_steps, validate_network
 from idpgan.training.fit import set_rate
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Stats, refuse_small_shares
@@ -72,11 +72,11 @@ _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
 
 
-class DpGanConfig(MethodConfig):
+class DpGanConfig(StepsConfig):
     """[method] of dp-gan.
 
     Attributes:
-        loss: "non-saturating" or "wgan-gp".
+        loss: "non-saturating", "hinge" or "wgan-gp"; see `CriticLoss`. Opacus' hooks do the first two.
         fakes: "paired" with their record under one clip, or "separate", outside of the private sum.
         clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
         critic_width: Feature maps of the critic next to the image; noise grows with the number of weights, so it may
@@ -87,7 +87,7 @@ class DpGanConfig(MethodConfig):
         augment: Strength of a random motion of every drawn image, by coins of its own; 1 is that of handwriting.
         critic_steps_per_generator_step: At the start, if `adaptive_below` is above 0.
         adaptive_below: Where the critic tells fewer fakes than this share, its steps per generator step grow by half
-            (Bie et al. 2023, section 4.3). 0 = fixed pace. "non-saturating" only.
+            (Bie et al. 2023, section 4.3). 0 = fixed pace. Not with "wgan-gp".
         critic_warmup: Critic steps before the first generator step.
         critic_learning_rate: Of Adam.
         critic_decay: Decoupled weight decay of the critic, times its learning rate. It bounds what the noise of
@@ -98,10 +98,11 @@ class DpGanConfig(MethodConfig):
         beta2: Decay of Adam's second moment.
         ema_decay: Weight of the past in the averaged generator.
         max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
+            "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-gan"] = "dp-gan"
-    loss: Literal["non-saturating", "wgan-gp"] = "non-saturating"
+    loss: Kind = "non-saturating"
     fakes: Literal["paired", "separate"] = "paired"
     clip_norm: float = Field(1.0, gt=0)
     critic_width: int | None = Field(None, ge=1, le=1024)
@@ -126,6 +127,11 @@ class DpGanConfig(MethodConfig):
             raise ConfigError(
                 f"adaptive_below = {self.adaptive_below:g} counts the fakes that score below 0, and scores of "
                 'loss = "wgan-gp" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
+            )
+        if self.loss == "wgan-gp" and self.engine == "opacus":
+            raise ConfigError(
+                'method.loss = "wgan-gp" differentiates its gradient penalty a second time, and Opacus\' hooks see a '
+                'backward pass once. Set method.engine = "idpgan", or method.loss = "non-saturating" or "hinge".'
             )
         return self
 
@@ -195,7 +201,8 @@ class DpGanPlan(RunPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name the mechanism, and where its noise came from."""
-        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {sources[0].name}"
+        by = engine_words(self.config.method, events, self.delta)
+        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {sources[0].name}{by}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the sampling rate, the divisor, and the settings."""
@@ -291,6 +298,7 @@ class DpGan(GivesGenerator):
         self.dpsgd = self.plan.dpsgd
         self._physical_batch = own.max_physical_batch
         self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
+        self._opacus = opacus_steps(own, self.critic, self.networks.critic_optimizer)
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
@@ -303,7 +311,7 @@ class DpGan(GivesGenerator):
         """Build the critic, and check that its layers do not mix records."""
         shape = self._data
         critic = Critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
-        validate_private_critic(critic)
+        validate_network(critic, self.config)
         return critic
 
     def start_from(self, generator: Generator) -> None:
@@ -332,24 +340,34 @@ class DpGan(GivesGenerator):
     def critic_step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step."""
         *records, null = self._records()
-        weights = dict(self.critic.named_parameters())
-        result = self._clipped_sum(self.loss.of_record, weights, records, null)
-        sums = result.sums
-        if not self.loss.paired:
-            fakes = self._clipped_sum(self.loss.of_fake, weights, self._public_fakes())
-            sums = {name: total + fakes.sums[name] for name, total in sums.items()}
         set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
-        self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
+        losses, norms = self._private_step(records, null)
         self._since += 1
-        counted = result.norms.isfinite() & result.losses.isfinite()
+        counted = norms.isfinite() & losses.isfinite()
         if not bool(counted.any()):
             return {}
-        norms = result.norms[counted]  # of the records that counted, for the curator
+        norms = norms[counted]  # of the records that counted, for the curator
         return {
-            "critic_loss": result.losses[counted].double().mean(),
+            "critic_loss": losses[counted].double().mean(),
             "gradient_norm": norms.mean(),
             "clipped_share": (norms > self.dpsgd.clip_norm).float().mean(),
         }
+
+    def _private_step(self, records: Sequence[Tensor], null: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the critic by the noisy sum; return losses and norms of the records, (B,) each."""
+        public = () if self.loss.paired else self._public_fakes()
+        if self._opacus is not None:
+            batches = [Batch(self.loss.of_records, records, null)]
+            batches += [Batch(self.loss.of_fakes, public)] if public else []
+            return self._opacus.step(self.dpsgd, self.noise, *batches)[0]
+        weights = dict(self.critic.named_parameters())
+        result = self._clipped_sum(self.loss.of_record, weights, records, null)
+        sums = result.sums
+        if public:
+            fakes = self._clipped_sum(self.loss.of_fake, weights, public)
+            sums = {name: total + fakes.sums[name] for name, total in sums.items()}
+        self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
+        return result.losses, result.norms
 
     def _clipped_sum(
         self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
