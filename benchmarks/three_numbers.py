@@ -23,7 +23,7 @@ from idpgan.files import write_text_atomic
 from idpgan.methods import methods_of
 
 AUDITS = RESULTS / "audits"
-_KEPT = ("unit", "relation", "claimed", "proven", "audited", "neighbors", "verdict")
+_KEPT = ("unit", "relation", "claimed", "proven", "audited", "proven_mu", "audited_mu", "neighbors", "verdict")
 _HEAD = ("method", "unit", "relation", "claimed", "proven", "audited")
 
 
@@ -56,7 +56,7 @@ def audited(name: str, epsilon: float) -> dict[str, Any]:
     said = json.loads(found.stdout)
     result = said.get("result") or {}
     shown = {key: said.get(key) for key in _KEPT}
-    facts = {key: result.get(key) for key in ("delta", "confidence", "runs")}
+    facts = {key: result.get(key) for key in ("delta", "confidence", "runs", "separation")}
     return {**shown, **facts, "seconds": round(time.perf_counter() - began, 1)}
 
 
