@@ -39,13 +39,13 @@ from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
 from idpgan.release.outputs import check_output
+from idpgan.report.attacked_images import FORMAT
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
 from idpgan.training.plan import plan_run
 
-FORMAT = "idpgan attack 1"
 FOLDER = "reference"  # folder in the attacked run that keeps the trained reference generator
 CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
