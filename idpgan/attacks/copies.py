@@ -12,6 +12,7 @@ from idpgan.attacks.distances import blocks, check_comparable
 from idpgan.checks import typed
 from idpgan.progress import Progress, silent
 
+_ROWS = 256  # generated images at once: no more than one block of distances has
 _ROUNDING = 1e-6  # share of a typical squared distance that the expanded square may lose
 
 
@@ -40,9 +41,9 @@ def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Pr
     checks.whole(neighbors, "neighbors", 1)
     count = max(1, min(neighbors, len(images) // 2))
     best = torch.full((len(images),), math.inf, device=images.device)
-    seen, part = 0, max(1, (1 << 24) // len(images))
-    for cloud in samples.split(part):
-        distances = torch.cat([found for _, found in blocks(cloud.to(images.device), images)], 1)  # (part, n)
+    seen = 0
+    for cloud in samples.split(_ROWS):
+        distances = torch.cat([found for _, found in blocks(cloud.to(images.device), images)], 1)  # (rows, n)
         usual = distances.topk(count, largest=False).values.mean(1, keepdim=True)
         best = torch.minimum(best, (distances / usual.clamp(min=_ROUNDING)).amin(0))
         seen += len(cloud)

@@ -21,9 +21,10 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
 
     Homer et al. (2008, "Resolving individuals contributing trace amounts of DNA to highly complex mixtures") and Dwork
     et al. (2015, "Robust traceability from trace amounts") compare an individual with published means and a reference
-    population. With the sum T of a class, the reference's mean p and covariance S, and m records in it, ``T - m p`` has
-    the covariance ``C = noise_std^2 I + m S``, and the vector v of a member adds ``u = v - p`` to its mean: the score
-    is ``u' C^-1 (T - m p) - u' C^-1 u / 2``, which is optimal for normal sums. m is estimated from the sum itself.
+    population. With the sum T of a class, m records in it, and the mean p and covariance S of R reference images,
+    ``T - m p`` has the covariance ``C = noise_std^2 I + (m + m^2 / R) S``, and the vector v of a member adds
+    ``u = v - p`` to its mean: the score is ``u' C^-1 (T - m p) - u' C^-1 u / 2``, which is optimal for normal sums. The
+    sum itself says how large m is.
 
     Args:
         images: In question; with labels where the sums are those of classes.
@@ -42,11 +43,11 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
     vectors, rows = released.vectors(images)
     known, vectors, sums = known.double().cpu(), vectors.double().cpu(), released.sums.double().cpu()
     overall = known.mean(0)
-    means = overall.repeat(len(sums), 1)
+    means, sizes = overall.repeat(len(sums), 1), torch.full((len(sums),), float(len(known)))
     for row in known_rows.unique().tolist():
         of_row = known[known_rows == row]
-        share = len(of_row) / (len(of_row) + LEAST_REFERENCE)  # a class of few images leans on all of them
-        means[row] = share * of_row.mean(0) + (1 - share) * overall
+        if len(of_row) >= LEAST_REFERENCE:  # a class of fewer images leans on all of them
+            means[row], sizes[row] = of_row.mean(0), len(of_row)
     spread = known - means[known_rows.cpu()]
     scores = torch.zeros(len(vectors), dtype=torch.float64)
     for row in rows.unique().tolist():
@@ -54,13 +55,16 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
         records = float((sums[row] @ mean) / (mean @ mean)) if bool(mean.any()) else 1.0
         records = max(records, 1.0)
         added = vectors[mine] - mean
-        weighted = _weighted(added, spread, records, released.noise_std)
+        weighted = _weighted(added, spread, records * (1 + records / float(sizes[row])), released.noise_std)
         scores[mine] = weighted @ (sums[row] - records * mean) - (weighted * added).sum(1) / 2
     return scores.float()
 
 
 def _weighted(vectors: Tensor, spread: Tensor, records: float, noise_std: float) -> Tensor:
-    """Return ``C^-1 u`` for rows u (n, D), with C of the module and centered reference vectors (R, D), by Woodbury."""
+    """Return ``C^-1 u`` for rows u (n, D), with C = noise_std^2 I + records S, by Woodbury's identity.
+
+    S is the covariance of centered reference vectors ``spread`` (R, D), shrunk towards equal variance.
+    """
     num, dimensions = spread.shape
     even = _SHRUNK * spread.square().sum() / (num * dimensions)
     floor = noise_std**2 + records * float(even) + 1e-12
