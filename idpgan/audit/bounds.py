@@ -369,6 +369,32 @@ def proven_separation(events: tuple[Event, ...], false_positive_rate: float, eps
     return float("inf") if found <= 0 else float(ndtri(1 - found) - ndtri(false_positive_rate))
 
 
+SHARE = "share of the proven separation"
+"""The one term under which tables, cards and reports say how close an audit came to a proof; see `share_text`."""
+
+SHARE_MEANS = (
+    "separation says how far apart, in standard deviations, what comes out with one record and without it may lie; near "
+    "100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter, and above 100 % "
+    "the proof would be refuted"
+)
+
+
+def share_text(audited: float | None, proven: float | str | None) -> str:
+    """Return how much of the `separation` that the proof allows an audit has reached, such as "93 %".
+
+    Unlike epsilon, of which an audit sees little at a small delta, it is a fair measure of what is left unexplained. It
+    is "none is proven" without a proof, and "-" without an audit.
+
+    Example:
+        >>> share_text(0.2489, 0.2680), share_text(0.7, math.inf), share_text(None, None)
+        ('93 %', 'none is proven', '-')
+    """
+    if audited is None or proven is None:
+        return "-"
+    limit = float(proven)
+    return "none is proven" if math.isinf(limit) else f"{audited / limit:.0%}".replace("%", " %") if limit else "-"
+
+
 def is_nearly_gaussian(events: Sequence[Event]) -> bool:
     """Return whether all noise is Gaussian, sampled or not; only then is the epsilon of a separation printed."""
     return bool(events) and all(event.kind in _GAUSSIAN | {"poisson-gaussian"} for event in events)
