@@ -373,9 +373,9 @@ SHARE = "share of the proven separation"
 """The one term under which tables, cards and reports say how close an audit came to a proof; see `share_text`."""
 
 SHARE_MEANS = (
-    "separation says how far apart, in standard deviations, what comes out with one record and without it may lie; near "
-    "100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter, and above 100 % "
-    "the proof would be refuted"
+    "separation says how far apart, in standard deviations, what comes out with one record and without it may lie; "
+    "near 100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter, and above "
+    "it the proof would be refuted"
 )
 
 
