@@ -374,8 +374,8 @@ SHARE = "share of the proven separation"
 
 SHARE_MEANS = (
     "separation says how far apart, in standard deviations, what comes out with one record and without it may lie; "
-    "near 100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter, and above "
-    "it the proof would be refuted"
+    "near 100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter; above it "
+    "the proof would be refuted"
 )
 
 

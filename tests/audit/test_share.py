@@ -46,10 +46,7 @@ def test_a_forged_share_is_refused(audited, forge):
         "share": (f"; {share}", "; 100 %"),
         "mine": (f": {mine} of", f": {float(mine) + 0.001:.4f} of"),
         "proven": (f"of {proven} standard", "of 0.2000 standard"),
-        "counts": (
-            f"right {separation.true_positives} and wrong {separation.false_positives} times",
-            "right 9 and wrong 9 times",
-        ),
+        "counts": (counts, "right 9 and wrong"),
         "words": ("standard deviations", "standard deviations (very private)"),
     }[forge]
     changed = stated.basis.replace(old, new) if forge != "counts" else new.join(stated.basis.rsplit(old, 1))
