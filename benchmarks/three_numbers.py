@@ -39,6 +39,7 @@ _KEPT = (
 )
 _HEAD = ("method", "unit", "relation", "claimed", "proven", "audited", SHARE)
 _RUNS = dict.fromkeys(("idp-gan-aggregate", "gaussian", "evolution", "arden"), 1_000_000)  # seconds, even so
+_RUNS |= {"hybrid": 150_000, "dssgd": 40_000}
 
 
 def main() -> None:
@@ -81,10 +82,10 @@ def lines(path: Path) -> list[str]:
     rows = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
     for name, row in document["methods"].items():
         if row["audited"] is not None:
-            claimed, proven, audited = (_number(row[key]) for key in _HEAD[3:])
+            claimed, proven, audited = (_number(row[key]) for key in _HEAD[3:6])
             if row["claimed"] is not None and row["audited"] > row["claimed"]:
                 audited = f"**{audited}**"
-            share = share_text(row.get("audited_mu"), row.get("proven_mu"))
+            share = share_text(row.get("audited_mu"), "inf" if row["proven"] == "inf" else row.get("proven_mu"))
             if row.get("exact_mu") is not None:
                 share += f" ({share_text(row['audited_mu'], row['exact_mu'])} of what these neighbors can show)"
             cells = f"`{name}`", row["unit"], row["relation"], claimed, proven, audited, share

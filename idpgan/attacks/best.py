@@ -56,9 +56,21 @@ class Best:
         """See the class."""
         return self.auc.interval[0] > 0.5 or (self.tpr is not None and self.tpr.interval[0] > RATE)
 
+    def __str__(self) -> str:
+        """Say which attacks are strongest, in one sentence."""
+        (low, high), auc = self.auc.interval, f"{self.auc.name} with AUC {self.auc.value:.3f}"
+        rate = ""
+        if self.tpr is not None:
+            ends = f"{self.tpr.interval[0]:.1%} to {self.tpr.interval[1]:.1%}"
+            rate = f"; {self.tpr.name} with {self.tpr.value:.1%} of the members at 1% false positives ({ends})"
+        return (
+            f"strongest of {self.attacks} attacks, at {self.confidence:g} confidence for all together (Bonferroni): "
+            f"{auc} ({low:.3f} to {high:.3f}){rate}"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        return {**dataclasses.asdict(self), "correction": "Bonferroni", "leak": self.leak}
+        return {**dataclasses.asdict(self), "correction": "Bonferroni", "leak": self.leak, "in_words": str(self)}
 
 
 def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95) -> Best | None:

@@ -389,10 +389,11 @@ def share_text(audited: float | None, proven: float | str | None) -> str:
         >>> share_text(0.2489, 0.2680), share_text(0.7, math.inf), share_text(None, None)
         ('93 %', 'none is proven', '-')
     """
-    if audited is None or proven is None:
+    if proven is not None and math.isinf(float(proven)):
+        return "none is proven"
+    if audited is None or not proven:
         return "-"
-    limit = float(proven)
-    return "none is proven" if math.isinf(limit) else f"{audited / limit:.0%}".replace("%", " %") if limit else "-"
+    return f"{audited / float(proven):.0%}".replace("%", " %")
 
 
 def is_nearly_gaussian(events: Sequence[Event]) -> bool:

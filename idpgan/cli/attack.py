@@ -88,4 +88,5 @@ def _print(report: AttackReport) -> None:
             lines.append(f"{name} judged {result.num_members:,} of each")
     head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
     print_table(head, rows, title, frame=False)
-    print_lines([*lines, *(f"note: {note}" for note in (*notes, *report.notes))])
+    best = [] if report.best is None else [str(report.best)]
+    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes))])

@@ -102,6 +102,7 @@ def attack_part(found: Mapping[str, Any]) -> Part:
     text = (
         f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
         "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
+        *([f"The {best['in_words']}."] if (best := found.get("best")) else []),
     )
     return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=notes)
 
