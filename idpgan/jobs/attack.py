@@ -26,6 +26,7 @@ from idpgan.attacks.best import Best, best_of
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
 from idpgan.attacks.shadows import Shadows
+from idpgan.attacks.tracing import LEAST_REFERENCE as LEAST_TO_TRACE
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
@@ -224,6 +225,7 @@ def _knowledge(
         )
     generator, critic = target.product.to(device), None
     why_not = {"sample_labels": _UNLABELED, "shadows": _NO_SHADOWS, "teacher": _NO_TEACHER, "sums": _NO_SUMS}
+    why_not["reference"] = f"{len(images.reference)} reference images are too few: {LEAST_TO_TRACE} are needed"
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
     sums, teacher = None, None if generator.teacher is None else generator.teacher.to(device).logits
@@ -246,7 +248,7 @@ def _knowledge(
         critic=critic,
         teacher=teacher,
         sums=sums,
-        reference=images.reference.to(device),
+        reference=images.reference.to(device) if len(images.reference) >= LEAST_TO_TRACE else None,
         reference_samples=reference_samples,
         reference_generator=reference,
         seed=options.seed,

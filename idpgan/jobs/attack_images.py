@@ -51,7 +51,7 @@ def attack(
     others: Source,
     reference: Source | None = None,
     *,
-    attacks: Sequence[str] = ("all",),
+    attacks: Sequence[str] | str = "all",
     most: int = 10_000,
     samples: int = 10_000,
     confidence: float = 0.95,
@@ -84,9 +84,8 @@ def attack(
         >>> found.leak, found.best.auc.value
         (True, 1.0)
     """
-    options = AttackOptions(
-        attacks=tuple(attacks), most=most, samples=samples, confidence=confidence, seed=seed, device=device
-    )
+    names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
+    options = AttackOptions(attacks=names, most=most, samples=samples, confidence=confidence, seed=seed, device=device)
     given_as = dict(zip(_FACTS, (synthetic, members, others, reference), strict=True))
     return _attack({name: source for name, source in given_as.items() if source is not None}, options, progress)
 
