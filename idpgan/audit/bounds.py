@@ -353,19 +353,22 @@ def proven_separation(events: tuple[Event, ...], false_positive_rate: float, eps
     """Return the largest `separation` that the proof allows at this false-positive rate; infinite if nothing is proven.
 
     If all noise is Gaussian, the outputs follow two Gaussians, and the result is the mu of the proven (epsilon, delta);
-    otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas.
+    otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas, or without any
+    events from (epsilon, delta) alone.
     """
     if not all(event.is_private for event in events):
         return math.inf
-    if delta > 0 and {event.kind for event in events} <= _GAUSSIAN:
+    if events and delta > 0 and {event.kind for event in events} <= _GAUSSIAN:
         return gaussian_mu(epsilon, delta)
 
     def misses(logit: float) -> float:
         there = 1 / (1 + math.exp(-logit))
         return -least_misses(compose_epsilon(events, there), there, false_positive_rate)
 
-    best = minimize_scalar(misses, bounds=_DELTAS, method="bounded", options={"xatol": _TOLERANCE})
-    found = max(-float(best.fun), least_misses(epsilon, delta, false_positive_rate))
+    found = least_misses(epsilon, delta, false_positive_rate)
+    if events:
+        best = minimize_scalar(misses, bounds=_DELTAS, method="bounded", options={"xatol": _TOLERANCE})
+        found = max(-float(best.fun), found)
     return float("inf") if found <= 0 else float(ndtri(1 - found) - ndtri(false_positive_rate))
 
 

@@ -72,7 +72,7 @@ class AuditCase:
         statistics: Makers of statistics to choose from.
         entrywise: See `audit`.
         notes: Notes for the reader, one sentence each.
-        events: The events of the release, for the proven trade-off curve; empty = nothing is proven.
+        events: The events of the release, for the proven trade-off curve; empty = only (epsilon, delta) is known.
         runs: Default number of runs per side, which takes seconds, or a few minutes if a run is a training.
         rows: See `audit`.
         law: What the outputs of this very pair follow, as events whose curve is exact, where the proof has to allow
@@ -198,7 +198,7 @@ class Audited:
     def proven_mu(self) -> float:
         """The separation that the proof allows at the audited rate; see `tradeoff.proven_separation`."""
         proven, events = self.case.proven, self.case.events
-        if not events or not 0 < self.result.separation.fpr_high < 1:
+        if not proven.finite or not 0 < self.result.separation.fpr_high < 1:
             return math.inf
         return proven_separation(events, self.result.separation.fpr_high, proven.epsilon, proven.delta)
 

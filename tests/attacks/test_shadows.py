@@ -108,3 +108,16 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
     assert len(trained) == 5
     assert (run / "shadows").stat().st_mode & 0o077 == 0
     assert json.loads((run / "shadows" / "0000.json").read_text())["curator_only"]
+
+
+@pytest.mark.trained
+def test_sums_and_teacher_of_a_run_are_attacked(tmp_path):
+    few = ["release.samples=10", "method.teacher_share=0.3", "data.holdout_share=0.85"]
+    config = jobs.load_config(CONFIGS / "digits-gaussian.toml", few)
+    start(config, tmp_path / "run")
+    names = ("trace", "teacher-loss", "teacher-loss-calibrated")
+    report = attack_run(tmp_path / "run", AttackOptions(attacks=names, samples=60, confidence=0.999))
+    assert [found.skipped for found in report.outcomes] == [None] * 3
+    for found in report.outcomes:  # at this epsilon nothing is found: a negative control
+        low, high = found.result.auc_interval
+        assert low < 0.5 < high, found.attack.name
