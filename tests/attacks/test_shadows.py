@@ -112,12 +112,12 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
 
 @pytest.mark.trained
 def test_sums_and_teacher_of_a_run_are_attacked(tmp_path):
-    few = ["release.samples=10", "method.teacher_share=0.3", "data.holdout_share=0.85"]
+    few = ["release.samples=10", "method.teacher_share=0.3", "data.holdout_share=0.85", "privacy.epsilon=0.2"]
     config = jobs.load_config(CONFIGS / "digits-gaussian.toml", few)
     start(config, tmp_path / "run")
     names = ("trace", "teacher-loss", "teacher-loss-calibrated")
-    report = attack_run(tmp_path / "run", AttackOptions(attacks=names, samples=60, confidence=0.999))
+    report = attack_run(tmp_path / "run", AttackOptions(attacks=names, samples=60, confidence=0.9999))
     assert [found.skipped for found in report.outcomes] == [None] * 3
-    for found in report.outcomes:  # at this epsilon nothing is found: a negative control
+    for found in report.outcomes:  # at this epsilon nothing may be found: a negative control
         low, high = found.result.auc_interval
         assert low < 0.5 < high, found.attack.name
