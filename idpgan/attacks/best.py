@@ -73,15 +73,23 @@ class Best:
         return {**dataclasses.asdict(self), "correction": "Bonferroni", "leak": self.leak, "in_words": str(self)}
 
 
-def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95) -> Best | None:
+def corrected(attacks: int, confidence: float, beside: int = 0) -> float:
+    """Return the confidence of each interval with which all hold together, ``beside`` so many further statements."""
+    return 1 - (1 - confidence) / (_MEASURES * max(attacks, 1) + beside)
+
+
+def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, beside: int = 0) -> Best | None:
     """Return the strongest of the attacks that were run, by each measure; None if none was.
 
     Strongest is the one with the highest lower end: an attack on few records may have a high figure by chance.
+
+    Args:
+        confidence: Of all intervals together, and of ``beside`` further statements.
     """
     run = [found for found in outcomes if found.scores is not None]
     if not run:
         return None
-    strict = 1 - (1 - confidence) / (_MEASURES * len(run))
+    strict = corrected(len(run), confidence, beside)
     results = [(found.attack.name, judged(found.scores, found.people, strict)) for found in run if found.scores]
     areas = [Strongest(name, result.auc, result.auc_interval) for name, result in results]
     rates = [found for name, result in results if (found := _rate(name, result)) is not None]
@@ -94,10 +102,10 @@ def _rate(name: str, result: AttackResult) -> Strongest | None:
     return None if value is None or interval is None else Strongest(name, value, interval)
 
 
-def least_images(attacks: int, confidence: float = 0.95) -> int:
+def least_images(attacks: int, confidence: float = 0.95, beside: int = 0) -> int:
     """Return how many members, and as many others, can show anything: with fewer not even a sure attack would.
 
     n pairs that are all won prove ``AUC >= (alpha / 2)^(1 / n)`` (`evaluate`), which is above one half from here on.
     """
-    alpha = (1 - confidence) / (_MEASURES * attacks)
+    alpha = 1 - corrected(attacks, confidence, beside)
     return math.ceil(math.log2(2 / alpha) + 1e-9)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
-from idpgan.attacks.best import best_of, least_images
+from idpgan.attacks.best import best_of, corrected, least_images
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.images import Images
@@ -33,7 +33,7 @@ from idpgan.jobs.options import AttackOptions, given
 from idpgan.metrics.source import images_of, read_foreign
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output
-from idpgan.report.attacked_images import FORMAT, ImagesAttack
+from idpgan.report.attacked_images import COPIES, FORMAT, ImagesAttack
 from idpgan.run import describe_environment
 
 Source = str | Path | Tensor | np.ndarray[Any, Any] | Images | Dataset[Any]
@@ -126,11 +126,11 @@ def _attack(sources: dict[str, Any], options: AttackOptions, progress: Progress)
     knowledge = _knowledge(read, options.seed, device)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
     _refuse_few(read, images, possible, options.confidence)
-    strict = 1 - (1 - options.confidence) / (2 * max(len(possible), 1))
+    strict = corrected(len(possible), options.confidence, COPIES)
     outcomes = tuple(
         run_attack(row, knowledge, images, confidence=strict, device=device, progress=progress) for row in rows
     )
-    best = best_of(outcomes, options.confidence)
+    best = best_of(outcomes, options.confidence, COPIES)
     if best is None:
         reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
         raise InputError(f"None of these attacks can be run: {'; '.join(reasons) or 'all need a run'}.")
@@ -144,6 +144,8 @@ def _attack(sources: dict[str, Any], options: AttackOptions, progress: Progress)
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
+    if images.people is not None:
+        notes.append("the brackets are those of people: images of one person are not independent")
     return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION))
 
 
@@ -243,7 +245,7 @@ def _knowledge(read: dict[str, Images], seed: int, device: torch.device) -> Know
 
 def _refuse_few(read: dict[str, Images], images: Membership, rows: Sequence[Attack], confidence: float) -> None:
     """Refuse sets that are too small to show anything, and say how many would."""
-    least, alpha = least_images(max(len(rows), 1), confidence), (1 - confidence) / (2 * max(len(rows), 1))
+    least, alpha = least_images(len(rows), confidence, COPIES), 1 - corrected(len(rows), confidence, COPIES)
     for name in ("members", "others"):
         if len(read[name]) < least or len(images.members) < least:
             few = min(len(read[name]), len(images.members))

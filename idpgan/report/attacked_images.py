@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from idpgan.attacks.attack import Outcome
-from idpgan.attacks.best import RATE, Best
+from idpgan.attacks.best import RATE, Best, corrected
 from idpgan.attacks.evaluate import Interval
 
 FORMAT = "idpgan attack 1"
+COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,21 @@ class ImagesAttack:
 
     @property
     def leak(self) -> bool:
-        """Whether an attack tells members from others better than a guess, corrected for all attacks that were run."""
-        return self.best.leak
+        """Whether an attack tells members from others better than a guess, or more members than others are copied.
+
+        Both are corrected for all attacks that were run. Were nobody known to the generator, a copied image would be a
+        member's or another's with equal chance.
+        """
+        from scipy.stats import binom
+
+        near, strict = self.facts["nearest_record"], corrected(self.best.attacks, self.best.confidence, COPIES)
+        members, others = near["equal_members"], near["equal_others"]
+        return self.best.leak or (members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         attacks = {found.attack.name: found.to_json() for found in self.outcomes}
-        head = {"format": FORMAT, "curator_only": True, **self.facts, "best": self.best.to_json()}
+        head = {"format": FORMAT, "curator_only": True, **self.facts, "leak": self.leak, "best": self.best.to_json()}
         return {**head, "attacks": attacks, "notes": list(self.notes)}
 
     def __str__(self) -> str:
@@ -95,13 +104,19 @@ class ImagesAttack:
                 f"; {best.tpr.name} finds {best.tpr.value:.0%} of the members while it accuses 1% of the others "
                 f"({sure}; a guess: 1%)"
             )
-        if best.leak:
-            return [f"LEAK FOUND. Who has these images can tell who was used to make them: {pairs}{rate}."]
+        near = self.facts["nearest_record"]
+        copied = (
+            f" {near['equal_members']:,} members and {near['equal_others']:,} of the others are among the synthetic "
+            "images pixel by pixel: who knows such an image recognizes it."
+        ) * bool(near["equal_members"])
+        if self.leak:
+            return [f"LEAK FOUND. Who has these images can tell who was used to make them: {pairs}{rate}.{copied}"]
         ends = [found.result.auc_interval[1] for found in self.outcomes if found.result is not None]
         return [
             f"NO LEAK FOUND by these {best.attacks} attacks. This is not evidence of privacy: other attacks may "
             "succeed, and only a proof, such as a differential privacy epsilon, speaks of all attacks.",
-            f"The best of them: {pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go unseen.",
+            f"The best of them: {pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go unseen."
+            f"{copied}",
         ]
 
     def _nearest(self) -> str:
