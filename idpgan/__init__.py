@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         synthesis,
         training,
     )
+    from idpgan.jobs.attack_images import attack
     from idpgan.release.classifier import load_classifier
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 _NAMES = {
     "SyntheticDataset": "idpgan.release.dataset",
+    "attack": "idpgan.jobs.attack_images",
     "load_classifier": "idpgan.release.classifier",
     "load_generator": "idpgan.release.generator",
 }
@@ -37,6 +39,7 @@ _NAMES = {
 __all__ = [
     "SyntheticDataset",
     "__version__",
+    "attack",
     "attacks",
     "audit",
     "classify",

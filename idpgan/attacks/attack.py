@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve, thinned_curve
+from idpgan.attacks.person_set import mean_of_people
+from idpgan.attacks.shadows import Shadows
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split
 from idpgan.errors import InputError
@@ -19,18 +21,24 @@ from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent
 from idpgan.ranks import ALONE, Ranks
-from idpgan.training.method import CriticScores
+from idpgan.training.method import CriticScores, ReleasedSums
 
 WORDS = {
     "samples": "generated images",
     "generator": "the generator",
     "critic": "the trained critic",
     "classifier": "the released classifier",
+    "teacher": "the classifier inside a released generator",
+    "sums": "the sums that were released, and the map of an image to what it adds",
+    "shadows": "shadow generators",
     "reference": "real images that are neither members nor non-members",
     "reference_samples": "images of a reference generator",
     "reference_generator": "a reference generator",
     "sample_labels": "labeled generated images",
+    "reference_labels": "labeled images of a reference generator",
+    "people": "the person on each image, and nobody on both sides",
 }
+_LABELS = {"sample_labels": "samples", "reference_labels": "reference_samples"}
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,12 @@ class Knowledge:
         samples: Generated images, with labels if the generator is conditional.
         classifier: Logits (n, K) of the released classifier for images (n, C, H, W).
         critic: Scores of the trained critic, for an attacker inside (white box).
+        teacher: Logits of the classifier that chooses among what a released generator draws.
+        sums: What a method released of sums over the private images.
+        shadows: Generators trained with and without the images in question.
         reference: Real images of the same distribution, neither members nor non-members.
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
-            distribution.
+            distribution; where there is no such generator, the reference images themselves may take their place.
         why_not: By name of a missing attribute: one sentence why the run cannot provide it.
         ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
     """
@@ -52,6 +63,9 @@ class Knowledge:
     generator: Generator | None = None
     classifier: Callable[[Tensor], Tensor] | None = None
     critic: CriticScores | None = None
+    teacher: Callable[[Tensor], Tensor] | None = None
+    sums: ReleasedSums | None = None
+    shadows: Shadows | None = None
     reference: Images | None = None
     reference_samples: Images | None = None
     reference_generator: Generator | None = None
@@ -60,9 +74,10 @@ class Knowledge:
     ranks: Ranks = ALONE
 
     def missing(self, name: str) -> str | None:
-        """Return why an attribute, or "sample_labels", is missing; None if it is present."""
-        if name == "sample_labels":
-            there = self.samples is None or self.samples.labels is not None
+        """Return why an attribute, or a name in "..._labels", is missing; None if it is present."""
+        if name in _LABELS:
+            images = getattr(self, _LABELS[name])
+            there = images is None or images.labels is not None
         else:
             there = getattr(self, name) is not None
         return None if there else self.why_not.get(name, f"needs {WORDS[name]}")
@@ -137,10 +152,11 @@ class Attack:
 
     Attributes:
         access: "black box" (images, or logits, only), "partial black box" (the generator), "white box" (the critic).
-        needs: Attributes of `Knowledge`, or "sample_labels", without which it cannot be run.
+        needs: Attributes of `Knowledge`, or names in "..._labels", without which it cannot be run.
         score: Maps (knowledge, images to be judged, progress) to scores (n,), higher = member.
         costly: Whether it optimizes for each image, so that fewer images are judged.
         target: What it attacks: "generator" or "classifier".
+        by_person: Whether it judges all images of a person as one set: its score of a person is the mean over them.
     """
 
     name: str
@@ -150,9 +166,12 @@ class Attack:
     score: Score
     costly: bool = False
     target: str = "generator"
+    by_person: bool = False
 
-    def missing(self, knowledge: Knowledge) -> str | None:
-        """Return why this attack cannot be run, or None if it can."""
+    def missing(self, knowledge: Knowledge, images: Membership | None = None) -> str | None:
+        """Return why this attack cannot be run, on these images if they are given, or None if it can."""
+        if self.by_person and images is not None and images.people is None:
+            return f"needs {WORDS['people']}"
         reasons = (knowledge.missing(name) for name in self.needs)
         return next((reason for reason in reasons if reason is not None), None)
 
@@ -163,7 +182,8 @@ class Outcome:
 
     Attributes:
         seconds: Run time.
-        scores: Of members and of non-members, (n,) each, float32 on the CPU.
+        scores: Of members and of non-members, (n,) each, float32 on the CPU; of people, for an attack on people.
+        people: On the images that were scored, (n,) each; None where each score is independent.
     """
 
     attack: Attack
@@ -171,6 +191,7 @@ class Outcome:
     skipped: str | None = None
     seconds: float = 0.0
     scores: tuple[Tensor, Tensor] | None = None
+    people: tuple[Tensor, Tensor] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict; "roc" holds the points (false-positive rate, true-positive rate) of the curve."""
@@ -193,23 +214,31 @@ def run_attack(
 
     At most ``most_costly`` members are judged by an attack that optimizes for each image.
     """
-    reason = attack.missing(knowledge)
+    reason = attack.missing(knowledge, images)
     if reason is not None:
         return Outcome(attack, skipped=reason)
+    if "shadows" in attack.needs:  # they were trained with and without these records alone
+        shadows: Shadows = knowledge.needed("shadows")
+        images = Membership(shadows.members, shadows.non_members, images.reference)
     started = time.monotonic()
     num = min(len(images.members), most_costly if attack.costly else len(images.members))
     index = torch.arange(num)
-    judged = joined(images.members.select(index), images.non_members.select(index)).to(device)
-    scores = attack.score(knowledge, judged, renamed(progress, attack.name)).float().cpu()
-    people = images.people
-    result = evaluate_scores(
-        scores[:num],
-        scores[num:],
-        confidence=confidence,
-        member_groups=None if people is None else people[0][:num],
-        non_member_groups=None if people is None else people[1][:num],
-    )
-    return Outcome(attack, result, None, time.monotonic() - started, (scores[:num], scores[num:]))
+    both = joined(images.members.select(index), images.non_members.select(index)).to(device)
+    scores = attack.score(knowledge, both, renamed(progress, attack.name)).float().cpu()
+    sides, people = (scores[:num], scores[num:]), images.people
+    groups = None if people is None else (people[0][:num], people[1][:num])
+    if attack.by_person and groups is not None:
+        each = [mean_of_people(side, who) for side, who in zip(sides, groups, strict=True)]
+        fewer = min(map(len, each))
+        sides, groups = (each[0][:fewer], each[1][:fewer]), None
+    result = judged(sides, groups, confidence)
+    return Outcome(attack, result, None, time.monotonic() - started, sides, groups)
+
+
+def judged(sides: tuple[Tensor, Tensor], groups: tuple[Tensor, Tensor] | None, confidence: float) -> AttackResult:
+    """Evaluate the scores of members and non-members, (n,) each, and the people whose images these are, if any."""
+    members, others = (None, None) if groups is None else groups
+    return evaluate_scores(*sides, confidence=confidence, member_groups=members, non_member_groups=others)
 
 
 def roc_png(outcomes: Sequence[Outcome]) -> bytes:

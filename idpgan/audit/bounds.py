@@ -353,20 +353,50 @@ def proven_separation(events: tuple[Event, ...], false_positive_rate: float, eps
     """Return the largest `separation` that the proof allows at this false-positive rate; infinite if nothing is proven.
 
     If all noise is Gaussian, the outputs follow two Gaussians, and the result is the mu of the proven (epsilon, delta);
-    otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas.
+    otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas, or without any
+    events from (epsilon, delta) alone.
     """
     if not all(event.is_private for event in events):
         return math.inf
-    if delta > 0 and {event.kind for event in events} <= _GAUSSIAN:
+    if events and delta > 0 and {event.kind for event in events} <= _GAUSSIAN:
         return gaussian_mu(epsilon, delta)
 
     def misses(logit: float) -> float:
         there = 1 / (1 + math.exp(-logit))
         return -least_misses(compose_epsilon(events, there), there, false_positive_rate)
 
-    best = minimize_scalar(misses, bounds=_DELTAS, method="bounded", options={"xatol": _TOLERANCE})
-    found = max(-float(best.fun), least_misses(epsilon, delta, false_positive_rate))
+    found = least_misses(epsilon, delta, false_positive_rate)
+    if events:
+        best = minimize_scalar(misses, bounds=_DELTAS, method="bounded", options={"xatol": _TOLERANCE})
+        found = max(-float(best.fun), found)
     return float("inf") if found <= 0 else float(ndtri(1 - found) - ndtri(false_positive_rate))
+
+
+SHARE = "share of the proven separation"
+"""The one term under which tables, cards and reports say how close an audit came to a proof; see `share_text`."""
+
+SHARE_MEANS = (
+    "separation says how far apart, in standard deviations, what comes out with one record and without it may lie; "
+    "near 100 % the attack found nearly all that the proof allows, so that the proof could hardly be tighter; above it "
+    "the proof would be refuted"
+)
+
+
+def share_text(audited: float | None, proven: float | str | None) -> str:
+    """Return how much of the `separation` that the proof allows an audit has reached, such as "93 %".
+
+    Unlike epsilon, of which an audit sees little at a small delta, it is a fair measure of what is left unexplained. It
+    is "none is proven" without a proof, and "-" without an audit.
+
+    Example:
+        >>> share_text(0.2489, 0.2680), share_text(0.7, math.inf), share_text(None, None)
+        ('93 %', 'none is proven', '-')
+    """
+    if proven is not None and math.isinf(float(proven)):
+        return "none is proven"
+    if audited is None or not proven:
+        return "-"
+    return f"{audited / float(proven):.0%}".replace("%", " %")
 
 
 def is_nearly_gaussian(events: Sequence[Event]) -> bool:

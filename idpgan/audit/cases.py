@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors, statistics
-from idpgan.audit.bounds import AuditResult, cap, epsilon_bound, gaussian_epsilon, is_nearly_gaussian, proven_separation
+from idpgan.audit.bounds import (
+    AuditResult,
+    Separation,
+    cap,
+    epsilon_bound,
+    gaussian_epsilon,
+    is_nearly_gaussian,
+    proven_separation,
+    share_text,
+)
 from idpgan.audit.distinguish import audit, check_runs
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS, Pair
@@ -63,9 +72,11 @@ class AuditCase:
         statistics: Makers of statistics to choose from.
         entrywise: See `audit`.
         notes: Notes for the reader, one sentence each.
-        events: The events of the release, for the proven trade-off curve; empty = nothing is proven.
+        events: The events of the release, for the proven trade-off curve; empty = only (epsilon, delta) is known.
         runs: Default number of runs per side, which takes seconds, or a few minutes if a run is a training.
         rows: See `audit`.
+        law: What the outputs of this very pair follow, as events whose curve is exact, where the proof has to allow
+            more than this pair shows; empty = the events themselves.
     """
 
     method: str
@@ -79,6 +90,7 @@ class AuditCase:
     events: tuple[Event, ...] = ()
     runs: int = USUAL_RUNS
     rows: int | None = None
+    law: tuple[Event, ...] = ()
 
     @property
     def delta(self) -> float:
@@ -173,15 +185,30 @@ class Audited:
             f"{result.true_positives} and wrong {result.false_positives} times of {result.held_out}, "
             f"{result.statistic}, {self.case.pair.name}"
         )
+        if math.isfinite(self.proven_mu):
+            found = result.separation
+            basis += (
+                f"; {share_text(found.mu_lower, self.proven_mu)} of the proven separation: {found.mu_lower:.4f} of "
+                f"{self.proven_mu:.4f} standard deviations, right {found.true_positives} and wrong "
+                f"{found.false_positives} times"
+            )
         return Guarantee(result.epsilon_lower, result.delta, proven.unit, proven.relation, basis)
 
     @functools.cached_property
     def proven_mu(self) -> float:
         """The separation that the proof allows at the audited rate; see `tradeoff.proven_separation`."""
         proven, events = self.case.proven, self.case.events
-        if not events or not 0 < self.result.separation.fpr_high < 1:
+        if not proven.finite or not 0 < self.result.separation.fpr_high < 1:
             return math.inf
         return proven_separation(events, self.result.separation.fpr_high, proven.epsilon, proven.delta)
+
+    @functools.cached_property
+    def exact_mu(self) -> float | None:
+        """The separation of the simulated pair's own law at the audited rate, where it is not that of the proof."""
+        law, rate = self.case.law, self.result.separation.fpr_high
+        if not law or not 0 < rate < 1:
+            return None
+        return proven_separation(law, rate, compose_epsilon(law, self.case.proven.delta), self.case.proven.delta)
 
     @property
     def implied_epsilon(self) -> float | None:
@@ -224,7 +251,9 @@ class Audited:
             "proven": number_to_json(case.proven.epsilon),
             "audited": result.epsilon_lower,
             "proven_mu": number_to_json(self.proven_mu),
+            "exact_mu": self.exact_mu,
             "audited_mu": result.separation.mu_lower,
+            "share": share_text(result.separation.mu_lower, self.proven_mu),
             "epsilon_if_gaussian": self.implied_epsilon,
             "violation": self.violation,
             "exceeds_claim": self.exceeds_claim,
@@ -244,8 +273,19 @@ def doubt(confidence: float) -> str:
 
 _BASIS = re.compile(
     r"lower bound at (0\.\d{1,20}) confidence, cap (\d+\.\d\d), (\d{1,12}) runs per side, "
-    r"right (\d{1,12}) and wrong (\d{1,12}) times of (\d{1,12}), (.+)"
+    r"right (\d{1,12}) and wrong (\d{1,12}) times of (\d{1,12}), (.+?)"
+    r"(?:; (\d{1,6} %) of the proven separation: (\d{1,6}\.\d{4}) of (\d{1,6}\.\d{4}) standard deviations, "
+    r"right (\d{1,12}) and wrong (\d{1,12}) times)?"
 )
+
+
+def stated_share(stated: Guarantee) -> tuple[str, str, str] | None:
+    """Return the share of the proven separation in the text of `Audited.guarantee`, the audited and the proven one.
+
+    None where an earlier version wrote the text, or nothing is proven.
+    """
+    found = _BASIS.fullmatch(stated.basis)
+    return None if found is None or found[8] is None else (found[8], found[9], found[10])
 
 
 def audited_again(stated: Guarantee) -> str | None:
@@ -266,7 +306,22 @@ def audited_again(stated: Guarantee) -> str | None:
         return "the audited value states another cap than its number of runs has."
     if not math.isclose(epsilon, stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
         return f"the counts of the audit prove epsilon >= {epsilon:.6g}, not {stated.epsilon:.6g}."
-    return None
+    return None if found[8] is None else _separated_again(found, held_out, confidence)
+
+
+def _separated_again(found: re.Match[str], held_out: int, confidence: float) -> str | None:
+    """Recompute the separation from its own counts, and the share from both numbers; None if they agree."""
+    right, wrong = int(found[11]), int(found[12])
+    if max(right, wrong) > held_out:
+        return "the audited separation rests on impossible counts."
+    again = Separation.of_counts((wrong, right), held_out, confidence, "", 0.0, 1)
+    if f"{again.mu_lower:.4f}" != found[9]:
+        return f"the counts of the audit prove a separation of {again.mu_lower:.4f}, not {found[9]}."
+    proven = float(found[10])
+    if again.mu_lower > proven + 1e-4:
+        return "the audited separation exceeds the proven one: the proof would be refuted."
+    shares = {share_text(again.mu_lower, max(proven + error, 1e-9)) for error in (-5e-5, 0.0, 5e-5)}
+    return None if found[8] in shares else f"{found[8]} is not the share that {found[9]} is of {found[10]}."
 
 
 def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:

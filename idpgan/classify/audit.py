@@ -43,6 +43,7 @@ from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
+from idpgan.privacy.mechanisms import DiscreteLaplace
 from idpgan.training.config import ENGINE_KEYS, TrainingConfig
 from idpgan.training.plan import plan_run
 
@@ -286,11 +287,14 @@ def _features_case(
     lowest, highest = (torch.full((channel.features,), side, dtype=torch.float64) for side in (-1.0, 1.0))
     statistic = likelihood_ratio(mechanism)(lowest * bound, highest * bound)
     pair, events = Pair(FEATURES, lowest, highest), [mechanism.event]
+    each = DiscreteLaplace(2 * bound, mechanism.scale, mechanism.unit, mechanism.relation)  # all move at once
+    law = [each.event.repeated(channel.features)]
     if response is not None:
         labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
         statistic = WithLabel(statistic, labels, response.epsilon)
         pair = Pair(FEATURES_AND_LABEL, torch.cat([lowest, labels[:1]]), torch.cat([highest, labels[1:]]))
         events.append(response.event)
+        law.append(response.event)
 
     def release(values: Tensor, noise: Noise) -> Tensor:
         steps = channel.release(values[:, : channel.features], noise).double()
@@ -301,7 +305,9 @@ def _features_case(
     paper = channel.claimed(ArdenConfig().nullification)
     one = Guarantee(paper, request.delta or 0.0, events[0].unit, events[0].relation, "asked for")
     notes = (f"{channel.features} features; claimed is what the paper states, the price of one of them",)
-    return released_case("arden", request, events, pair, release, lambda *_: statistic, claimed or one, notes=notes)
+    return released_case(
+        "arden", request, events, pair, release, lambda *_: statistic, claimed or one, notes=notes, law=tuple(law)
+    )
 
 
 def _arden(request: Request) -> AuditCase:

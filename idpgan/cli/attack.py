@@ -10,6 +10,7 @@ import typer
 from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
 from idpgan.jobs.options import AttackOptions
 from idpgan.progress import Progress
+from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.jobs.attack import AttackReport
@@ -17,18 +18,26 @@ if TYPE_CHECKING:
 
 @command
 def attack(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run with a holdout.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|DIR|FILE.npz", help="A finished run with a holdout; with --members any images."),
+    ],
     options: AttackOptions,
     progress: Progress,
 ) -> Answer | None:
-    """Attack a finished run: can members of its training set be told from images that it never saw?
+    """Attack a run, or images of any tool: can the images that were used be told from images that were not?
 
-    Members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC curves, both
-    axes logarithmic) into the run, for the curator only. An attack that fails proves nothing. Several processes share
-    the distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/scale.md.
+    Of a run, members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC
+    curves, both axes logarithmic) into the run, for the curator only. With --members and --others the images may be
+    anybody's, and the result is one page of words. An attack that fails proves nothing. Several processes share the
+    distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/scale.md.
 
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
+    Example: idpgan attack synthetic.npz --members used/ --others unused/
     """
+    if options.members is not None or options.others is not None:
+        refuse_several("attack --members")
+        return _foreign(source, options, progress)
     from idpgan.attacks.distances import follow
     from idpgan.jobs.attack import attack_run, write_attack
 
@@ -36,7 +45,7 @@ def attack(
         if not ranks.first:
             follow(ranks)
             return None
-        report = attack_run(run, options, progress, ranks)
+        report = attack_run(source, options, progress, ranks)
     with kept(report.to_json()):
         written = write_attack(report)
 
@@ -45,6 +54,16 @@ def attack(
         print(f"Curator only: {' and '.join(map(str, written))}")
 
     return Answer(report, show)
+
+
+def _foreign(synthetic: Path, options: AttackOptions, progress: Progress) -> Answer:
+    """Attack images that some tool has made, and print one page."""
+    from idpgan.jobs.attack_images import attack_foreign, write_images_attack
+
+    found = attack_foreign(synthetic, options, progress)
+    with kept(found.to_json()):
+        write_images_attack(found, options.out)
+    return Answer(found, lambda: print_lines(found.page()))
 
 
 def _print(report: AttackReport) -> None:
@@ -69,4 +88,5 @@ def _print(report: AttackReport) -> None:
             lines.append(f"{name} judged {result.num_members:,} of each")
     head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
     print_table(head, rows, title, frame=False)
-    print_lines([*lines, *(f"note: {note}" for note in (*notes, *report.notes))])
+    best = [] if report.best is None else [str(report.best)]
+    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes))])

@@ -142,6 +142,8 @@ def _print_one_run(found: OneRun) -> None:
 
 def _print(audited: Audited) -> None:
     """Print claimed, proven and audited side by side, and what they rest on."""
+    from idpgan.audit.bounds import SHARE, SHARE_MEANS, share_text
+
     case, result = audited.case, audited.result
     rows = []
     for name, guarantee in {
@@ -160,13 +162,15 @@ def _print(audited: Audited) -> None:
         f"{result.held_out:,}",
     ]
     if math.isfinite(audited.proven_mu):  # the second bound, and the epsilon that it implies
-        found, proven, implied = result.separation, audited.proven_mu, audited.implied_epsilon
-        share = f" ({found.mu_lower / proven:.0%})" if proven > 0 else ""
+        found, proven, implied, exact = result.separation, audited.proven_mu, audited.implied_epsilon, audited.exact_mu
         also = "" if implied is None else f"; if the law is Gaussian, that is epsilon >= {implied:.4f}"
+        if exact is not None:
+            also += f"; of what these neighbors can show at all, {exact:.4f}: {share_text(found.mu_lower, exact)}"
         lines.append(
-            f"separation in standard deviations: audited mu >= {found.mu_lower:.4f} of proven {proven:.4f}{share} at a "
-            f"false-positive rate of {found.fpr_high:.4g}{also}"
+            f"{SHARE}: {share_text(found.mu_lower, proven)} (audited mu >= {found.mu_lower:.4f} of proven {proven:.4f} "
+            f"standard deviations, at a false-positive rate of {found.fpr_high:.4g}{also})"
         )
+        lines.append(f"{SHARE_MEANS}.")
     lines.append(
         f"confidence {result.confidence:g}; cap at this number of runs: {result.cap:.2f}; 'infinite' is never measured"
     )

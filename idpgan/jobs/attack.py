@@ -22,14 +22,18 @@ import torch
 from safetensors import SafetensorError
 
 from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
+from idpgan.attacks.best import Best, best_of
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
+from idpgan.attacks.shadows import Shadows
+from idpgan.attacks.tracing import LEAST_REFERENCE as LEAST_TO_TRACE
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
 from idpgan.jobs.options import AttackOptions, at_root, given
+from idpgan.jobs.shadows import train_shadows
 from idpgan.jobs.train import load_config, train_on
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, load_generator, save_generator
 from idpgan.models.generator import Generator
@@ -39,13 +43,13 @@ from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
 from idpgan.release.outputs import check_output
+from idpgan.report.attacked_images import FORMAT
 from idpgan.run import RunFolder, describe_environment
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.distributed import check_own_gpu
-from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError
+from idpgan.training.method import CriticScores, HasCritic, HasSums, Method, NoCriticError
 from idpgan.training.plan import plan_run
 
-FORMAT = "idpgan attack 1"
 FOLDER = "reference"  # folder in the attacked run that keeps the trained reference generator
 CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
@@ -59,28 +63,40 @@ _INDEPENDENT = (
     "intervals take images for independent, but people are among members and non-members both: they are too narrow. "
     'Split people with data.split_by = "identity"'
 )
+_EXPOSED = "shadow attacks judge the {0} members and {0} non-members that stand most alone, chosen before the attack"
+_NO_SHADOWS = "no shadow generators: give --shadows K"
+_NO_TEACHER = "no classifier was released with this generator"
+_NO_SUMS = "this method releases no sums of features, or the run's state/ is not there, which says how they were made"
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
 
 
 @dataclass(frozen=True)
 class AttackReport:
-    """The results of the attacks on a run; ``facts`` are JSON values that say what was compared with what."""
+    """The results of the attacks on a run.
+
+    Attributes:
+        facts: JSON values that say what was compared with what.
+        best: The strongest attack, corrected for having been chosen; None if none was run.
+    """
 
     run: RunFolder
     outcomes: tuple[Outcome, ...]
     facts: dict[str, Any]
     notes: tuple[str, ...]
+    best: Best | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of attack.json."""
         attacks = {found.attack.name: found.to_json() for found in self.outcomes}
-        return {"format": FORMAT, "curator_only": True, **self.facts, "attacks": attacks, "notes": list(self.notes)}
+        best = None if self.best is None else self.best.to_json()
+        head = {"format": FORMAT, "curator_only": True, **self.facts, "best": best}
+        return {**head, "attacks": attacks, "notes": list(self.notes)}
 
 
 def attack_run(
     path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
 ) -> AttackReport:
-    """Attack a finished run; nothing is written but a trained reference generator.
+    """Attack a finished run; nothing is written but a trained reference generator, and what shadow generators show.
 
     ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
@@ -99,6 +115,9 @@ def attack_run(
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
     knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
+    if options.shadows:
+        shadows = _shadows(target, images, knowledge, options, device, progress)
+        knowledge = dataclasses.replace(knowledge, shadows=shadows)
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
     judging: dict[str, Any] = {"most_costly": options.most_costly, "confidence": options.confidence}
     outcomes = tuple(
@@ -114,13 +133,16 @@ def attack_run(
         "num_samples": 0 if knowledge.samples is None else len(knowledge.samples),
         "num_reference": len(images.reference),
         "reference_generator": about,
+        "num_shadows": options.shadows,
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
     notes = [*CAUTION, *[_UNCHECKED] * (target.state is None)]
     if images.members.identities is not None:
         notes.append(_INDEPENDENT if images.people is None else "intervals are those of people, by a cluster bootstrap")
-    return AttackReport(run, outcomes, facts, tuple(notes))
+    if knowledge.shadows is not None:
+        notes.append(_EXPOSED.format(len(knowledge.shadows.members)))
+    return AttackReport(run, outcomes, facts, tuple(notes), best_of(outcomes, options.confidence))
 
 
 def write_attack(report: AttackReport) -> tuple[Path, Path]:
@@ -146,9 +168,10 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
     path, config, classifies = run.path, load_config(run.config, at_root(options.data_root)), kind == "classifier"
     if not classifies and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
-    if classifies and given(options, "samples", "reference", "train_reference"):
+    if classifies and given(options, "samples", "reference", "train_reference", "shadows"):
         raise InputError(
-            f"{path} has released a classifier: --samples, --reference and --train-reference are for generators."
+            f"{path} has released a classifier: --samples, --reference, --train-reference and --shadows are for "
+            "generators."
         )
     if config.data.holdout_share == 0:
         raise InputError(
@@ -200,12 +223,17 @@ def _knowledge(
             seed=options.seed,
             why_not={"reference": too_few},
         )
-    generator, critic, why_not = target.product.to(device), None, {"sample_labels": _UNLABELED}
+    generator, critic = target.product.to(device), None
+    why_not = {"sample_labels": _UNLABELED, "shadows": _NO_SHADOWS, "teacher": _NO_TEACHER, "sums": _NO_SUMS}
+    why_not["reference"] = f"{len(images.reference)} reference images are too few: {LEAST_TO_TRACE} are needed"
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
-    if any("critic" in attack.needs for attack in attacks):
+    sums, teacher = None, None if generator.teacher is None else generator.teacher.to(device).logits
+    if any({"critic", "sums"} & set(attack.needs) for attack in attacks):
         try:
-            critic = critic_of_run(target.config, target.split, target.state, device)
+            method = method_of_run(target.config, target.split, target.state, device)
+            sums = method.released_sums if isinstance(method, HasSums) else None
+            critic = critic_of(method)
         except NoCriticError as reason:
             why_not["critic"] = str(reason)
     reference_samples = None
@@ -218,11 +246,34 @@ def _knowledge(
         samples=samples,
         generator=generator,
         critic=critic,
-        reference=images.reference.to(device),
+        teacher=teacher,
+        sums=sums,
+        reference=images.reference.to(device) if len(images.reference) >= LEAST_TO_TRACE else None,
         reference_samples=reference_samples,
         reference_generator=reference,
         seed=options.seed,
         why_not=why_not,
+    )
+
+
+def _shadows(
+    target: _Target,
+    images: Membership,
+    knowledge: Knowledge,
+    options: AttackOptions,
+    device: torch.device,
+    progress: Progress,
+) -> Shadows:
+    """Return what shadow generators of the run show; they draw as many images as the target did."""
+    return train_shadows(
+        target.run,
+        target.config,
+        target.split,
+        images,
+        shadows=options.shadows,
+        samples=len(knowledge.needed("samples")),
+        device=device,
+        progress=progress,
     )
 
 
@@ -277,7 +328,7 @@ def trained_generator(
     return generator, about
 
 
-# The critic of a finished run, for an attacker with the curator's access -------------------------------------------
+# The method of a finished run, for an attacker with the curator's access -------------------------------------------
 
 
 def saved_state(run: RunFolder) -> dict[str, Any] | None:
@@ -297,24 +348,24 @@ def saved_state(run: RunFolder) -> dict[str, Any] | None:
     return {"method": state, "fingerprint": fingerprint}
 
 
-def critic_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> CriticScores:
-    """Return the scores of a run's trained critic.
+def method_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> Method:
+    """Build a run's method again, as it was when its training ended.
 
-    ``state`` is what `saved_state` returned; a method that is built again wants to see the shapes of ``split``.
+    ``state`` is what `saved_state` returned; the method wants to see the shapes of ``split``.
 
     Raises:
-        NoCriticError: If the run has no critic, or one that does not see single images.
+        NoCriticError: If the state is not there, or was written by another version.
     """
     if state is None:
         raise NoCriticError("the run's state/ is not there, which holds the critic")
     plan = plan_run(config, split.shape)
-    ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only for its critic
+    ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only to be asked
     method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
     try:
         method.load_state(state["method"])
     except (KeyError, RuntimeError, TypeError) as error:
         raise NoCriticError("the run's state/ was written by another version of idpgan") from error
-    return critic_of(method)
+    return method
 
 
 def critic_of(method: Method) -> CriticScores:

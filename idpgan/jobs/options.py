@@ -96,19 +96,29 @@ class AttackOptions:
     """How to attack."""
 
     attacks: tuple[str, ...] = option(("all",), "By name, several times, or all.", "--attack", metavar="NAME")
-    reference: Path | None = option(None, "A run on other images: its generator calibrates.", metavar="RUN")
+    members: Path | None = option(None, "Images of any tool: those that they were made from.", metavar="DIR|FILE.npz")
+    others: Path | None = option(None, "Then also: images of the same kind that were not used.", metavar="DIR|FILE.npz")
+    reference: Path | None = option(
+        None, "A run on other images, whose generator calibrates; with --members other real images.", metavar="RUN|DIR"
+    )
     train_reference: bool = option(False, "Train such a generator on test and spare holdout images.")
+    shadows: int = option(0, "Retrain so many generators with and without the most exposed records; even, >= 4.")
     samples: int | None = option(None, "Images to draw; default: as many as are private, 10,000 .. 60,000.")
     most: int = option(10_000, "Members and non-members judged, at most.")
     most_costly: int = option(1_000, "The same where every image is optimized for.")
     confidence: float = option(0.95, "Of each interval.")
     seed: int = option(0, "Of generated images and attacks.")
     data_root: Path | None = option(None, "Where the data set lies now (data.root).")
+    out: Path | None = option(None, "With --members: JSON file to write.")
     device: Device = "auto"
 
     def __post_init__(self) -> None:
         check_device(self.device, "--device")
         _refuse_below(self, seed=0)
+        if self.shadows and (self.shadows < 4 or self.shadows % 2):
+            raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
+        if self.out is not None and self.members is None:
+            raise InputError("--out is for --members: a run's result goes to its attack.json.")
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
         _refuse_below(self, samples=3, most=2, most_costly=2)

@@ -6,6 +6,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,12 @@ _DAMAGE = (  # what NumPy and zipfile raise on files that are not archives; encr
     OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
     MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
 )  # fmt: skip
-_ARRAYS = ("images", "labels", "classes")
+_NAMES = {  # of an array, as the tools write it: ours, DPImageBench's, and those of numpy.savez without names
+    "images": ("images", "x", "samples", "arr_0"),
+    "labels": ("labels", "y", "arr_1"),
+    "classes": ("classes",),
+}
+_ARRAYS = [name for names in _NAMES.values() for name in names]
 
 
 def kind_of(path: Path) -> Kind:
@@ -110,6 +116,56 @@ def read_images(
     return numbered_by(images, classes)  # as the data set does, by the names of the classes
 
 
+@typed
+def read_foreign(
+    path: Path,
+    *,
+    num: int = 10_000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    pixel_range: str = "auto",
+    progress: Progress = silent,
+) -> Images:
+    """Read images of any shape that another tool has made, and its labels; arguments and errors as of `read_images`.
+
+    Without class names in the file classes are called by their numbers. People are those of a folder's metadata.csv.
+    """
+    kind = kind_of(path)
+    if kind == "generator":
+        return _sample(path, num, seed, device, progress)
+    if kind == "folder":
+        return folder.read_all(path, None, progress)
+    return images_of(load_arrays(path), path, pixel_range)
+
+
+def images_of(arrays: Mapping[str, np.ndarray[Any, Any]], source: Path | str, pixel_range: str = "auto") -> Images:
+    """Return the images of an array "images" of any shape and layout, with the labels and classes beside it.
+
+    Raises:
+        InputError: If they do not fit together; the message names the ``source``.
+    """
+    if "images" not in arrays:
+        raise DataError(f"{source} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
+    shape, labels = _shape_of(arrays["images"], source), arrays.get("labels")
+    if labels is None or labels.dtype.kind not in "iu" or not labels.size:
+        return _fitted(arrays, shape, (), pixel_range, source)
+    return _fitted(arrays, shape, tuple(map(str, range(int(labels.max()) + 1))), pixel_range, source)
+
+
+def _shape_of(images: np.ndarray[Any, Any], source: Path | str) -> tuple[int, int, int]:
+    """Return (C, H, W) of an array (N, H, W), (N, C, H, W) or (N, H, W, C), C = 1 or 3; the last two in this order."""
+    if images.ndim == 3:
+        return (1, int(images.shape[1]), int(images.shape[2]))
+    if images.ndim == 4 and images.shape[1] in (1, 3):
+        return (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+    if images.ndim == 4 and images.shape[3] in (1, 3):
+        return (int(images.shape[3]), int(images.shape[1]), int(images.shape[2]))
+    raise DataError(
+        f"{source}: images have the shape {images.shape}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 "
+        "(grey) or 3 (RGB)."
+    )
+
+
 def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
@@ -125,6 +181,17 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
     arrays = load_arrays(path)
     if "images" not in arrays:
         raise DataError(f"{path} holds no array 'images'. Save images=... and labels=... with numpy.savez.")
+    return _fitted(arrays, image_shape, classes, pixel_range, path)
+
+
+def _fitted(
+    arrays: Mapping[str, np.ndarray[Any, Any]],
+    image_shape: tuple[int, int, int],
+    classes: tuple[str, ...],
+    pixel_range: str,
+    path: Path | str,
+) -> Images:
+    """Return arrays as images of that shape, with labels if there are classes; the arrays' own names come first."""
     pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
     if "labels" not in arrays or not classes:
         return Images(pixels)
@@ -147,7 +214,7 @@ def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str,
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Read the arrays images, labels and classes that an npz file has, as plain numbers and texts only."""
+    """Read images, labels and classes of an npz file under one of their `_NAMES`, as plain numbers and texts only."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(
@@ -155,7 +222,10 @@ def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             )
         check_memory(2 * unpacked, f"{path}, unpacked,", "Save fewer images at once.")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            read = {name: arrays[name] for name in _ARRAYS if name in arrays.files}
+            chosen = {
+                name: next((each for each in names if each in arrays.files), "") for name, names in _NAMES.items()
+            }
+            read = {name: arrays[each] for name, each in chosen.items() if each}
     except InputError:
         raise
     except _DAMAGE as error:
@@ -170,7 +240,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return read
 
 
-def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, int], path: Path) -> Tensor:
+def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, int], path: Path | str) -> Tensor:
     """Return the array as (N, C, H, W), whichever of the three layouts it has."""
     channels, height, width = image_shape
     if images.dtype.kind not in "fu" or (images.dtype.kind == "u" and images.dtype.itemsize > 1):
@@ -191,7 +261,7 @@ def _channels_first(images: np.ndarray[Any, Any], image_shape: tuple[int, int, i
         return torch.from_numpy(np.ascontiguousarray(images.transpose(orders[images.shape[1:]]), dtype=dtype))
 
 
-def _pixels(images: Tensor, pixel_range: str, path: Path) -> Tensor:
+def _pixels(images: Tensor, pixel_range: str, path: Path | str) -> Tensor:
     """Return images as uint8, or refuse those that are not in the range."""
     if images.dtype == torch.uint8:
         return images
@@ -219,7 +289,7 @@ def _pixels(images: Tensor, pixel_range: str, path: Path) -> Tensor:
     return to_uint8(images * 2 - 1 if chosen == "unit" else images)
 
 
-def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path) -> Tensor:
+def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path | str) -> Tensor:
     if labels.shape != (num,) or labels.dtype.kind not in "iu":
         raise DataError(
             f"{path}: labels are {labels.dtype} of the shape {labels.shape}, expected integers of the shape ({num},): "

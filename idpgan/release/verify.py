@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idpgan.audit.cases import audited_again
+from idpgan.audit.bounds import gaussian_mu
+from idpgan.audit.cases import audited_again, stated_share
 from idpgan.errors import InputError
 from idpgan.files import read_plain
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
@@ -322,7 +323,7 @@ def _check_report(settings: Settings, stated: Stated, recomputed: float, words: 
     for event in stated.events:
         ledger.charge(event)
     proven = ledger.proven(stated.document["delta"])
-    problems = _check_audited(said.audited, proven, stated.document["delta"])
+    problems = _check_audited(said.audited, proven, stated)
     if said.proven.epsilon < recomputed * (1 - _TOLERANCE):
         problems.append(f"the events cost epsilon = {recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
@@ -350,8 +351,9 @@ def _raised(expected: PrivacyReport, said: PrivacyReport) -> PrivacyReport:
     return dataclasses.replace(expected, contained=tuple(contained), total=total)
 
 
-def _check_audited(audited: Guarantee | None, proven: Guarantee, delta: float) -> list[str]:
-    """Check the audited number: it is finite, has the same unit and relation, and refutes nothing."""
+def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Stated) -> list[str]:
+    """Check the audited numbers: finite, of the same unit and relation, of this proof, and refuting nothing."""
+    delta = stated.document["delta"]
     if audited is None:
         return []
     if not audited.finite or (audited.unit, audited.relation) != (proven.unit, proven.relation):
@@ -361,6 +363,16 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, delta: float) -
     if audited.delta == proven.delta and audited.epsilon > proven.epsilon:
         return [f"audited {audited.epsilon:.6g} exceeds proven {proven.epsilon:.6g}: the proof would be refuted."]
     problem = audited_again(audited)
+    share = stated_share(audited)
+    if (
+        problem is None
+        and share is not None
+        and proven.delta
+        and {event.kind for event in stated.events} == {"gaussian"}
+    ):
+        limit = gaussian_mu(proven.epsilon, proven.delta)
+        if not math.isclose(float(share[2]), limit, rel_tol=_TOLERANCE, abs_tol=1e-4):
+            problem = f"the proven separation is {limit:.4f}, not {share[2]}."
     return [] if problem is None else [problem]
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from idpgan.audit.bounds import SHARE, SHARE_MEANS
+from idpgan.audit.cases import stated_share
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import count
 from idpgan.privacy.event import Event
@@ -148,6 +150,8 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
     if not proven.finite:
         return text + "Above it anything is possible, since nothing is proven."
     text += "The truth lies between audited and proven. "
+    if (share := stated_share(audited)) is not None:
+        text += f"{SHARE.capitalize()}: {share[0]} ({share[1]} of {share[2]} standard deviations); {SHARE_MEANS}. "
     if cap is not None and cap < proven.epsilon:
         text += (
             f"With so many runs no audit shows more than {cap:.2f}, so that much of the gap is the audit's, not the "

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idpgan.attacks.evaluate import TOO_SMALL
+from idpgan.audit.bounds import SHARE, SHARE_MEANS, share_text
 from idpgan.metrics.evaluation import metric_notes, metric_tables
 from idpgan.report.charts import line_chart, number, roc_chart
 from idpgan.report.epsilons import epsilon_text
@@ -101,6 +102,7 @@ def attack_part(found: Mapping[str, Any]) -> Part:
     text = (
         f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
         "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
+        *([f"The {best['in_words']}."] if (best := found.get("best")) else []),
     )
     return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=notes)
 
@@ -155,15 +157,18 @@ def audit_part(found: Mapping[str, Any], released: bool, command: str) -> Part:
         ("wrong", f"{result['false_positives']:,} of {result['held_out']:,}"),
     ]
     if isinstance(found.get("proven_mu"), int | float):
-        share = f"{found['audited_mu']:.4g} of proven {found['proven_mu']:.4g}"
-        rows.insert(3, ("separation, in standard deviations", share))
+        mus = f"{found['audited_mu']:.4g} of {found['proven_mu']:.4g} standard deviations"
+        rows.insert(3, (SHARE, f"{share_text(found['audited_mu'], found['proven_mu'])} ({mus})"))
     notes = list(found["notes"])
     if not released and not found["violation"]:
         notes.append(f"The release does not state this value yet: {command} writes it there.")
     return Part(
         "audit",
         "Audit",
-        text=(found["verdict"], f"Neighbors: {found['neighbors']}. No private image was read for it."),
+        text=(
+            found["verdict"],
+            f"Neighbors: {found['neighbors']}. No private image was read for it. About the share: {SHARE_MEANS}.",
+        ),
         tables=(Table("What the audit rests on", ("", "value"), rows),),
         notes=notes,
     )

@@ -13,9 +13,11 @@ import functools
 from collections.abc import Sequence
 from typing import Literal, cast
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
@@ -40,6 +42,7 @@ from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, SumsPlan, SumsRun, beside_sums, fit_teacher, teacher_of
 from idpgan.training.config import MethodConfig, TrainingConfig
+from idpgan.training.method import ReleasedSums
 
 
 class GaussianConfig(MethodConfig):
@@ -184,3 +187,15 @@ class GaussianMoments(ReadsOnce):
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
             self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)
+
+    @property
+    def released_sums(self) -> ReleasedSums:
+        """The sums of moments, one row a class."""
+
+        def vectors(images: Images) -> tuple[Tensor, Tensor]:
+            conditional = bool(self.generator.num_classes)
+            found = private_moments(images, self.moments, conditional=conditional, cap=None)
+            of_each, rows, _ = zip(*found, strict=True)
+            return torch.cat(of_each), torch.cat(rows)
+
+        return ReleasedSums(self._released["sums"], self.sums.noise_std, vectors)

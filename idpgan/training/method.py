@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy.event import Event
@@ -26,6 +27,21 @@ empty Poisson batch has no loss, and a missing value is not counted in the avera
 CriticScores = Callable[[Tensor, Tensor | None], Tensor]
 """Images, float (B, C, H, W) in [-1, 1], and labels (B,) or None, both on the method's device -> how real the critic
 finds each, (B,); higher = more real."""
+
+
+@dataclass(frozen=True)
+class ReleasedSums:
+    """Noisy sums over the private images that a method released, and what an image adds to them.
+
+    Attributes:
+        sums: (rows, D) float64: of each class, or of all images.
+        noise_std: Standard deviation of the noise on each number.
+        vectors: Maps images to their vectors (n, D) and their rows, int64 (n,).
+    """
+
+    sums: Tensor
+    noise_std: float
+    vectors: Callable[[Images], tuple[Tensor, Tensor]]
 
 
 class Method:
@@ -221,6 +237,15 @@ class HasCritic(Protocol):
         Raises:
             NoCriticError: If the critic, as it is set up, does not see single images.
         """
+
+
+@runtime_checkable
+class HasSums(Protocol):
+    """The optional part of `Method`: one release of sums, in which an attacker may trace an image."""
+
+    @property
+    def released_sums(self) -> ReleasedSums:
+        """The sums that `prepare` released."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Every attack catches a generator that replays its training images, and none catches one that does not."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -20,11 +21,13 @@ from idpgan.attacks.membership import (
     neighborhood_count,
 )
 from idpgan.attacks.registry import ATTACKS, select_attacks
+from idpgan.attacks.shadows import Density, Shadows, halves
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.progress import silent
+from idpgan.training.method import ReleasedSums
 
 NUM = 120
 
@@ -49,6 +52,11 @@ REPLAYED = Images(
     MEMBERS.labels.repeat(5),
     MEMBERS.classes,
 )
+
+
+def pixels_as_vectors(images):
+    """Pixels are what an image adds to one sum."""
+    return images.images.flatten(1).double(), torch.zeros(len(images), dtype=torch.int64)
 
 
 class LinearGenerator(Generator):
@@ -212,7 +220,7 @@ def test_shapes_that_differ_and_empty_sets_are_refused():
 
 
 def test_the_registry_names_what_is_missing():
-    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 11
+    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 24
     nothing = Knowledge(why_not={"critic": "its critic sees sums"})
     assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"
     assert "generated images" in ATTACKS["nearest-sample"].missing(nothing)
@@ -232,11 +240,16 @@ def test_every_attack_of_the_registry_runs(monkeypatch):
         samples=REPLAYED.select(torch.arange(60)),
         generator=generator,
         critic=lambda images, labels: images.mean((1, 2, 3)),
+        teacher=lambda images: images.flatten(1).float()[:, :8] / 255,
+        sums=ReleasedSums(REFERENCE.images.flatten(1).double().sum(0)[None], 1.0, pixels_as_vectors),
         reference=REFERENCE,
         reference_samples=FRESH,
         reference_generator=generator,
     )
     some = BOTH.select(torch.arange(NUM - 10, NUM + 10))
+    density = Density.of(REFERENCE.images)
+    observed = torch.stack([density(some.images, FRESH.images[start : start + 100]) for start in range(0, 400, 100)])
+    knowledge = replace(knowledge, shadows=Shadows(some, some, halves(4, 20, 0), observed, density))
     for attack in select_attacks(["all"]):
         told = []
         scores = attack.score(knowledge, some, lambda what, done, total, told=told: told.append((done, total)))
@@ -247,6 +260,6 @@ def test_every_attack_of_the_registry_runs(monkeypatch):
 
 def test_attacks_are_selected_by_name_and_the_nearest_is_named():
     assert [attack.name for attack in select_attacks(["critic-score", "critic-score"])] == ["critic-score"]
-    assert len(select_attacks(["critic-score", "all"])) == 9
+    assert len(select_attacks(["critic-score", "all"])) == 22
     with pytest.raises(InputError, match="Did you mean 'critic-score'"):
         select_attacks(["critic-scor"])

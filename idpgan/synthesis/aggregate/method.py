@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from idpgan.data.images import to_float
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
@@ -49,7 +49,7 @@ from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.training.distributed import whole
 from idpgan.training.fit import set_rate
-from idpgan.training.method import CriticScores, NoCriticError, Stats, refuse_small_shares
+from idpgan.training.method import CriticScores, NoCriticError, ReleasedSums, Stats, refuse_small_shares
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
@@ -240,6 +240,24 @@ class IdpAggregate(ReadsOnce):
         else:
             target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
             self.critic = LinearCritic(target, config.average)
+
+    @property
+    def released_sums(self) -> ReleasedSums:
+        """The sums of features, one row a class: those of its clusters and groups together, of images at rest."""
+        sums = self._released["sums"].view(self.rows, -1, self._released["sums"].shape[1])
+
+        def vectors(images: Images) -> tuple[Tensor, Tensor]:
+            rows = torch.zeros(len(images), dtype=torch.int64)
+            if self.classes and images.labels is not None:
+                rows = images.labels
+            found = []
+            for index in torch.arange(len(images)).split(_BATCH):
+                batch, labels = images.images[index].to(self.device), rows[index].to(self.device)
+                with torch.no_grad():
+                    found.append(self.features(to_float(batch), labels if self.classes else None).double().cpu())
+            return torch.cat(found), rows.cpu()
+
+        return ReleasedSums(sums.sum(1), self.noise_std * math.sqrt(sums.shape[1]), vectors)
 
     def step(self, step: int) -> Stats:
         """Generate and embed, move the critic, then raise its score of the same embedding by one Adam step."""

@@ -1,0 +1,273 @@
+"""``idpgan attack SYNTHETIC --members DIR --others DIR``: attack images that any tool has made, and `idpgan.attack`.
+
+The attacker has the synthetic images and, perhaps, real images that are neither members nor others. Everything here is
+computed with private images: the result is for the curator only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
+from idpgan.attacks.best import best_of, corrected, least_images
+from idpgan.attacks.distances import nearest_neighbors
+from idpgan.attacks.registry import select_attacks
+from idpgan.data.images import Images
+from idpgan.data.metadata import METADATA, read_rows
+from idpgan.device import resolve_device
+from idpgan.errors import InputError
+from idpgan.files import check_writable, write_private_json
+from idpgan.jobs.attack import CAUTION
+from idpgan.jobs.options import AttackOptions, given
+from idpgan.metrics.source import images_of, read_foreign
+from idpgan.progress import Progress, silent
+from idpgan.release.outputs import check_output
+from idpgan.report.attacked_images import COPIES, FORMAT, ImagesAttack
+from idpgan.run import describe_environment
+
+Source = str | Path | Tensor | np.ndarray[Any, Any] | Images | Dataset[Any]
+"""Images of somebody: a folder, an npz file, a run or a release, an array (N, H, W), (N, H, W, C) or (N, C, H, W) of
+uint8 or floating point, `Images`, or a torch Dataset of images or (image, label)."""
+
+LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
+_COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
+_FACTS = "synthetic", "members", "others", "reference"
+
+
+def attack(
+    synthetic: Source,
+    members: Source,
+    others: Source,
+    reference: Source | None = None,
+    *,
+    attacks: Sequence[str] | str = "all",
+    most: int = 10_000,
+    samples: int = 10_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> ImagesAttack:
+    """Attack images that any tool has made: can the images they were made from be told from images that were not used?
+
+    Nothing is written, and nothing is charged: this is for the curator, who has the private images.
+
+    Args:
+        synthetic: The made images, or a run or release that draws them.
+        members: Images that they were made from; all or some.
+        others: Images of the same kind that were not used, from the same source: a difference in source would be found
+            in the place of membership.
+        reference: Real images that are neither; with them more attacks are possible. At least 40.
+        attacks: By name (`idpgan attack --help`), or "all".
+        most: Members and others that are judged, at most.
+        samples: Images that are drawn, where ``synthetic`` draws them.
+        confidence: Of all intervals together.
+        seed: Of what attacks draw, and of the choice where there are more images than are judged.
+
+    Raises:
+        InputError: If images cannot be read or compared, are on two sides, or are too few to show anything.
+
+    Example:
+        >>> real = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+        >>> found = attack(real[:30], real[:30], real[30:], attacks=["nearest-sample"])
+        >>> found.leak, found.best.auc.value
+        (True, 1.0)
+    """
+    names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
+    options = AttackOptions(attacks=names, most=most, samples=samples, confidence=confidence, seed=seed, device=device)
+    given_as = dict(zip(_FACTS, (synthetic, members, others, reference), strict=True))
+    return _attack({name: source for name, source in given_as.items() if source is not None}, options, progress)
+
+
+def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress = silent) -> ImagesAttack:
+    """Attack a folder, an npz file or what draws images, with the members and others of the options; see `attack`.
+
+    Raises:
+        InputError: As `attack`; or if the result could not be written.
+    """
+    if options.members is None or options.others is None:
+        raise InputError(
+            "--members and --others go together: name the images that were used, and images of the same kind that were "
+            "not."
+        )
+    if unfit := given(options, "train_reference", "shadows", "data_root", "most_costly"):
+        raise InputError(f"{unfit[0]} is for runs, and with --members only images are attacked. Leave it out.")
+    sources = dict(zip(_FACTS, (synthetic, options.members, options.others, options.reference), strict=True))
+    read = {name: source for name, source in sources.items() if source is not None}
+    if options.out is not None:
+        check_output(options.out, FORMAT, tuple(read.values()))
+        check_writable(options.out)
+    return _attack(read, options, progress)
+
+
+def write_images_attack(found: ImagesAttack, out: Path | None) -> None:
+    """Write the result as JSON, for the curator only, if a file was named."""
+    if out is not None:
+        write_private_json(out, found.to_json())
+
+
+def _attack(sources: dict[str, Any], options: AttackOptions, progress: Progress) -> ImagesAttack:
+    started, device = time.monotonic(), resolve_device(options.device, "--device")
+    rows = [row for row in select_attacks(options.attacks) if set(row.needs) <= _POSSIBLE]
+    people: dict[str, int] = {}
+    read = {name: _read(name, source, people, options, device, progress) for name, source in sources.items()}
+    images, notes = _chosen(read, options)
+    knowledge = _knowledge(read, options.seed, device)
+    possible = [row for row in rows if row.missing(knowledge, images) is None]
+    _refuse_few(read, images, possible, options.confidence)
+    strict = corrected(len(possible), options.confidence, COPIES)
+    outcomes = tuple(
+        run_attack(row, knowledge, images, confidence=strict, device=device, progress=progress) for row in rows
+    )
+    best = best_of(outcomes, options.confidence, COPIES)
+    if best is None:
+        reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
+        raise InputError(f"None of these attacks can be run: {'; '.join(reasons) or 'all need a run'}.")
+    facts = {
+        **{name: _called(name, source) for name, source in sources.items()},
+        "num_members": len(images.members),
+        "num_others": len(images.non_members),
+        "num_samples": len(read["synthetic"]),
+        "num_reference": len(read["reference"]) if "reference" in read else 0,
+        "nearest_record": _nearest_record(images, knowledge.needed("samples"), device),
+        "seconds": round(time.monotonic() - started, 1),
+        "environment": describe_environment(device.type),
+    }
+    if images.people is not None:
+        notes.append("the brackets are those of people: images of one person are not independent")
+    return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION))
+
+
+_POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}
+
+
+def _called(name: str, source: Any) -> str:
+    return str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
+
+
+def _read(
+    name: str, source: Any, people: dict[str, int], options: AttackOptions, device: torch.device, progress: Progress
+) -> Images:
+    """Return images of whatever describes them; their people are those of a folder's metadata.csv, by name."""
+    if isinstance(source, Images):
+        return source.existing()
+    if isinstance(source, str | Path):
+        path, drawn = Path(source), options.samples or 10_000
+        found = read_foreign(path, num=drawn, seed=options.seed, device=device, progress=progress)
+        return _with_people(found, path, people)
+    if isinstance(source, Dataset):
+        items = [source[index] for index in range(len(source))]  # type: ignore[arg-type]
+        pixels = [item[0] if isinstance(item, tuple | list) else item for item in items]
+        source = np.stack([np.asarray(each) for each in pixels]) if pixels else np.zeros((0, 1, 1), np.uint8)
+    array = source.detach().cpu().numpy() if isinstance(source, Tensor) else source
+    if not isinstance(array, np.ndarray):
+        raise InputError(
+            f"{name} must be a folder, an npz file, an array, a tensor or a Dataset of images, got "
+            f"{type(source).__name__}."
+        )
+    return images_of({"images": array}, name)
+
+
+def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:
+    """Add who is on each image, where a folder's metadata.csv says so; ``people`` numbers the names of all folders."""
+    if not (path / METADATA).is_file():
+        return images
+    rows = read_rows(path, ())
+    if rows.people is None or len(rows.people) != len(images):
+        return images
+    names = (rows.person_names[number] for number in rows.people)
+    numbers = [people.setdefault(name, len(people)) for name in names]
+    return dataclasses.replace(images, identities=torch.tensor(numbers))
+
+
+def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership, list[str]]:
+    """Return as many members as others, in random order, after refusing what cannot be compared."""
+    shape, notes = read["members"].image_shape, list[str]()
+    for name, images in read.items():
+        if images.image_shape != shape:
+            raise InputError(
+                f"the {name} images are (C, H, W) = {images.image_shape} and the members {shape}: nothing is resized "
+                "or converted here. Give all images one size and one kind of color (idpgan prepare does)."
+            )
+    known = {
+        name: {image.tobytes() for image in read[name].images.cpu().numpy()} for name in _FACTS[1:] if name in read
+    }
+    for name, other in itertools.combinations(known, 2):
+        shared = len(known[name] & known[other])
+        if shared > _COINCIDENCE * min(len(known[name]), len(known[other])):
+            raise InputError(
+                f"{shared:,} images are among {name} and {other} both: no attack could tell which they are. Take them "
+                "out of one of the two."
+            )
+        if shared:
+            notes.append(f"{shared} images are among {name} and {other} both, which makes every attack look weaker")
+    num = min(len(read["members"]), len(read["others"]), options.most)
+    rng = torch.Generator().manual_seed(options.seed)
+    sides = [each.select(torch.randperm(len(each), generator=rng)[:num]) for each in (read["members"], read["others"])]
+    sides = [Images(each.images, identities=each.identities) for each in sides]  # classes may have other names
+    both = [each.identities for each in sides]
+    if (both[0] is None) != (both[1] is None):
+        sides = [Images(each.images) for each in sides]
+    return Membership(sides[0], sides[1], read.get("reference", Images(read["members"].images[:0]))), notes
+
+
+def _knowledge(read: dict[str, Images], seed: int, device: torch.device) -> Knowledge:
+    samples, reference = read["synthetic"].to(device), read.get("reference")
+    if len(samples.classes) < 2:  # nothing to tell apart
+        samples = Images(samples.images)
+    missing = "give real images that are neither members nor others as reference"
+    reference = None if reference is None else reference.to(device)
+    plain = None if reference is None else Images(reference.images)  # no generator: the images themselves calibrate
+    return Knowledge(
+        samples=samples,
+        reference=reference,
+        reference_samples=plain,
+        seed=seed,
+        why_not={
+            "reference": missing,
+            "reference_samples": missing,
+            "sample_labels": "the synthetic images have no labels",
+            "reference_labels": "needs the labeled images of a reference generator",
+        },
+    )
+
+
+def _refuse_few(read: dict[str, Images], images: Membership, rows: Sequence[Attack], confidence: float) -> None:
+    """Refuse sets that are too small to show anything, and say how many would."""
+    least, alpha = least_images(len(rows), confidence, COPIES), 1 - corrected(len(rows), confidence, COPIES)
+    for name in ("members", "others"):
+        if len(read[name]) < least or len(images.members) < least:
+            few = min(len(read[name]), len(images.members))
+            raise InputError(
+                f"{few} {name} are too few: {len(rows)} attacks together show nothing below {least} members and "
+                f"{least} others, even if they are always right; {math.ceil(math.log(alpha / 4) / math.log(0.99)):,} "
+                "of each also show who is found at 1% false alarms."
+            )
+    if len(read["synthetic"]) < LEAST_SAMPLES:
+        raise InputError(f"{len(read['synthetic'])} synthetic images are too few: {LEAST_SAMPLES} are needed at least.")
+    if "reference" in read and len(read["reference"]) < LEAST_REFERENCE:
+        raise InputError(
+            f"{len(read['reference'])} reference images are too few to say what is ordinary: {LEAST_REFERENCE} are "
+            "needed. Leave them out, or give more."
+        )
+
+
+def _nearest_record(images: Membership, samples: Images, device: torch.device) -> dict[str, Any]:
+    """Return medians of the distance to the nearest synthetic image, in grey levels, and how many are equal to one."""
+    found: dict[str, Any] = {}
+    for name, side in (("members", images.members), ("others", images.non_members)):
+        squares = nearest_neighbors(side.images.to(device), samples.images, 1)[0][:, 0]  # [-1, 1] spans 255 levels
+        found[name] = round(float(squares.sqrt().median()) * 127.5, 3)
+        found[f"equal_{name}"] = int((squares == 0).sum())
+    return found

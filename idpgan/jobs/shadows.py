@@ -1,0 +1,123 @@
+"""Shadow generators of a run: trained again with and without its most exposed records, kept, and continued.
+
+The attacker knows all private images but the records in question, and retrains by the run's own config. Each shadow is
+trained on exactly N images: the private ones that are not in question, and a random half of those that are (members and
+as many holdout images). Its seed is another than the run's, and its noise the operating system's, so that it shares no
+random bit with the target. What a shadow shows of the records is all that is kept of it, in ``shadows/`` of the run:
+one file each, durable when the shadow is trained, so that an interrupted call goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from idpgan.attacks.attack import Membership, draw, joined
+from idpgan.attacks.shadows import Density, Shadows, halves, vulnerable
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FOLDER, parse_json, read_plain, write_private_json
+from idpgan.jobs.train import train_on
+from idpgan.models.generator import Generator
+from idpgan.progress import Progress, renamed
+from idpgan.run import RunFolder
+from idpgan.training.config import RunConfig
+
+FOLDER, FORMAT = "shadows", "idpgan shadow 1"
+_MOST_RECORDS = 250  # chosen on each side: each of them must be in shadows and out of others
+_SEED = 7_000_003  # added to the run's training seed, further than anybody counts seeds
+_MOST_BYTES = 1 << 24
+
+
+def train_shadows(
+    run: RunFolder,
+    config: RunConfig,
+    split: Split,
+    images: Membership,
+    *,
+    shadows: int,
+    samples: int,
+    device: torch.device,
+    progress: Progress,
+) -> Shadows:
+    """Choose the records, train the shadows that are not there yet, and return what all of them show.
+
+    Args:
+        run: Keeps them, in ``shadows/``.
+        config: Of the run.
+        split: Its data, without null records.
+        images: Members, non-members and reference of the attack.
+        shadows: Even, at least 4.
+        samples: Images that are drawn of each.
+
+    Raises:
+        InputError: If there is no reference to choose the records by, or the training was interrupted: what is trained
+            is kept.
+    """
+    if len(images.reference) < 3:
+        raise InputError(
+            f"--shadows needs reference images to choose the most exposed records by, and {len(images.reference)} are "
+            "left of the holdout and the test part. Give the data set a larger holdout_share or test part."
+        )
+    count = min(_MOST_RECORDS, len(images.members))
+    known = images.reference.images
+    places = [vulnerable(side.images, known, count) for side in (images.members, images.non_members)]
+    members, others = images.members.select(places[0]), images.non_members.select(places[1])
+    records, density = joined(members, others), Density.of(known)
+    included = halves(shadows, len(records), config.training.seed + _SEED)
+    background = torch.ones(len(split.private), dtype=torch.bool)
+    background[places[0]] = False  # members are the first private images
+    rest = split.private.select(background)
+    observed = []
+    for number, kept in enumerate(included):
+        private = _together(rest, records.select(kept))
+        training = config.training.model_copy(update={"seed": config.training.seed + _SEED + number})
+        shadow = config.model_copy(update={"training": training})
+        facts = {"config": shadow.identity(), "images": private.digest(), "records": records.digest()}
+        key = hashlib.sha256(json.dumps([facts, samples], sort_keys=True).encode()).hexdigest()
+        found = _kept(run.path / FOLDER / f"{number:04}.json", key, len(records))
+        if found is None:
+            told = renamed(progress, f"shadow {number + 1} of {shadows}")
+            generator = _trained(shadow, dataclasses.replace(split, private=private), told).to(device)
+            drawn = draw(generator, samples, training.seed, told, f"shadow {number + 1} of {shadows}")
+            found = density(records.images.to(device), drawn.images)
+            _keep(run.path / FOLDER / f"{number:04}.json", key, found)
+        observed.append(found)
+    return Shadows(members, others, included, torch.stack(observed), density)
+
+
+def _together(rest: Images, chosen: Images) -> Images:
+    """Return both as one private part, in an order that does not tell which images are in question."""
+    both = joined(rest, chosen)
+    people = [part.identities for part in (rest, chosen)]
+    if people[0] is not None and people[1] is not None:
+        both = dataclasses.replace(both, identities=torch.cat([people[0], people[1]]))
+    return both.select(torch.randperm(len(both), generator=torch.Generator().manual_seed(len(both))))
+
+
+def _trained(config: RunConfig, split: Split, progress: Progress) -> Generator:
+    """Train a shadow, and return what the run would have released: with its teacher, if it has one."""
+    method = train_on(config, split, progress)
+    generator: Generator = method.artifact(config.release).generator
+    return generator.eval()
+
+
+def _keep(path: Path, key: str, observed: Tensor) -> None:
+    path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    write_private_json(path, {"format": FORMAT, "curator_only": True, "key": key, "observed": observed.tolist()})
+
+
+def _kept(path: Path, key: str, records: int) -> Tensor | None:
+    """Return what a shadow showed of the records; None if it is not there, or was trained otherwise."""
+    if not path.is_file():
+        return None
+    content = parse_json(read_plain(path, _MOST_BYTES))
+    if not isinstance(content, dict) or content.get("key") != key or len(content.get("observed", ())) != records:
+        return None
+    return torch.tensor(content["observed"], dtype=torch.float64)

@@ -1,0 +1,133 @@
+"""The result of attacks on somebody's images, as one page of plain words: for the curator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from idpgan.attacks.attack import Outcome
+from idpgan.attacks.best import RATE, Best, corrected
+from idpgan.attacks.evaluate import Interval
+
+FORMAT = "idpgan attack 1"
+COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
+
+
+@dataclass(frozen=True)
+class ImagesAttack:
+    """What the attacks on somebody's images found; ``print`` shows it as a page.
+
+    Attributes:
+        outcomes: Of each attack; intervals are corrected for the number of attacks.
+        best: The strongest of them.
+        facts: JSON values that say what was compared with what.
+        notes: What a reader has to know.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    best: Best
+    facts: dict[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def leak(self) -> bool:
+        """Whether an attack tells members from others better than a guess, or more members than others are copied.
+
+        Both are corrected for all attacks that were run. Were nobody known to the generator, a copied image would be a
+        member's or another's with equal chance.
+        """
+        from scipy.stats import binom
+
+        near, strict = self.facts["nearest_record"], corrected(self.best.attacks, self.best.confidence, COPIES)
+        members, others = near["equal_members"], near["equal_others"]
+        return self.best.leak or (members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        attacks = {found.attack.name: found.to_json() for found in self.outcomes}
+        head = {"format": FORMAT, "curator_only": True, **self.facts, "leak": self.leak, "best": self.best.to_json()}
+        return {**head, "attacks": attacks, "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        return "\n".join(self.page())
+
+    def page(self) -> list[str]:
+        """Return the result as lines of plain words, for a reader who has never heard of such attacks."""
+        facts, table = self.facts, [("attack", "AUC", "found at 1% false alarms")]
+        for found in self.outcomes:
+            if found.result is not None:
+                low, high = found.result.auc_interval
+                rate, interval = found.result.tpr_at_fpr[RATE], found.result.tpr_intervals[RATE]
+                shown = (
+                    "-" if rate is None or interval is None else f"{rate:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"
+                )
+                table.append((found.attack.name, f"{found.result.auc:.3f} [{low:.3f}, {high:.3f}]", shown))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        skipped = [f"  {found.attack.name}: {found.skipped}" for found in self.outcomes if found.skipped is not None]
+        return [
+            f"Was {facts['synthetic']} made from the images of {facts['members']}?",
+            "",
+            *self._verdict(),
+            "",
+            f"{facts['num_members']:,} images that are said to have been used (members) and {facts['num_others']:,} "
+            f"that were not (others) were mixed. {self.best.attacks} attacks saw {facts['num_samples']:,} synthetic "
+            f"images and {facts['num_reference']:,} reference images, and gave each mixed image a score: higher = was "
+            "used.",
+            "",
+            *rows,
+            "",
+            "AUC: how often a member scores higher than one of the others; a guess has 0.5. The right column: the "
+            "share of members that score higher than 99% of the others; a guess finds 1%. The brackets hold for all "
+            f"attacks together with {self.best.confidence:.3g} confidence (Bonferroni), since the best of many looks "
+            "good by chance.",
+            "",
+            self._nearest(),
+            *(["", "Not run:", *skipped] if skipped else []),
+            "",
+            *(f"note: {note}" for note in self.notes),
+        ]
+
+    def _verdict(self) -> list[str]:
+        best, areas = self.best, self.best.auc
+        pairs = (
+            f"shown one member and one of the others, {areas.name} names the member {areas.value:.0%} of the time "
+            f"({areas.interval[0]:.0%} to {areas.interval[1]:.0%}; a guess: 50%)"
+        )
+        rate = ""
+        if best.tpr is not None:
+            low, high = best.tpr.interval
+            sure = (
+                f"{low:.0%} to {high:.0%}" if low > 0 or best.tpr.value <= RATE else "too few others to be sure of it"
+            )
+            rate = (
+                f"; {best.tpr.name} finds {best.tpr.value:.0%} of the members while it accuses 1% of the others "
+                f"({sure}; a guess: 1%)"
+            )
+        near = self.facts["nearest_record"]
+        copied = (
+            f" {near['equal_members']:,} members and {near['equal_others']:,} of the others are among the synthetic "
+            "images pixel by pixel: who knows such an image recognizes it."
+        ) * bool(near["equal_members"])
+        if self.leak:
+            return [f"LEAK FOUND. Who has these images can tell who was used to make them: {pairs}{rate}.{copied}"]
+        ends = [found.result.auc_interval[1] for found in self.outcomes if found.result is not None]
+        return [
+            f"NO LEAK FOUND by these {best.attacks} attacks. This is not evidence of privacy: other attacks may "
+            "succeed, and only a proof, such as a differential privacy epsilon, speaks of all attacks.",
+            f"The best of them: {pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go unseen."
+            f"{copied}",
+        ]
+
+    def _nearest(self) -> str:
+        near = self.facts["nearest_record"]
+        return (
+            "Distance to the nearest synthetic image, in grey levels of 0 to 255 (root mean square; medians): members "
+            f"{near['members']:.1f}, others {near['others']:.1f}; equal to a synthetic image: {near['equal_members']} "
+            f"members, {near['equal_others']} others. Many tools report this distance as privacy. It is not evidence "
+            "of privacy: images far from every record may still tell who was used (Yao et al. 2025, The DCR delusion)."
+        )
+
+
+def _with_interval(rate: float, interval: Interval) -> str:
+    return f"{rate:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"

@@ -1,0 +1,177 @@
+"""Images of any tool: copies are found, images that saw nobody are not, and every bad input is one clear line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import idpgan
+from idpgan.attacks.attack import Outcome, judged
+from idpgan.attacks.best import best_of, least_images
+from idpgan.attacks.registry import ATTACKS
+from idpgan.cli import main
+from idpgan.data.images import Images, png_bytes, to_uint8
+from idpgan.errors import InputError
+
+NUM = 200
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command; returns (exit code, what it printed)."""
+
+    def command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["attack", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out + captured.err
+
+    return command
+
+
+def draw(num, seed, people=None):
+    """Grey 8 x 8 images of a 12-dimensional distribution; those of one person share half of their numbers."""
+    rng = torch.Generator().manual_seed(seed)
+    basis = torch.randn(12, 64, generator=torch.Generator().manual_seed(0))
+    latent = torch.randn(num, 12, generator=rng)
+    if people is not None:
+        latent = (latent + torch.randn(num // people, 12, generator=rng).repeat_interleave(people, 0)) / 2**0.5
+    pixels = torch.tanh(latent @ basis / 6 + 0.02 * torch.randn(num, 64, generator=rng))
+    return to_uint8(pixels.view(num, 1, 8, 8))
+
+
+MEMBERS, OTHERS, REFERENCE, FRESH = draw(NUM, 1), draw(NUM, 2), draw(400, 3), draw(1000, 4)
+PLANTED = torch.cat([FRESH[:300], MEMBERS])
+
+
+def test_planted_copies_are_found_and_images_that_saw_nobody_are_not():
+    """Positive and negative control of all attacks that need images alone, and of the corrected maximum."""
+    found = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE)
+    assert found.leak
+    assert found.best.auc.value > 0.99
+    areas = {each.attack.name: each.result.auc for each in found.outcomes if each.result is not None}
+    assert {"nearest-sample", "nearest-in-features", "copies", "density-ratio", "gen-lra"} <= set(areas)
+    assert min(area for name, area in areas.items() if "neighborhood" not in name) > 0.75, areas
+    nothing = idpgan.attack(FRESH, MEMBERS, OTHERS, REFERENCE, confidence=0.999)
+    assert not nothing.leak
+    assert {each.attack.name for each in nothing.outcomes if each.result is not None} == set(areas)
+
+
+def test_a_shifted_copy_is_found_in_features_and_hardly_in_pixels():
+    fine = torch.rand(400, 1, 20, 22, generator=torch.Generator().manual_seed(5)) * 2 - 1
+    real, shifted = to_uint8(fine[:, :, :, :20]), to_uint8(fine[:NUM, :, :, 2:])
+    areas = {
+        each.attack.name: each.result.auc
+        for each in idpgan.attack(shifted, real[:NUM], real[NUM:]).outcomes
+        if each.result is not None
+    }
+    assert areas["nearest-in-features"] > 0.9, areas
+    assert areas["nearest-sample"] < 0.7, areas
+
+
+def test_people_are_judged_as_sets(tmp_path):
+    """One image of each member's person is planted: a person is found far more surely than a single image."""
+    real, people = draw(480, 7, people=4), torch.arange(120).repeat_interleave(4)
+    members = Images(real[:240], identities=people[:240])
+    others = Images(real[240:], identities=people[240:])
+    found = idpgan.attack(real[:240:4], members, others, attacks=["person-set", "nearest-sample"])
+    areas = {each.attack.name: each.result for each in found.outcomes if each.result is not None}
+    assert areas["person-set"].num_members == 60
+    assert areas["person-set"].auc > areas["nearest-sample"].auc + 0.1
+    nothing = idpgan.attack(FRESH, members, others, attacks=["person-set"], confidence=0.999)
+    assert not nothing.leak
+
+
+def test_the_page_says_it_in_words_and_never_takes_distance_for_privacy():
+    leaks, nothing = (idpgan.attack(made, MEMBERS, OTHERS, attacks=["nearest-sample"]) for made in (PLANTED, FRESH))
+    assert "LEAK FOUND." in str(leaks)
+    assert "200 members, 0 others" in str(leaks)
+    assert "NO LEAK FOUND" in str(nothing)
+    assert "This is not evidence of privacy" in str(nothing)
+    for found in (leaks, nothing):
+        assert "It is not evidence of privacy" in str(found)
+        assert json.loads(json.dumps(found.to_json()))["best"]["correction"] == "Bonferroni"
+
+
+def test_a_few_exact_copies_among_many_images_are_named_and_more_are_a_leak():
+    """No rate over all members shows so few; that they are members' and nobody else's does."""
+    few, many = (torch.cat([FRESH, MEMBERS[:copied]]) for copied in (3, 14))
+    found = [idpgan.attack(made, MEMBERS, OTHERS, attacks=["neighborhood-count"]) for made in (few, many)]
+    assert [each.leak for each in found] == [False, True]
+    assert not found[1].best.leak
+    assert "3 members and 0 of the others are among the synthetic images" in str(found[0])
+    nobody = idpgan.attack(torch.cat([many, OTHERS[:14]]), MEMBERS, OTHERS, attacks=["neighborhood-count"])
+    assert not nobody.leak
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name, images in (("members", MEMBERS), ("others", OTHERS)):
+        (tmp_path / name).mkdir()
+        for number, image in enumerate(images[:40]):
+            (tmp_path / name / f"{number}.png").write_bytes(png_bytes(image))
+    np.savez(tmp_path / "made.npz", x=PLANTED[300:].numpy() / 255, y=np.zeros(NUM, dtype=np.int64))
+    return tmp_path
+
+
+def test_one_command_attacks_an_npz_of_another_tool(folders, call):
+    """DPImageBench writes x in [0, 1] and y; the folders are plain PNG files."""
+    out = folders / "found.json"
+    sides = ("--members", folders / "members", "--others", folders / "others", "--out", out)
+    code, printed = call(folders / "made.npz", *sides, "--no-progress")
+    assert code == 0, printed
+    assert "LEAK FOUND" in printed
+    assert json.loads(out.read_text())["best"]["auc"]["value"] > 0.99
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(InputError) as caught:
+        idpgan.attack(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bad_input_is_one_line():
+    assert "nothing is resized" in refusal(FRESH[:, :, :7], MEMBERS, OTHERS)
+    assert "members and others both" in refusal(FRESH, MEMBERS, torch.cat([OTHERS, MEMBERS[:20]]))
+    assert "members and reference both" in refusal(FRESH, MEMBERS, OTHERS, torch.cat([REFERENCE, MEMBERS]))
+    assert "40 are needed" in refusal(FRESH, MEMBERS, OTHERS, REFERENCE[:39])
+    assert "3 are needed" in refusal(FRESH[:2], MEMBERS, OTHERS)
+    assert "'nearest-sampel'" in refusal(FRESH, MEMBERS, OTHERS, attacks=["nearest-sampel"])
+    assert "expected (N, H, W)" in refusal(np.zeros((4, 5)), MEMBERS, OTHERS)
+    assert "must be a folder, an npz file" in refusal([[1, 2]], MEMBERS, OTHERS)
+    assert "does not exist" in refusal("nowhere.npz", MEMBERS, OTHERS)
+    assert "could be meant as" in refusal(np.full((9, 8, 8), 0.2), MEMBERS, OTHERS)
+    assert "needs the person on each image" in refusal(FRESH, MEMBERS, OTHERS, attacks=["person-set"])
+    assert "None of these attacks" in refusal(FRESH, MEMBERS, OTHERS, attacks=["critic-score"])
+
+
+def test_the_least_that_can_show_anything_is_stated_and_right():
+    said = refusal(FRESH, MEMBERS[:6], OTHERS)
+    least = int(re.search(r"below (\d+) members", said)[1])
+    rows = len([each for each in idpgan.attack(FRESH, MEMBERS, OTHERS).outcomes if each.result is not None])
+    assert least == least_images(rows, beside=1)
+    row = ATTACKS["nearest-sample"]
+    sure = [Outcome(row, scores=(torch.ones(least - less), torch.zeros(least - less))) for less in (0, 1)]
+    assert best_of([sure[0]] * rows, beside=1).leak
+    assert not best_of([sure[1]] * rows, beside=1).leak
+
+
+@pytest.mark.parametrize("options", [("--members", "a"), ("--others", "a"), ("--out", "a.json"), ("--shadows", "3")])
+def test_options_that_do_not_go_together_are_refused(options, tmp_path, call):
+    code, printed = call(tmp_path, *options)
+    assert code == 2
+    assert printed.count("\n") == 1
+
+
+def test_the_maximum_over_attacks_that_know_nothing_is_corrected():
+    """Of 40 blind attacks the best often looks good by its own interval; corrected, it does not."""
+    rng, row = torch.Generator().manual_seed(3), ATTACKS["nearest-sample"]
+    naive = 0
+    for _ in range(15):
+        blind = [Outcome(row, scores=tuple(torch.randn(2, 150, generator=rng))) for _ in range(40)]
+        assert not best_of(blind, confidence=0.999).leak
+        naive += max(judged(each.scores, None, 0.95).auc_interval[0] for each in blind) > 0.5
+    assert naive >= 2  # 9.6 are expected, with a standard deviation of 1.9
