@@ -24,6 +24,9 @@ def sample(
     soft_labels: Annotated[
         bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
     ] = False,
+    module: Annotated[
+        str | None, typer.Option(help="Code of a generator of its makers' own, package.module:Class; it is imported.")
+    ] = None,
     device: Device = "cpu",
     *,
     progress: Progress,
@@ -36,7 +39,15 @@ def sample(
     from idpgan.privacy.guarantee import PrivacyReport
 
     manifest = draw(
-        source, num, out, labels=labels, seed=seed, soft_labels=soft_labels, device=device, progress=progress
+        source,
+        num,
+        out,
+        labels=labels,
+        seed=seed,
+        soft_labels=soft_labels,
+        device=device,
+        module=module,
+        progress=progress,
     )
     lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]
     if "total" in (manifest["privacy"] or {}):

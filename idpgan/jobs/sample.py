@@ -24,11 +24,21 @@ def draw(
     seed: int | None = None,
     soft_labels: bool = False,
     device: str = "cpu",
+    module: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
     where = resolve_device(device, "--device", float64=False)
     check_writable(out)
     return export_samples(
-        source, num, out, KINDS, labels=labels, seed=seed, soft_labels=soft_labels, device=where, progress=progress
+        source,
+        num,
+        out,
+        KINDS,
+        labels=labels,
+        seed=seed,
+        soft_labels=soft_labels,
+        device=where,
+        module=module,
+        progress=progress,
     )

@@ -63,6 +63,7 @@ def read_images(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: str = "auto",
+    module: str | None = None,
     progress: Progress = silent,
 ) -> Images:
     """Read the images under test, and make sure that they can be compared with a data set.
@@ -77,6 +78,7 @@ def read_images(
         num: Images to draw from a generator.
         pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
             could be either.
+        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -88,7 +90,7 @@ def read_images(
         raise InputError(f"The pixel range '{pixel_range}' is unknown. {nearest_hint(pixel_range, PIXEL_RANGES)}")
     kind = kind_of(path)
     if kind == "generator":
-        images = _sample(path, num, seed, device, progress)
+        images = _sample(path, num, seed, device, module, progress)
     elif kind == "folder":
         images = folder.read_all(path, None, progress)
     else:
@@ -109,10 +111,12 @@ def read_images(
     return numbered_by(images, classes)  # as the data set does, by the names of the classes
 
 
-def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
+def _sample(
+    path: Path, num: int, seed: int, device: torch.device | str, module: str | None, progress: Progress
+) -> Images:
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-    generator = load_generator(path)
+    generator = load_generator(path, module)
     pixels = generator.to(device).sample(num, seed=seed, progress=progress)
     if bool(pixels.isnan().any()):
         raise DataError(f"The generator {path} makes NaN pixels: its training diverged.")

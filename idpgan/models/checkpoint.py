@@ -23,7 +23,9 @@ from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_
 from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
+from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
+from idpgan.own_code import is_path
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -82,6 +84,9 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
+    if is_path(generator.config.generator):
+        own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
+        described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
     teacher = generator.teacher
     if teacher is not None:
         described["teacher"] = {
@@ -98,12 +103,13 @@ def weight_bytes(network: nn.Module) -> bytes:
 
 
 @typed
-def load_generator(path: str | os.PathLike[str]) -> Generator:
+def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
     """Load a generator on the CPU, in eval mode; `idpgan.load_generator` adds what protects its training images.
 
     Args:
         path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
             ``config.json``.
+        module: The code of a generator that is its makers' own; see `GeneratorOutline.with_code`.
 
     Raises:
         InputError: If a file is missing, damaged, of another program, or a pickle.
@@ -114,6 +120,12 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
         raise InputError(f"{config} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
     generator = describe_generator(read_plain(config, MOST_TEXT_BYTES, follow=True), config)
     put_weights(generator, read_plain(weights, most_weight_bytes(generator), follow=True), weights)
+    if isinstance(generator, GeneratorOutline):
+        if module is None:
+            raise needs_code(generator.config.generator)
+        return generator.with_code(module)
+    if module is not None:
+        raise InputError(f"{path} needs no code of your own: it is a generator of idpgan. Leave module out.")
     return generator.eval()
 
 
@@ -179,8 +191,7 @@ def build_described(described: Any, path: Path) -> Generator:
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
         config = build(ModelConfig, model, "generator.model")
-        with torch.device("meta"):
-            generator = build_generator(config, shape, len(classes))
+        generator = _without_weights(config, shape, len(classes), described.get("tensors"))
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
@@ -192,6 +203,14 @@ def build_described(described: Any, path: Path) -> Generator:
         return generator.taught_by(teacher, wanted.candidates)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _without_weights(config: ModelConfig, shape: Sequence[int], num_classes: int, tensors: Any) -> Generator:
+    """Make a generator on torch's meta device; code that a release names is not imported."""
+    if is_path(config.generator):
+        return GeneratorOutline(config, shape, num_classes, outlined(tensors))
+    with torch.device("meta"):
+        return build_generator(config, shape, num_classes)
 
 
 def most_weight_bytes(network: nn.Module) -> int:

@@ -68,6 +68,7 @@ def export_samples(
     seed: int | None = None,
     soft_labels: bool = False,
     device: torch.device | str = "cpu",
+    module: Any = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -84,6 +85,7 @@ def export_samples(
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
         device: Where images are drawn.
+        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Raises:
         InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
@@ -91,7 +93,7 @@ def export_samples(
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
-    generator = load_generator(source).to(device)
+    generator = load_generator(source, module).to(device)
     _refuse_memory(generator, num)
     chosen = _labels(generator, num, labels)
     if soft_labels and generator.teacher is None:
