@@ -25,6 +25,7 @@ from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
+from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_path
 
 WEIGHTS = "generator.safetensors"
@@ -41,6 +42,12 @@ class _Teacher(Section):
     network: str
     options: dict[str, Any]
     candidates: int = Field(ge=1, le=MOST_CANDIDATES)
+
+
+class _Proposer(Section):
+    """The entry "proposer" of a described population: the hash of a simulator's weights."""
+
+    proposer: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
 def save_generator(
@@ -79,7 +86,7 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
     if len(names) != generator.num_classes:
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
     check_class_names(names)
-    described = {
+    described: dict[str, Any] = {
         "model": generator.config.to_json(),
         "image_shape": list(generator.image_shape),
         "classes": names,
@@ -87,6 +94,8 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
     if is_path(generator.config.generator):
         own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
+    if isinstance(generator, PopulationGenerator) and is_path(generator.config.simulator):
+        described["proposer"] = generator.proposer
     teacher = generator.teacher
     if teacher is not None:
         described["teacher"] = {
@@ -196,6 +205,8 @@ def build_described(described: Any, path: Path) -> Generator:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
         generator.classes = tuple(classes)
+        if isinstance(generator, PopulationGenerator) and is_path(config.simulator):
+            generator.proposer = build(_Proposer, {"proposer": described.get("proposer")}, "generator").proposer
         if "teacher" not in described:
             return generator
         wanted = build(_Teacher, described["teacher"], "generator.teacher")

@@ -40,7 +40,7 @@ _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "public", "generator")
 
 
-def _or_own(*known: str) -> AfterValidator:
+def or_own(*known: str) -> AfterValidator:
     """Accept the name of one of ours, or the path of the user's code."""
 
     def check(value: str) -> str:
@@ -51,7 +51,8 @@ def _or_own(*known: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _shown(*known: str) -> WithJsonSchema:
+def shown_or_own(*known: str) -> WithJsonSchema:
+    """Let the page of all keys show what `or_own` accepts."""
     return WithJsonSchema({"anyOf": [{"enum": list(known)}, {"type": "string"}]})
 
 
@@ -95,11 +96,11 @@ class ModelConfig(Section):
     latent_dim: int = Field(default=64, ge=1, le=4096)
     width: int = Field(default=64, ge=1, le=1024)
     conditional: bool = True
-    generator: Annotated[str, BeforeValidator(path_of), _or_own(*_GENERATORS), _shown(*_GENERATORS)] = "dcgan"
-    critic: Annotated[str, BeforeValidator(path_of), _or_own(*_CRITICS), _shown(*_CRITICS)] = "dcgan"
+    generator: Annotated[str, BeforeValidator(path_of), or_own(*_GENERATORS), shown_or_own(*_GENERATORS)] = "dcgan"
+    critic: Annotated[str, BeforeValidator(path_of), or_own(*_CRITICS), shown_or_own(*_CRITICS)] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
-    simulator: Annotated[str, BeforeValidator(path_of), _or_own(*_SIMULATORS), _shown(*_SIMULATORS)] = "faces"
+    simulator: Annotated[str, BeforeValidator(path_of), or_own(*_SIMULATORS), shown_or_own(*_SIMULATORS)] = "faces"
     licence: Annotated[str, AfterValidator(_one_line)] = ""
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)

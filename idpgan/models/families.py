@@ -51,12 +51,14 @@ def build_critic(
 
 
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
-    """Build the simulator that a [model] names; "public" holds so many images, "generator" has arbitrary weights.
+    """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
+
+    A population that a simulator of the user proposed holds the chosen images, as one of public images does.
 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public":
+    if model.simulator == "public" or is_path(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)

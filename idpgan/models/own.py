@@ -22,7 +22,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
-from idpgan.models.validate import is_random, probe, validate_critic, validate_generator
+from idpgan.models.validate import is_random, probe, validate_critic, validate_features, validate_generator
 from idpgan.own_code import is_path, resolve, source_digest, told
 
 
@@ -82,20 +82,43 @@ class OwnCritic(nn.Module):
         return scores.flatten()
 
 
+class OwnFeatures(nn.Module):
+    """Features of images by the user's code, in eval mode: one vector an image, a function of that image alone.
+
+    Args:
+        path: Of a class, a module, or a function, which takes images (B, C, H, W) in [-1, 1].
+        image_shape: (C, H, W) in px.
+
+    Raises:
+        ConfigError: In one line, if it gives something else.
+    """
+
+    def __init__(self, path: str, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        what = f"method.embedding = '{path}'"
+        code = resolve(path, "method.embedding")
+        if isinstance(code, type):
+            code = _made(code, what, {"image_shape": image_shape}, seed=0)
+        self._code = code.requires_grad_(False) if isinstance(code, nn.Module) else code
+        self.eval()
+        validate_features(self, image_shape, what)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, (B, D)."""
+        vectors = self._code(images)
+        if not isinstance(vectors, Tensor) or vectors.ndim < 2 or len(vectors) != len(images):
+            found = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+            raise InputError(f"it gives {found} for {len(images)} images, not a vector each")
+        return vectors.flatten(1).float()
+
+
 def _facts(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> dict[str, Any]:
     return {"image_shape": image_shape, "num_classes": num_classes, "width": config.width}
 
 
 def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int) -> nn.Module:
-    """Make the user's module on the CPU, its weights by the seed."""
-    try:
-        with torch.device("cpu"), seeded_init(seed, stream):
-            made = copy.deepcopy(found) if isinstance(found, nn.Module) else found(**_taken(found, facts))
-    except Exception as error:  # code of the user may raise anything
-        raise ConfigError(
-            f"{what} cannot be built: {told(error)}. It is called with those of "
-            f"{', '.join(facts)} that it has parameters for; give the others defaults."
-        ) from error
+    """Make the user's module, and refuse one that cannot be trained."""
+    made = copy.deepcopy(found) if isinstance(found, nn.Module) else _made(found, what, facts, seed, stream)
     if not isinstance(made, nn.Module):
         raise ConfigError(f"{what} makes a {type(made).__name__}, not a torch.nn.Module.")
     weights = dict(made.named_parameters())
@@ -113,7 +136,19 @@ def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int)
     return made
 
 
-def _taken(found: Any, facts: dict[str, Any]) -> dict[str, Any]:
+def _made(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int = 0) -> Any:
+    """Call the user's class or function on the CPU, its initial weights by the seed."""
+    try:
+        with torch.device("cpu"), seeded_init(seed, stream):
+            return found(**taken(found, facts))
+    except Exception as error:  # code of the user may raise anything
+        raise ConfigError(
+            f"{what} cannot be built: {told(error)}. It is called with those of {', '.join(facts)} that it has "
+            "parameters for; give the others defaults."
+        ) from error
+
+
+def taken(found: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that a class or function has parameters for."""
     if getattr(found, "__init__", None) is nn.Module.__init__:  # its signature promises to take anything
         return {}

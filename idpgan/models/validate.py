@@ -137,6 +137,17 @@ def validate_critic(critic: nn.Module, what: str, *, private: bool) -> None:
         validate_private_critic(critic)
 
 
+def validate_features(features: nn.Module, image_shape: tuple[int, int, int], what: str) -> None:
+    """Refuse features of the user of which one vector depends on another image: a vote would move with others."""
+    inputs = probe(image_shape, 0)
+    with _one_line(what, "images (B, C, H, W) in [-1, 1]"):
+        if not bool(features(*inputs).isfinite().all()):
+            raise ConfigError("its features are not finite")
+        _refuse_random(features, inputs, (False,))
+        if offenders := _behavior(features, image_shape, 0, [], (False,)):
+            raise ConfigError(f"its features mix records. {_listed(offenders)}")
+
+
 def is_random(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
     """Tell whether two calls of a copy of a module give different results, in the mode that it is in."""
     copied = copy.deepcopy(module)

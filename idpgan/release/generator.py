@@ -23,6 +23,7 @@ from idpgan.models.checkpoint import (
 )
 from idpgan.models.generator import Generator
 from idpgan.models.outline import GeneratorOutline
+from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_path
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
@@ -108,6 +109,8 @@ class GeneratorArtifact:
                 "after reading it.\n"
             )
             more = f', module="{path}"'
+        if isinstance(made, PopulationGenerator) and is_path(made.config.simulator):
+            own = _proposed(made)
         shape = ", ".join(map(str, made.image_shape))
         if made.classes:
             one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
@@ -164,6 +167,20 @@ def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generato
     if os.path.lexists(privacy):
         generator.privacy = read_privacy(privacy).report
     return generator
+
+
+def _proposed(made: PopulationGenerator) -> str:
+    """Say which simulator of the user proposed the images of a population."""
+    licence = (
+        f"licence as stated by whoever made this release: {plain(made.config.licence)}"
+        if made.config.licence
+        else ("no licence was stated")
+    )
+    weights = f"SHA-256 of its weights: `{made.proposer}`" if made.proposer else "no weights were found in it"
+    return (
+        f"\nThe images that it varies were drawn by the simulator `{made.config.simulator}` ({licence};\n{weights}), "
+        "and chosen by the votes. That program\nis not in this folder and is not needed.\n"
+    )
 
 
 def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
