@@ -120,7 +120,7 @@ def train_public(folder: Path, steps: int) -> None:
     }
     if not out.exists():
         start(build_config(table, "the public generator"), out)
-    elif not (out / "release" / "privacy.json").is_file():
+    elif not (out / "release" / "generator.safetensors").is_file():
         go_on(out)
 
 

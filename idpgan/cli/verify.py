@@ -34,7 +34,8 @@ def verify(
         lines += [f"  {line}" for line in found.words[:_MOST_SHOWN]]
         if len(found.words) > _MOST_SHOWN:
             lines.append(f"  and {len(found.words) - _MOST_SHOWN:,} more")
-    lines += [f"unchecked:  {sentence}" for sentence in found.unchecked]
+    if (unchecked := getattr(found.artifact, "unchecked", None)) and found.consistent:
+        lines.append(f"not checked: {unchecked}.")
     lines += [f"PROBLEM: {problem}" for problem in found.problems]
     total = "" if found.report.total is None else f"; proven: {found.report.stated}"
     lines.append(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from idpgan.config import Section, build
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
@@ -17,19 +18,34 @@ from idpgan.models.own import OwnGenerator
 from idpgan.models.validate import validate_generator
 from idpgan.own_code import resolve
 
-_TYPES = {
-    str(kind).removeprefix("torch."): kind
-    for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8,
-                 torch.int8, torch.int16, torch.int32, torch.int64)
-}  # fmt: skip
 NETWORK = "network."  # of the weights in their file, as `OwnGenerator` has them
-_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
-_MOST_TENSORS, _MOST_NUMBERS, _MOST_SIDES, _LONGEST_NAME = 10_000, 1 << 34, 8, 300
+_MOST_BYTES = 1 << 34
 
 
-def outline_of(tensors: Mapping[str, Tensor]) -> dict[str, list[Any]]:
-    """Return the type and the shape of every tensor of a state dict, by name: ["float32", 64, 3, 3]."""
-    return {name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape] for name, tensor in tensors.items()}
+class TensorShape(Section):
+    """One tensor: its shape and the name of its type, such as "float32"."""
+
+    shape: tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...] = Field(max_length=8)
+    dtype: Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
+
+    @property
+    def empty(self) -> Tensor:
+        """Such a tensor, without content."""
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device="meta")
+
+
+class _Tensors(Section):
+    """The entry "tensors" of a described generator."""
+
+    tensors: dict[Annotated[str, Field(max_length=300)], TensorShape] = Field(min_length=1, max_length=100_000)
+
+
+def outline_of(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Return the type and the shape of every tensor of a state dict, by name, for config.json."""
+    return {
+        name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        for name, tensor in tensors.items()
+    }
 
 
 def outlined(described: Any) -> dict[str, Tensor]:
@@ -38,19 +54,11 @@ def outlined(described: Any) -> dict[str, Tensor]:
     Raises:
         InputError: If it is anything else.
     """
-    if not isinstance(described, dict) or not 1 <= len(described) <= _MOST_TENSORS:
-        raise InputError(f"tensors must be a table of 1 to {_MOST_TENSORS:,} names.")
-    tensors, left = {}, _MOST_NUMBERS
-    for name, entry in described.items():
-        kind, shape = (entry[0], entry[1:]) if isinstance(entry, list) and entry else (None, [])
-        fits = len(shape) <= _MOST_SIDES and all(type(side) is int and 0 <= side <= left for side in shape)
-        if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name) or kind not in list(_TYPES) or not fits:
-            raise InputError(f'tensors: {name[:80]!a} has no type and shape like ["float32", 64, 3, 3].')
-        left -= math.prod(shape)
-        if left < 0:
-            raise InputError(f"tensors: they hold more than {_MOST_NUMBERS:,} numbers.")
-        tensors[name] = torch.empty(shape, dtype=_TYPES[kind], device="meta")
-    return tensors
+    shapes = build(_Tensors, {"tensors": described}, "generator").tensors
+    sizes = [math.prod(each.shape) * getattr(torch, each.dtype).itemsize for each in shapes.values()]
+    if sum(sizes) > _MOST_BYTES:
+        raise InputError(f"the tensors of generator have more than {_MOST_BYTES:,} bytes.")
+    return {name: each.empty for name, each in shapes.items()}
 
 
 class GeneratorOutline(Generator):

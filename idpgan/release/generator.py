@@ -39,11 +39,11 @@ class GeneratorArtifact:
     """A generator in eval mode and a grid of ``samples`` images, rounded up to full rows; see `Artifact`.
 
     Attributes:
-        unchecked: What `read` could not check, one sentence each.
+        unchecked: What `read` could not check, one sentence; None where it checked all.
     """
 
     kind: ClassVar[str] = "generator"
-    unchecked: tuple[str, ...] = ()
+    unchecked: str | None = None
 
     def __init__(self, generator: Generator, samples: int) -> None:
         self.generator = generator
@@ -95,8 +95,8 @@ class GeneratorArtifact:
             return [f"{SAMPLES} {error}."]
         path = self.generator.config.generator
         self.unchecked = (
-            f"{SAMPLES} was not drawn again: the generator's code, {path}, is not in the release, and none of it was "
-            "run. That the picture shows what the generator draws is the word of whoever made it.",
+            f"{path} is code of whoever wrote the release and was not run: the picture was not drawn again, and that "
+            f"{SAMPLES} shows what the generator draws is their word"
         )
         return []
 

@@ -51,7 +51,6 @@ class Verification:
         words: Differences in wording where another version made the release: sentences of the report, and lines of the
             card ("+" a line of the card, "-" a line that this version would write). They are not derived: they are the
             word of whoever made the release, and only their numbers were compared.
-        unchecked: What could not be checked without code that is not in the release, one sentence each.
         files: Content of the files that were checked, by name.
         artifact: What is given away; None where the check ended before it was read, as for ``settings``.
     """
@@ -61,7 +60,6 @@ class Verification:
     problems: tuple[str, ...]
     made_with: str
     words: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     artifact: Artifact | None = None
     settings: Settings | None = None
@@ -80,7 +78,7 @@ class Verification:
             "problems": list(self.problems),
             "made_with": self.made_with,
             "words": list(self.words),
-            **({"unchecked": list(self.unchecked)} if self.unchecked else {}),
+            **({"unchecked": unchecked} if (unchecked := getattr(self.artifact, "unchecked", None)) else {}),
         }
 
 
@@ -112,7 +110,6 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
         tuple(found.problems),
         stated.document["idpgan"],
         tuple(found.words),
-        getattr(found.artifact, "unchecked", ()),
         found.files,
         found.artifact,
         found.settings,

@@ -58,7 +58,7 @@ def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
     jobs.start(config, tmp_path / "run")
     monkeypatch.setitem(sys.modules, HERE, None)  # any import of it fails from here on
     found = verify(tmp_path / "run")
-    assert (found.problems, found.unchecked) == ((), ())
+    assert (found.problems, found.artifact.unchecked) == ((), None)
     generator = idpgan.load_generator(tmp_path / "run")
     assert generator.sample(20, seed=0).shape == (20, 1, 8, 8)
     assert generator.simulator.photos.shape == (60, 1, 8, 8)

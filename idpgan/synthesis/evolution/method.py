@@ -192,13 +192,16 @@ class EvolutionPlan(PeoplePlan):
                 f"({', '.join(shape.classes) or 'none'})."
             )
         self.check_people()
+        own = 0
         if is_path(model.simulator):
-            OwnSimulator(model, shape.image_shape, classes).start(2, 0, torch.Generator().manual_seed(0))
+            simulator = OwnSimulator(model, shape.image_shape, classes)
+            simulator.start(2, 0, torch.Generator().manual_seed(0))
+            own = 3 * 4 * self.rows * model.codes * simulator.numbers  # members, children, and what is saved of them
         if is_path(self.config.method.embedding):
             OwnFeatures(self.config.method.embedding, shape.image_shape)
         features = math.prod(scattering_shape(shape.image_shape, 1, 8))
         needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
-        needed += 4 * 3 * DRAWN * features
+        needed += 4 * 3 * DRAWN * features + own
         check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
 
 
