@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
     ("errors",),
-    ("files", "lazy", "memory", "checks", "config", "device", "methods", "progress", "ranks"),
+    ("files", "lazy", "memory", "checks", "config", "device", "methods", "own_code", "progress", "ranks"),
     ("run",),
     ("numerics",),
     ("data",),

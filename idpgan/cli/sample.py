@@ -27,6 +27,9 @@ def sample(
     purpose: Annotated[
         str, typer.Option("--for", metavar="looking|training", help="What the images are for: how widely they vary.")
     ] = "looking",
+    module: Annotated[
+        str | None, typer.Option(help="Code of a generator of its makers' own, package.module:Class; it is imported.")
+    ] = None,
     device: Device = "cpu",
     *,
     progress: Progress,
@@ -47,6 +50,7 @@ def sample(
         soft_labels=soft_labels,
         purpose=purpose,
         device=device,
+        module=module,
         progress=progress,
     )
     lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]

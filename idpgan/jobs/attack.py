@@ -178,7 +178,7 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
             f"{path} has no holdout (data.holdout_share = 0), so there are no non-members to compare with. "
             "Train again with a holdout_share above 0."
         )
-    product = load_classifier(path) if classifies else load_generator(path)
+    product = load_classifier(path) if classifies else load_generator(path, _code(config))
     split, state = load(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
@@ -285,7 +285,8 @@ def _shadows(
 
 def other_generator(path: Path, images: Membership) -> Generator:
     """Load the generator of another finished run; refuse one that was trained on the images under attack."""
-    trained_on = load(load_config(RunFolder.open(path).config).data).private.existing()
+    other = load_config(RunFolder.open(path).config)
+    trained_on = load(other.data).private.existing()
     known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
     judged = (images.members, images.non_members)
     shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
@@ -295,7 +296,12 @@ def other_generator(path: Path, images: Membership) -> Generator:
             f"{len(judged[1])} non-members, so that it cannot tell what is ordinary. Use --train-reference, or a run "
             "on other images."
         )
-    return load_generator(path)
+    return load_generator(path, _code(other))
+
+
+def _code(config: RunConfig) -> str | None:
+    """Return the path of the user's generator in the config of the user's run; None for one of ours."""
+    return config.model.generator if config.model.generator in config.own_code else None
 
 
 def trained_generator(
@@ -321,7 +327,7 @@ def trained_generator(
     if (folder / CONFIG).is_file():
         saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if saved.get("reference") == identity:
-            return load_generator(folder), about
+            return load_generator(folder, _code(config)), about
     method = train_on(config, dataclasses.replace(split, private=chosen), progress)
     generator = cast(Generator, method.product).eval()
     save_generator(folder, generator, extra={"reference": identity, "curator_only": True})

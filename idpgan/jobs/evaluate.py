@@ -89,6 +89,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         num=num if options.num is None else options.num,
         device=device,
         pixel_range=options.pixel_range,
+        module=options.module,
         progress=renamed(progress, "images under test"),
     )
     evaluation = metrics.evaluate_images(

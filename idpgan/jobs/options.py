@@ -148,6 +148,7 @@ class EvaluateOptions:
     weights: Path | None = option(None, "Weights file of inception-v3.")
     pixel_range: str = option("auto", "Of float images: unit [0, 1], symmetric [-1, 1] or auto.", "--range")
     device: Device = "auto"
+    module: str | None = option(None, "Code of a generator of its makers' own, package.module:Class.")
     cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")
     classifier_run: Path | None = option(
         None, "Released classifier to stand beside the utility of images.", metavar="RUN"

@@ -27,6 +27,7 @@ def draw(
     soft_labels: bool = False,
     purpose: str = Purpose.LOOKING,
     device: str = "cpu",
+    module: str | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator and write them with a card of their own; see `export_samples`."""
@@ -44,5 +45,6 @@ def draw(
         soft_labels=soft_labels,
         purpose=Purpose(purpose),
         device=where,
+        module=module,
         progress=progress,
     )

@@ -223,7 +223,11 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
 def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[str, str]:
     """Return what must be equal in every continuation of a run."""
     return run_fingerprint(
-        config=config.identity(), private_data=split.digest, public_data=split.public.digest(), device=device
+        config=config.identity(),
+        private_data=split.digest,
+        public_data=split.public.digest(),
+        device=device,
+        own_code=config.own_code,
     )
 
 

@@ -70,6 +70,7 @@ def read_images(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: str = "auto",
+    module: str | None = None,
     progress: Progress = silent,
 ) -> Images:
     """Read the images under test, and make sure that they can be compared with a data set.
@@ -84,6 +85,7 @@ def read_images(
         num: Images to draw from a generator.
         pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
             could be either.
+        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -95,7 +97,7 @@ def read_images(
         raise InputError(f"The pixel range '{pixel_range}' is unknown. {nearest_hint(pixel_range, PIXEL_RANGES)}")
     kind = kind_of(path)
     if kind == "generator":
-        images = _sample(path, num, seed, device, progress)
+        images = _sample(path, num, seed, device, module, progress)
     elif kind == "folder":
         images = folder.read_all(path, None, progress)
     else:
@@ -132,7 +134,7 @@ def read_foreign(
     """
     kind = kind_of(path)
     if kind == "generator":
-        return _sample(path, num, seed, device, progress)
+        return _sample(path, num, seed, device, None, progress)
     if kind == "folder":
         return folder.read_all(path, None, progress)
     return images_of(load_arrays(path), path, pixel_range)
@@ -166,10 +168,12 @@ def _shape_of(images: np.ndarray[Any, Any], source: Path | str) -> tuple[int, in
     )
 
 
-def _sample(path: Path, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
+def _sample(
+    path: Path, num: int, seed: int, device: torch.device | str, module: str | None, progress: Progress
+) -> Images:
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-    generator = load_generator(path)
+    generator = load_generator(path, module)
     pixels = generator.to(device).sample(num, seed=seed, progress=progress, purpose=Purpose.TRAINING)
     if bool(pixels.isnan().any()):
         raise DataError(f"The generator {path} makes NaN pixels: its training diverged.")

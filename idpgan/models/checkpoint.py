@@ -23,7 +23,10 @@ from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_
 from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
+from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
+from idpgan.models.simulators import PopulationGenerator
+from idpgan.own_code import is_path
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -39,6 +42,12 @@ class _Teacher(Section):
     network: str
     options: dict[str, Any]
     candidates: int = Field(ge=1, le=MOST_CANDIDATES)
+
+
+class _Proposer(Section):
+    """The entry "proposer" of a described population: the hash of a simulator's weights."""
+
+    proposer: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
 def save_generator(
@@ -77,11 +86,16 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
     if len(names) != generator.num_classes:
         raise InputError(f"{len(names)} class names were given for a generator of {generator.num_classes} classes.")
     check_class_names(names)
-    described = {
+    described: dict[str, Any] = {
         "model": generator.config.to_json(),
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
+    if is_path(generator.config.generator):
+        own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
+        described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
+    if isinstance(generator, PopulationGenerator) and is_path(generator.config.simulator):
+        described["proposer"] = generator.proposer
     teacher = generator.teacher
     if teacher is not None:
         described["teacher"] = {
@@ -98,12 +112,13 @@ def weight_bytes(network: nn.Module) -> bytes:
 
 
 @typed
-def load_generator(path: str | os.PathLike[str]) -> Generator:
+def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
     """Load a generator on the CPU, in eval mode; `idpgan.load_generator` adds what protects its training images.
 
     Args:
         path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
             ``config.json``.
+        module: The code of a generator that is its makers' own; see `GeneratorOutline.with_code`.
 
     Raises:
         InputError: If a file is missing, damaged, of another program, or a pickle.
@@ -114,6 +129,12 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
         raise InputError(f"{config} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
     generator = describe_generator(read_plain(config, MOST_TEXT_BYTES, follow=True), config)
     put_weights(generator, read_plain(weights, most_weight_bytes(generator), follow=True), weights)
+    if isinstance(generator, GeneratorOutline):
+        if module is None:
+            raise needs_code(generator.config.generator)
+        return generator.with_code(module)
+    if module is not None:
+        raise InputError(f"{path} needs no code of your own: it is a generator of idpgan. Leave module out.")
     return generator.eval()
 
 
@@ -184,12 +205,13 @@ def build_described(described: Any, path: Path) -> Generator:
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
         config = build(ModelConfig, model, "generator.model")
-        with torch.device("meta"):
-            generator = build_generator(config, shape, len(classes))
+        generator = _without_weights(config, shape, len(classes), described.get("tensors"))
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
         generator.classes = tuple(classes)
+        if isinstance(generator, PopulationGenerator) and is_path(config.simulator):
+            generator.proposer = build(_Proposer, {"proposer": described.get("proposer")}, "generator").proposer
         if "teacher" not in described:
             return generator
         wanted = build(_Teacher, described["teacher"], "generator.teacher")
@@ -197,6 +219,14 @@ def build_described(described: Any, path: Path) -> Generator:
         return generator.taught_by(teacher, wanted.candidates)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _without_weights(config: ModelConfig, shape: Sequence[int], num_classes: int, tensors: Any) -> Generator:
+    """Make a generator on torch's meta device; code that a release names is not imported."""
+    if is_path(config.generator):
+        return GeneratorOutline(config, shape, num_classes, outlined(tensors))
+    with torch.device("meta"):
+        return build_generator(config, shape, num_classes)
 
 
 def most_weight_bytes(network: nn.Module) -> int:

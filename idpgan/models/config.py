@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
+from idpgan.files import printable
+from idpgan.own_code import is_path, path_of
 
 
 class Pyramid(NamedTuple):
@@ -38,6 +40,36 @@ SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), a
 CHANNELS = (1, 3)
 
 
+_LONGEST_LICENCE = 200
+
+
+_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "population")
+_CRITICS = ("dcgan",)
+_SIMULATORS = ("faces", "fonts", "public", "generator")
+
+
+def or_own(*known: str) -> AfterValidator:
+    """Accept the name of one of ours, or the path of the user's code."""
+
+    def check(value: str) -> str:
+        if value in known or is_path(value):
+            return value
+        raise ValueError(f"it is none of {', '.join(known)}, nor your own code like 'package.module:Class'")
+
+    return AfterValidator(check)
+
+
+def shown_or_own(*known: str) -> WithJsonSchema:
+    """Let the page of all keys show what `or_own` accepts."""
+    return WithJsonSchema({"anyOf": [{"enum": list(known)}, {"type": "string"}]})
+
+
+def _one_line(text: str) -> str:
+    if len(text) > _LONGEST_LICENCE or not printable(text):
+        raise ValueError(f"it must be one printable line of at most {_LONGEST_LICENCE} characters")
+    return text
+
+
 class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
@@ -50,12 +82,15 @@ class ModelConfig(Section):
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
             "gaussian" (one normal distribution a class, for the method of that name), "refined" (the same, and a few
             convolutions that refine what it draws) or "population" (members that a simulator draws, for the method
-            evolution).
+            evolution); or your own class, "package.module:Class".
+        critic: "dcgan", or your own class, for dp-gan, hybrid and wgan-gp.
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
-            tints the public images of [data], "generator" is the released generator of ``data.public_generator``.
+            tints the public images of [data], "generator" is the released generator of ``data.public_generator``; or
+            your own, "package.module:name".
+        licence: Of your own simulator and its weights, as you state it; the card repeats it.
         origin: That generator; written by `idpgan train`, which reads its release.
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
@@ -72,10 +107,12 @@ class ModelConfig(Section):
     latent_dim: int = Field(default=64, ge=1, le=4096)
     width: int = Field(default=64, ge=1, le=1024)
     conditional: bool = True
-    generator: Literal["dcgan", "warp", "gaussian", "refined", "population"] = "dcgan"
+    generator: Annotated[str, BeforeValidator(path_of), or_own(*_GENERATORS), shown_or_own(*_GENERATORS)] = "dcgan"
+    critic: Annotated[str, BeforeValidator(path_of), or_own(*_CRITICS), shown_or_own(*_CRITICS)] = "dcgan"
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
-    simulator: Literal["faces", "fonts", "public", "generator"] = "faces"
+    simulator: Annotated[str, BeforeValidator(path_of), or_own(*_SIMULATORS), shown_or_own(*_SIMULATORS)] = "faces"
+    licence: Annotated[str, AfterValidator(_one_line)] = ""
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
@@ -97,7 +134,15 @@ class ModelConfig(Section):
             )
         if self.simulator != "generator" and self.origin is not None:
             raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
+        if self.licence and not is_path(self.simulator):
+            raise ConfigError("licence is for a simulator of your own. Leave it out.")
         return self
+
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Paths of the user's code that training runs."""
+        simulator = self.simulator if self.generator == "population" else ""
+        return tuple(path for path in (self.generator, self.critic, simulator) if is_path(path))
 
 
 class Origin(Section):
@@ -133,6 +178,11 @@ class Origin(Section):
             raise ConfigError(
                 "a population whose simulator is a released generator is not a simulator itself. Name that generator "
                 "as data.public_generator."
+            )
+        if isinstance(model, Mapping) and is_path(str(model.get("generator", ""))):
+            raise ConfigError(
+                f"the generator of data.public_generator needs code that is not in its release ({model['generator']}). "
+                "Name code of your own that draws its images as model.simulator."
             )
         return table
 

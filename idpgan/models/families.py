@@ -13,8 +13,10 @@ from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import Generator
+from idpgan.models.own import OwnCritic, OwnGenerator
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.models.warp import WarpGenerator
+from idpgan.own_code import is_path
 
 GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
@@ -29,8 +31,10 @@ _FLOAT = 4  # bytes
 def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> Generator:
     """Build a generator of the family that the config names.
 
-    Arguments and errors are those of `DcganGenerator`; "gaussian", "refined" and "population" have any size.
+    Arguments and errors are those of `DcganGenerator`; "gaussian", "refined", "population" and your own have any size.
     """
+    if is_path(config.generator):
+        return OwnGenerator(config, image_shape, num_classes, seed=seed)
     if config.generator == "population":
         members = max(classes_of(config, num_classes), 1) * config.codes
         simulator = build_simulator(config, image_shape, members)
@@ -38,13 +42,23 @@ def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes
     return GENERATORS[config.generator](config, image_shape, num_classes, seed=seed)
 
 
+def build_critic(
+    config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0
+) -> Critic | OwnCritic:
+    """Build the critic that a [model] names; arguments and errors are those of `DcganGenerator`."""
+    kind = OwnCritic if is_path(config.critic) else Critic
+    return kind(config, image_shape, num_classes, seed=seed)
+
+
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
-    """Build the simulator that a [model] names; "public" holds so many images, "generator" has arbitrary weights.
+    """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
+
+    A population that a simulator of the user proposed holds the chosen images, as one of public images does.
 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public":
+    if model.simulator == "public" or is_path(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)
@@ -63,14 +77,14 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
     """Return the bytes that training a generator keeps, whatever the batch, without building it."""
-    with torch.device("meta"):
+    with torch.device("cpu" if is_path(model.generator) else "meta"):  # foreign code may want its numbers
         return _COPIES * _weight_bytes(build_generator(model, image_shape, num_classes))
 
 
 def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
     """Return the bytes of one copy of a critic's weights, without building it."""
-    with torch.device("meta"):
-        return _weight_bytes(Critic(model, image_shape, num_classes))
+    with torch.device("cpu" if is_path(model.critic) else "meta"):
+        return _weight_bytes(build_critic(model, image_shape, num_classes))
 
 
 def _weight_bytes(network: nn.Module) -> int:

@@ -233,7 +233,7 @@ def looks_known(model: ModelConfig) -> tuple[str, ...]:
     """Return the `Simulator.looks` of the simulator that a [model] names."""
     if model.origin is not None:
         return model.origin.classes
-    return () if model.simulator == "public" else DRAWN[model.simulator].looks
+    return DRAWN[model.simulator].looks if model.simulator in DRAWN else ()
 
 
 class PopulationGenerator(Generator):
@@ -251,7 +251,10 @@ class PopulationGenerator(Generator):
         members: (max(num_classes, 1), codes, numbers): what the simulator draws them from; before `set_population` its
             middle.
         shares: (max(num_classes, 1), codes): how often each is drawn, at least 0; a row of zeros is uniform.
+        proposer: SHA-256 (hex) of the weights of the user's simulator that proposed the images; None where it has none.
     """
+
+    proposer: str | None = None
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, simulator: Simulator) -> None:
         super().__init__(config, image_shape, num_classes, latent_dim=1 + simulator.numbers)

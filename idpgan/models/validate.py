@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,15 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from idpgan.errors import ConfigError
+from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
+from idpgan.own_code import told
 
 PROBE_RECORDS = 8  # records in a probing batch: enough for layers that mix groups of 2, 4 or 8
 REPLACED = (0, PROBE_RECORDS // 2, PROBE_RECORDS - 1)  # records changed in turn: mixing may be one-sided
 MOST_FOUND = 20  # mixing layers that are looked for, one after the other
+Modes = tuple[bool, ...]  # of a module while it is tried: True for training
+BOTH: Modes = (True, False)
 
 _BATCH_NORM = "it normalizes with the mean and variance of the whole batch, and keeps them in its buffers"
 _INSTANCE_NORM = "track_running_stats = True keeps statistics of private records in its buffers"
@@ -32,6 +37,7 @@ _SPECTRAL_NORM = (
 _MIXES = "its output for one record changes with the other records of the batch"
 _KEEPS = "its buffers change with the records that pass: they would keep private statistics"
 _BATCH_SIZE = "the score of a record alone differs from its score in a batch"
+_OWN_CHANCE = "it draws random numbers of its own, or keeps state: two calls give different results"
 
 
 class Offender(NamedTuple):
@@ -92,12 +98,88 @@ def validate_private_critic(
                 "A private critic must score batches of one and of several such records."
             ) from error
     if offenders or also:
-        own = [f"{name or 'the critic itself'} ({kind}): {reason}" for name, kind, reason in offenders]
-        listed = "; ".join([*own, *also])
+        listed = "; ".join(filter(None, [_listed(offenders, "the critic itself"), *also]))
         raise ConfigError(
             f"The critic cannot be trained on private records. {listed}. "
             "Remove these layers, or use GroupNorm or LayerNorm, which act within one record."
         )
+
+
+def validate_generator(generator: Generator, what: str) -> None:
+    """Refuse a generator of the user whose image is not a function of its own latent numbers and label alone.
+
+    Where a private critic pairs each record with a generated image, that image must not depend on another record's
+    label; and a seed draws the same images in any batch. In training batch normalization may see the whole batch.
+
+    Args:
+        what: Names it in messages.
+
+    Raises:
+        ConfigError: Naming what is wrong, in one line.
+    """
+    shape, classes = (generator.latent_dim,), generator.num_classes
+    takes = f"z of shape (B, {generator.latent_dim}){' and labels (B,)' * bool(classes)}"
+    with _one_line(what, takes):
+        images = copy.deepcopy(generator).eval()(*probe(shape, classes))
+        _refuse_random(generator, probe(shape, classes), (False,))
+        if offenders := _behavior(generator, shape, classes, [], (False,)):
+            raise ConfigError(f"its images mix records. {_listed(offenders)}")
+        if not bool(images.isfinite().all()):
+            raise ConfigError("it draws pixels that are not finite")
+        if bool((images >= 0).all()):
+            raise ConfigError("it draws no pixel below 0, and images lie in [-1, 1], black at -1")
+
+
+def validate_critic(critic: nn.Module, what: str, *, private: bool) -> None:
+    """Refuse a critic of the user that gives no finite score to each image, or, if private, that mixes records."""
+    shape, classes = tuple(critic.image_shape), int(critic.num_classes)  # type: ignore[arg-type]
+    inputs = probe(shape, classes)
+    with _one_line(what, f"images (B, C, H, W){' and labels (B,)' * bool(classes)}"):
+        if not bool(copy.deepcopy(critic)(*inputs).isfinite().all()):
+            raise ConfigError("its scores are not finite")
+        if private:
+            _refuse_random(critic, inputs, BOTH)
+    if private:
+        validate_private_critic(critic)
+
+
+def validate_features(features: nn.Module, image_shape: tuple[int, int, int], what: str) -> None:
+    """Refuse features of the user of which one vector depends on another image: a vote would move with others."""
+    inputs = probe(image_shape, 0)
+    with _one_line(what, "images (B, C, H, W) in [-1, 1]"):
+        if not bool(features(*inputs).isfinite().all()):
+            raise ConfigError("its features are not finite")
+        _refuse_random(features, inputs, (False,))
+        if offenders := _behavior(features, image_shape, 0, [], (False,)):
+            raise ConfigError(f"its features mix records. {_listed(offenders)}")
+
+
+def is_random(module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+    """Tell whether two calls of a copy of a module give different results, in the mode that it is in."""
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        return not torch.equal(copied(*inputs).nan_to_num(), copied(*inputs).nan_to_num())
+
+
+def _refuse_random(module: nn.Module, inputs: tuple[Tensor, ...], modes: Modes) -> None:
+    for training in modes:
+        if is_random(copy.deepcopy(module).train(training), inputs):
+            raise ConfigError(f"{_OWN_CHANCE}. Take all chance from its arguments")
+
+
+@contextlib.contextmanager
+def _one_line(what: str, takes: str) -> Iterator[None]:
+    """Say in one line what is wrong with the user's code, whatever it raises."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what} cannot be used: {error}.") from error
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be used: called with {takes}, {told(error)}.") from error
+
+
+def _listed(offenders: Sequence[Offender], whole: str = "the network itself") -> str:
+    return "; ".join(f"{name or whole} ({kind}): {reason}" for name, kind, reason in offenders)
 
 
 def _known(module: nn.Module) -> Iterator[Offender]:
@@ -114,7 +196,9 @@ def _known(module: nn.Module) -> Iterator[Offender]:
             yield Offender(name, f"spectral_norm of {type(part).__name__.removeprefix('Parametrized')}", _SPECTRAL_NORM)
 
 
-def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender]) -> list[Offender]:
+def _behavior(
+    module: nn.Module, shape: tuple[int, ...], classes: int, known: list[Offender], modes: Modes = BOTH
+) -> list[Offender]:
     """Find mixing layers one by one; the identity replaces each, so that it does not hide the next."""
     trial = copy.deepcopy(module).cpu()
     if known and not known[0].name:
@@ -126,7 +210,7 @@ def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: li
     found: list[Offender] = []
     while len(found) < MOST_FOUND:
         try:
-            culprit = _first_mixing(trial, shape, classes)
+            culprit = _first_mixing(trial, shape, classes, modes)
         except (RuntimeError, ValueError, TypeError, IndexError):
             if found:
                 break  # a culprit changed the shape, and what follows it does not fit without it
@@ -140,26 +224,26 @@ def _behavior(module: nn.Module, shape: tuple[int, ...], classes: int, known: li
     if not found:  # modules whose buffers, after a training pass, tell which of two batches went through
         passed = []
         for replaced in (None, 0):
-            passed.append(copy.deepcopy(trial).train())
+            passed.append(copy.deepcopy(trial).train(modes[0]))
             with seeded_init(0), torch.no_grad():
-                passed[-1](*_probe(trial, shape, classes, replaced))
+                passed[-1](*probe(shape, classes, replaced, of=trial))
         for (name, part), other in zip(passed[0].named_modules(), passed[1].modules(), strict=True):
             pairs = zip(part.buffers(recurse=False), other.buffers(recurse=False), strict=True)
             if any(not torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in pairs):
                 found.append(Offender(name, type(part).__name__, _KEEPS))
-    if not found and not known and _depends_on_batch_size(trial, shape, classes):
+    if not found and not known and _depends_on_batch_size(trial, shape, classes, modes):
         found.append(Offender("", type(module).__name__, _BATCH_SIZE))
     return found
 
 
-def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int) -> str | None:
+def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int, modes: Modes) -> str | None:
     """Return the first (and innermost) module whose output mixes records although its input does not."""
-    for training in (True, False):
-        score, calls = _scored(trial, _probe(trial, shape, classes), training)
+    for training in modes:
+        score, calls = _scored(trial, probe(shape, classes, of=trial), training)
         if score.shape[:1] != (PROBE_RECORDS,):
             raise ValueError(f"{PROBE_RECORDS} records got scores of shape {tuple(score.shape)}, not one score each")
         for record in REPLACED:
-            other, changed = _scored(trial, _probe(trial, shape, classes, replaced=record), training)
+            other, changed = _scored(trial, probe(shape, classes, record, of=trial), training)
             if _mixes([score], [other], record):
                 for one, two in zip(calls, changed, strict=True):  # parts before the whole
                     if _mixes(one.outputs, two.outputs, record) and not _mixes(one.inputs, two.inputs, record):
@@ -198,10 +282,16 @@ def _flat(value: Any) -> list[Tensor]:
     return [tensor for part in value for tensor in _flat(part)] if isinstance(value, tuple | list) else []
 
 
-def _probe(trial: nn.Module, shape: tuple[int, ...], classes: int, replaced: int | None = None) -> tuple[Tensor, ...]:
-    """Draw images, and labels if conditional; record ``replaced`` is another, louder image with another label."""
+def probe(
+    shape: tuple[int, ...], classes: int, replaced: int | None = None, *, of: nn.Module | None = None
+) -> tuple[Tensor, ...]:
+    """Draw records, and labels if conditional, of the type of a module's weights.
+
+    Record ``replaced`` is another, louder one with another label.
+    """
     rng = torch.Generator().manual_seed(0)
-    dtype = next((p.dtype for p in trial.parameters() if p.is_floating_point()), torch.float32)
+    weights = () if of is None else of.parameters()
+    dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), torch.float32)
     images = torch.rand(PROBE_RECORDS, *shape, generator=rng).mul(2).sub(1).to(dtype)  # [-1, 1]
     labels = torch.arange(PROBE_RECORDS) % max(classes, 1)
     if replaced is not None:
@@ -210,10 +300,10 @@ def _probe(trial: nn.Module, shape: tuple[int, ...], classes: int, replaced: int
     return (images, labels) if classes else (images,)
 
 
-def _depends_on_batch_size(trial: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
+def _depends_on_batch_size(trial: nn.Module, shape: tuple[int, ...], classes: int, modes: Modes) -> bool:
     """Tell whether a record alone and in a batch gets different scores. Dropout is off: its masks would differ."""
-    inputs = _probe(trial, shape, classes)
-    for training in (True, False):
+    inputs = probe(shape, classes, of=trial)
+    for training in modes:
         copied = copy.deepcopy(trial).train(training)
         for part in copied.modules():
             if isinstance(part, _DropoutNd):

@@ -112,7 +112,7 @@ class Materialized(LayerGradient):
 
     def __init__(self, gradients: Tensor) -> None:
         super().__init__(gradients.shape[1:])
-        self._gradients = gradients.flatten(1)
+        self._gradients = gradients.unsqueeze(-1).flatten(1)  # a weight may be one number
 
     def rows(self, some: slice) -> Tensor:
         """Return the rows of some records."""

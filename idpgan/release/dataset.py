@@ -65,6 +65,7 @@ class SyntheticDataset(Dataset[Any]):
         *,
         num: int | None = None,
         seed: int | None = None,
+        module: Any = None,
     ) -> None:
         source = Path(path)
         kind = kind_of(source)
@@ -72,7 +73,7 @@ class SyntheticDataset(Dataset[Any]):
             raise InputError(f"{source} holds images already: num and seed are for a generator. Leave them out.")
         self.privacy: PrivacyReport | None
         if kind == "generator":
-            generator, num = load_generator(source), DRAWN if num is None else whole(num, "num", 1)
+            generator, num = load_generator(source, module), DRAWN if num is None else whole(num, "num", 1)
             pixels = to_uint8(generator.sample(num, seed=seed, purpose=Purpose.TRAINING))
             made, self.privacy = Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
         else:

@@ -70,6 +70,7 @@ def export_samples(
     soft_labels: bool = False,
     purpose: Purpose = Purpose.LOOKING,
     device: torch.device | str = "cpu",
+    module: Any = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -87,6 +88,7 @@ def export_samples(
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
         purpose: What the images are for, which says how widely they are drawn; see `ModelConfig.truncation`.
         device: Where images are drawn.
+        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Raises:
         InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
@@ -94,7 +96,7 @@ def export_samples(
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
-    generator = load_generator(source).to(device)
+    generator = load_generator(source, module).to(device)
     _refuse_memory(generator, num)
     chosen = _labels(generator, num, labels)
     if soft_labels and generator.teacher is None:

@@ -22,6 +22,9 @@ from idpgan.models.checkpoint import (
     weight_bytes,
 )
 from idpgan.models.generator import Generator
+from idpgan.models.outline import GeneratorOutline
+from idpgan.models.simulators import PopulationGenerator
+from idpgan.own_code import is_path
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
@@ -33,9 +36,14 @@ _PIXEL_TOLERANCE = 2  # of 255 grey levels: another machine rounds its sums in a
 
 
 class GeneratorArtifact:
-    """A generator in eval mode and a grid of ``samples`` images, rounded up to full rows; see `Artifact`."""
+    """A generator in eval mode and a grid of ``samples`` images, rounded up to full rows; see `Artifact`.
+
+    Attributes:
+        unchecked: What `read` could not check, one sentence; None where it checked all.
+    """
 
     kind: ClassVar[str] = "generator"
+    unchecked: str | None = None
 
     def __init__(self, generator: Generator, samples: int) -> None:
         self.generator = generator
@@ -65,6 +73,8 @@ class GeneratorArtifact:
     def read(self, files: Mapping[str, bytes]) -> list[str]:
         """Read the weights and draw the grid again: the epsilon covers no other picture."""
         put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
+        if isinstance(self.generator, GeneratorOutline):
+            return self._undrawn(files[SAMPLES])
         # Where a teacher scores two candidates equally, another machine may choose the other one. The generator draws
         # both, so the guarantee covers a grid with either.
         expected = sample_grids(self.generator.eval(), num=self.samples)  # (candidates, C, H, W)
@@ -77,9 +87,30 @@ class GeneratorArtifact:
             return [f"{SAMPLES} is not the grid that the generator draws."]
         return []
 
+    def _undrawn(self, picture: bytes) -> list[str]:
+        """Check the size of a picture that cannot be drawn again."""
+        try:
+            decode_png(picture, sample_grid_shape(self.generator, num=self.samples))
+        except ValueError as error:
+            return [f"{SAMPLES} {error}."]
+        path = self.generator.config.generator
+        self.unchecked = (
+            f"{path} is code of whoever wrote the release and was not run: the picture was not drawn again, and that "
+            f"{SAMPLES} shows what the generator draws is their word"
+        )
+        return []
+
     def subject(self, facts: CardFacts) -> Subject:
         """Return the subject of a model card."""
-        made, one_class, drawing = self.generator, "", ""  # the last: how images are drawn
+        made, one_class, drawing, own, more = self.generator, "", "", "", ""  # drawing: how images are drawn
+        if is_path(path := made.config.generator):
+            own = (
+                f"\nIts network is code of its makers, `{path}`, which is not in this folder: name it where you load, "
+                "after reading it.\n"
+            )
+            more = f', module="{path}"'
+        if isinstance(made, PopulationGenerator) and is_path(made.config.simulator):
+            own = _proposed(made)
         shape = ", ".join(map(str, made.image_shape))
         if made.classes:
             one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
@@ -97,13 +128,13 @@ class GeneratorArtifact:
             title=f"Generator of {facts.data} images, method {facts.method}",
             heading="The generator",
             section=(
-                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{drawing}"
+                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{drawing}{own}"
                 f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
                 f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
-                'generator = idpgan.load_generator("FOLDER")\n'
+                f'generator = idpgan.load_generator("FOLDER"{more})\n'
                 f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{one_class}"
                 "generator.privacy  # claimed, proven and audited\n"
-                'data = idpgan.SyntheticDataset("FOLDER", num=1000)  # a torch.utils.data.Dataset\n```'
+                f'data = idpgan.SyntheticDataset("FOLDER", num=1000{more})  # a torch.utils.data.Dataset\n```'
             ),
             covered=(
                 "Images drawn from this generator are covered by the **proven** guarantee below, however many are "
@@ -120,12 +151,14 @@ class GeneratorArtifact:
 
 
 @typed
-def load_generator(path: str | os.PathLike[str]) -> Generator:
-    """Load a released generator on the CPU, in eval mode; no code is run, and no data is needed.
+def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
+    """Load a released generator on the CPU, in eval mode; no code of the release is run, and no data is needed.
 
     Args:
         path: A run folder (its ``release/`` is read), a release folder, or ``generator.safetensors`` beside its
             ``config.json``.
+        module: For a generator whose network is its makers' own code: that class, a function or module, or its path
+            "package.module:Class", which is then imported. What a release names is never imported.
 
     Returns:
         The generator: ``.sample(num, labels, seed)``, ``.classes``, and ``.privacy``, the report of its release as it
@@ -134,11 +167,25 @@ def load_generator(path: str | os.PathLike[str]) -> Generator:
     Raises:
         InputError: If a file is missing, damaged, of another program, or a pickle.
     """
-    generator = checkpoint.load_generator(path)
+    generator = checkpoint.load_generator(path, module)
     privacy = find_weights(Path(path)).with_name(PRIVACY)
     if os.path.lexists(privacy):
         generator.privacy = read_privacy(privacy).report
     return generator
+
+
+def _proposed(made: PopulationGenerator) -> str:
+    """Say which simulator of the user proposed the images of a population."""
+    licence = (
+        f"licence as stated by whoever made this release: {plain(made.config.licence)}"
+        if made.config.licence
+        else ("no licence was stated")
+    )
+    weights = f"SHA-256 of its weights: `{made.proposer}`" if made.proposer else "no weights were found in it"
+    return (
+        f"\nThe images that it varies were drawn by the simulator `{made.config.simulator}` ({licence};\n{weights}), "
+        "and chosen by the votes. That program\nis not in this folder and is not needed.\n"
+    )
 
 
 def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ class Verification:
             "problems": list(self.problems),
             "made_with": self.made_with,
             "words": list(self.words),
+            **({"unchecked": unchecked} if (unchecked := getattr(self.artifact, "unchecked", None)) else {}),
         }
 
 

@@ -249,6 +249,9 @@ def _images(known: Known, progress: Progress) -> Part:
     galleries, missing, command = [], None, None
     if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
         missing, command = "Nothing is released yet.", f"idpgan train --resume {known.name}"
+    elif known.config.model.generator in known.config.own_code:
+        missing = f"The generator is code of your own, {known.config.model.generator}, which a report does not run."
+        command = f"idpgan sample {known.name} --module {known.config.model.generator} --num 64 --out DIR"
     else:
         generator = load_generator(known.run.path)
         shown = min(generator.num_classes, _SHOWN_CLASSES)

@@ -97,7 +97,7 @@ class HybridRun(RunConfig):
 class HybridPlan(RunPlan):
     """The plan of a run of hybrid: the plans of both parts, where the second has the budget that the first leaves."""
 
-    SOURCES = 2
+    SOURCES, OWN_CRITIC = 2, "private"
 
     @functools.cached_property
     def first(self) -> AggregatePlan:
@@ -107,7 +107,7 @@ class HybridPlan(RunPlan):
         delta = 0.0 if config.method.aggregate.law == "laplace" else config.privacy.delta  # Laplace noise is pure
         part = AggregateRun(
             data=config.data,
-            model=config.model,
+            model=config.model.model_copy(update={"critic": "dcgan"}),  # it is for the second part
             method=config.method.aggregate,
             privacy=AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
             training=AggregateTraining(**(config.training.model_dump() | own)),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.models.dcgan import Critic
+from idpgan.models.families import build_critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.ranks import Ranks
@@ -57,6 +57,12 @@ class WganGpRun(RunConfig):
     method: WganGpConfig = WganGpConfig()
 
 
+class WganGpPlan(NonPrivatePlan):
+    """The plan of a run of wgan-gp; the critic may be the user's."""
+
+    OWN_CRITIC = "any"
+
+
 class WganGp(GivesGenerator):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
@@ -75,7 +81,7 @@ class WganGp(GivesGenerator):
     """
 
     Config: ClassVar[type[RunConfig]] = WganGpRun
-    Plan: ClassVar[type[RunPlan]] = NonPrivatePlan
+    Plan: ClassVar[type[RunPlan]] = WganGpPlan
 
     NULL_RECORDS: ClassVar[bool] = False
     SAVED = ("networks",)
@@ -87,7 +93,7 @@ class WganGp(GivesGenerator):
         self.batch_size = config.training.batch_size
         self.rows = self.batch_size
         self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), self.device)
-        critic = Critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
+        critic = build_critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
         self.critic = critic.to(self.device)
         adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(

@@ -122,6 +122,11 @@ class RunConfig(Section):
         """Charges of contained releases that may have read the private images: none where all is declared."""
         return () if self.data.public_disjoint else tuple(each.part for each in self.contained)
 
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Paths of the user's code that the run uses."""
+        return self.model.own_code
+
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings except the paths of files, which may move."""
         nowhere = dict.fromkeys(WHERE_FILES_LIE)

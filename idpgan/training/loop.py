@@ -72,7 +72,8 @@ def train(
         LostRankError: If another process ends; the state saved last goes on.
     """
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
-    store, recorder = StateStore(run, fingerprint, ledger, ranks.size), Recorder(run.stats, config.batch_size)
+    store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
+    recorder = Recorder(run.stats, config.batch_size)
     upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
     signals = StopSignals(at_once=True)
     try:

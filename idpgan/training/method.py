@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError, InputError
+from idpgan.models.own import computation
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
@@ -116,6 +117,17 @@ class Method:
     def artifact(self, config: ReleaseConfig) -> Any:
         """Return the product as an `idpgan.release.artifact.Artifact` for release, with the settings of [release]."""
         raise NotImplementedError
+
+    @property
+    def computation(self) -> str:
+        """A text that is equal where code of the user computes the same; "" where the run uses none.
+
+        Steps are repeated without a charge only if it is; see `idpgan.models.own.computation`.
+        """
+        config, shape = self._run, self._data
+        return computation(
+            config.model, config.own_code, shape.image_shape, len(shape.classes), seed=config.training.seed
+        )
 
     @property
     def noises(self) -> tuple[Noise, ...]:

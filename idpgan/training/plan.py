@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from idpgan.data.load import DataShape
 from idpgan.device import resolve_device
@@ -13,6 +13,8 @@ from idpgan.memory import check_memory
 from idpgan.methods import METHODS
 from idpgan.models.config import classes_of, pyramid_of
 from idpgan.models.families import batch_bytes, generator_bytes
+from idpgan.models.own import check_own
+from idpgan.own_code import is_path
 from idpgan.privacy.composition import Part, total
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
@@ -39,9 +41,11 @@ class RunPlan(Plan):
         exact: Whether `events` are the very charges; else they are an upper bound that public images refine.
         contained: See `RunConfig.counted`.
         SOURCES: Number of sources that the noise of the method's parts comes from.
+        OWN_CRITIC: Which critic of the user the method takes: none, any, or one that keeps records apart.
     """
 
     SOURCES: ClassVar[int] = 1
+    OWN_CRITIC: ClassVar[Literal["none", "any", "private"]] = "none"
 
     def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
         self.config, self.shape, self.given, self.row = config, shape, tuple(given), METHODS[config.method.name]
@@ -178,7 +182,11 @@ class RunPlan(Plan):
         """
         model, training, image_shape = self.config.model, self.config.training, self.shape.image_shape
         classes = self.classes
-        pyramid_of(image_shape)
+        if is_path(model.critic) and self.OWN_CRITIC == "none":
+            raise ConfigError(f"model.critic = '{model.critic}', but method {self.row.name} has a critic of its own.")
+        if not is_path(model.generator):
+            pyramid_of(image_shape)
+        check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
         check_memory(
             generator_bytes(model, image_shape, classes) + batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",

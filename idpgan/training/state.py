@@ -2,7 +2,8 @@
 
 state.pt holds weights, optimizers, random states and the state of the noise source: it is secret. A run continues only
 with the same config, data and code. Steps after the state are repeated with the same noise and without a charge only if
-the computation is the same: from the newest state, which the ledger names by its hash, on the CPU of an equal machine.
+the computation is the same: from the newest state, which the ledger names by its hash, on the CPU of an equal machine,
+and by code of the user, if any, that computes the same (`Method.computation`).
 Otherwise noise is drawn afresh and the repeated steps are charged again.
 """
 
@@ -18,7 +19,7 @@ import struct
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
+from idpgan.own_code import source_digest
 from idpgan.privacy.ledger import Ledger
 from idpgan.run import RunFolder
 
@@ -67,10 +69,18 @@ class StateStore:
         ledger: The run's; it names the newest state, and keeps the release of `prepare`.
         processes: Number of processes that train the run together; several never repeat steps exactly, as the state
             holds the noise of one process, and we do not control the order of their sums.
+        computation: See `idpgan.training.method.Method.computation`.
     """
 
-    def __init__(self, run: RunFolder, fingerprint: Mapping[str, str], ledger: Ledger, processes: int = 1) -> None:
-        self.run, self.processes = run, processes
+    def __init__(
+        self,
+        run: RunFolder,
+        fingerprint: Mapping[str, str],
+        ledger: Ledger,
+        processes: int = 1,
+        computation: str = "",
+    ) -> None:
+        self.run, self.processes, self.computation = run, processes, computation
         self.fingerprint = dict(fingerprint)
         self.ledger = ledger
         self._pending = run.state.with_name("state.new.pt")
@@ -134,7 +144,8 @@ class StateStore:
         return SavedState(content["step"], method, content["ledger_position"], content["recorder"], exact)
 
     def _machine(self) -> dict[str, str]:
-        return {**machine_fingerprint(), "processes": str(self.processes)}
+        own = {"own code": self.computation} if self.computation else {}
+        return {**machine_fingerprint(), "processes": str(self.processes), **own}
 
     def _recover(self) -> bool:
         """Finish or undo a save that was killed; return whether the ledger names the state."""
@@ -160,7 +171,9 @@ class StateStore:
             )
 
 
-def run_fingerprint(*, config: str, private_data: str, public_data: str, device: torch.device) -> dict[str, str]:
+def run_fingerprint(
+    *, config: str, private_data: str, public_data: str, device: torch.device, own_code: Sequence[str] = ()
+) -> dict[str, str]:
     """Return what must be equal for a resume, by name.
 
     Args:
@@ -168,13 +181,16 @@ def run_fingerprint(*, config: str, private_data: str, public_data: str, device:
         private_data: Digest of the private images and labels.
         public_data: Digest of the public ones: the noisy sums depend on what is learned from them.
         device: Where the run computes; random states do not carry over between kinds of device.
+        own_code: Paths of the user's code that the run uses.
     """
+    own = {"own code": source_digest(own_code) or "not in a file"} if own_code else {}
     return {
         "config": config,
         "private data": private_data,
         "public data": public_data,
         "code": code_digest(),
         "device": device.type,
+        **own,
     }
 
 

@@ -44,6 +44,7 @@ class FakeMethod:
         self.product = torch.nn.Linear(1, 1)
         self.ledger, self.event, self.fail_at, self.nan_at = ledger, event, fail_at, nan_at
         self.noises: tuple[Noise, ...] = ()
+        self.computation = ""
         self.calls: list[str] = []
         self.weight = torch.zeros(())
 

@@ -159,6 +159,12 @@ class AggregateRun(SumsRun):
         return self
 
     @property
+    def own_code(self) -> tuple[str, ...]:
+        """Paths of the user's code that the run uses."""
+        part = self.evolution_part()
+        return (*super().own_code, *(part.own_code if part is not None else ()))
+
+    @property
     def population(self) -> ModelConfig:
         """The model of the candidates that are voted for."""
         return self.model.model_copy(update={"generator": "population", "codes": self.method.evolution.codes})

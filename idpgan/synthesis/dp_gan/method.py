@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
@@ -43,9 +43,12 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
-from idpgan.models.families import critic_bytes
+from idpgan.models.families import build_critic, critic_bytes
 from idpgan.models.generator import Generator
+from idpgan.models.own import OwnCritic
+from idpgan.models.validate import probe
 from idpgan.models.warp import NODES, move, moves_of
+from idpgan.own_code import is_path, told
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import Batch, ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
@@ -162,6 +165,8 @@ class DpGanRun(RunConfig):
 class DpGanPlan(RunPlan):
     """The plan of a run of dp-gan: critic steps, with the least noise that the charges before them leave room for."""
 
+    OWN_CRITIC = "private"
+
     @functools.cached_property
     def dpsgd(self) -> DPSGDPlan:
         """The critic's steps."""
@@ -215,6 +220,8 @@ class DpGanPlan(RunPlan):
     def check(self) -> None:
         """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
         super().check()
+        if is_path(self.config.model.critic):
+            self._try_gradients()
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes
         check_delta(privacy.delta, num_private)
@@ -242,6 +249,37 @@ class DpGanPlan(RunPlan):
             event = self.dpsgd.event
             if compose_epsilon([event], privacy.delta) > privacy.epsilon:
                 raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
+
+    def _try_gradients(self) -> None:
+        """Take the gradients of drawn records by the critic of the user, as a step does; refuse what cannot be."""
+        shape, classes, path = self.shape.image_shape, self.classes, self.config.model.critic
+        critic = build_critic(self.critic_model, shape, classes)
+        loss = critic_loss(critic, self.config.method)
+        images, *labels = probe(shape, classes)
+        known = labels[0] if labels else torch.zeros(len(images), dtype=torch.int64)
+        records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]
+        try:
+            norms = self.dpsgd.clipped_sum(
+                loss.of_record, dict(critic.named_parameters()), records, physical_batch=len(images)
+            ).norms
+        except Exception as error:  # code of the user may raise anything
+            raise ConfigError(
+                f"model.critic = '{path}' cannot be differentiated record by record: {told(error)}. What it computes "
+                "may not hang on the numbers it sees (shapes, branches, .item()), and every operation must be torch's."
+            ) from error
+        if not bool(norms.isfinite().all()):
+            raise ConfigError(f"model.critic = '{path}' has gradients that are not finite, on drawn images.")
+
+
+def critic_loss(critic: nn.Module, config: DpGanConfig) -> CriticLoss:
+    """Return the loss of a critic by [method]."""
+    return CriticLoss(
+        critic,
+        config.loss,
+        penalty=config.gradient_penalty,
+        paired=config.fakes == "paired",
+        mismatch=config.mismatch,
+    )
 
 
 class DpGan(GivesGenerator):
@@ -288,13 +326,7 @@ class DpGan(GivesGenerator):
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
-        self.loss = CriticLoss(
-            self.critic,
-            own.loss,
-            penalty=own.gradient_penalty,
-            paired=own.fakes == "paired",
-            mismatch=own.mismatch,
-        )
+        self.loss = critic_loss(self.critic, own)
         self.dpsgd = self.plan.dpsgd
         self._physical_batch = own.max_physical_batch
         self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
@@ -307,10 +339,10 @@ class DpGan(GivesGenerator):
         """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
         return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
-    def _build_critic(self) -> Critic:
+    def _build_critic(self) -> Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
-        shape = self._data
-        critic = Critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=self._run.training.seed)
+        shape, seed = self._data, self._run.training.seed
+        critic = build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
         validate_network(critic, self.config)
         return critic
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from idpgan.data.images import Images, to_float
 from idpgan.models.scattering import Scattering, scales_of
@@ -36,21 +36,33 @@ class Embedding:
 
     Args:
         image_shape: (C, H, W), each side at least 8 pixels.
-        draw: Returns so many images of the simulator, (B, C, H, W) in [-1, 1]; called with `DRAWN`.
+        draw: Returns so many images of the simulator, or fewer, (B, C, H, W) in [-1, 1]; called with `DRAWN`.
+        features: Of the user, in place of scattering: images -> (B, D), each vector a function of its image alone.
 
     Attributes:
         size: Coordinates, at most 256.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], draw: Callable[[int], Tensor], device: torch.device) -> None:
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        draw: Callable[[int], Tensor],
+        device: torch.device,
+        features: nn.Module | None = None,
+    ) -> None:
         height, width = image_shape[1:]
         scales = 1 if min(height, width) < _SMALL_SIDE else scales_of(height, width)
-        self._scattering, self._device = Scattering(image_shape, scales, _DIRECTIONS).to(device), device
+        self._device = device
+        self._features: Callable[[Tensor], Tensor] = (
+            Scattering(image_shape, scales, _DIRECTIONS).to(device).normalized
+            if features is None
+            else features.to(device)
+        )
         drawn = draw(DRAWN).split(_IMAGES)
         with torch.no_grad(), full_precision():
-            features = torch.cat([self._scattering.normalized(part.to(device)) for part in drawn]).double()
-        self._mean = features.mean(0)
-        centered = features - self._mean
+            found = torch.cat([self._features(part.to(device)) for part in drawn]).double()
+        self._mean = found.mean(0)
+        centered = found - self._mean
         wide = centered.shape[0] < centered.shape[1]
         variances, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
         self.size = min(MOST_DIMENSIONS, int((variances > 1e-9 * variances[-1]).sum()))
@@ -70,13 +82,13 @@ class Embedding:
 
     @staticmethod
     def rounded(coordinates: Tensor) -> Tensor:
-        """Round vectors to whole numbers, int8."""
-        return coordinates.round().clamp(-LEVELS, LEVELS).to(torch.int8)
+        """Round vectors to whole numbers, int8; what is not a number becomes 0."""
+        return coordinates.nan_to_num(0.0).round().clamp(-LEVELS, LEVELS).to(torch.int8)
 
     def _projected(self, part: Tensor) -> Tensor:
         """Project one tile, padded: the arithmetic of a row is a function of its image and its place."""
         padded = torch.cat([part, part.new_zeros(_IMAGES - len(part), *part.shape[1:])]).to(self._device)
-        return (self._scattering.normalized(padded) - self._mean) @ self._axes
+        return (self._features(padded) - self._mean) @ self._axes
 
 
 def private_vectors(private: Images, embedding: Embedding, share: slice | None = None) -> Iterator[Tensor]:

@@ -16,19 +16,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.config import ModelConfig
+from idpgan.models.config import ModelConfig, or_own, shown_or_own
 from idpgan.models.families import build_generator, build_simulator, generator_bytes
 from idpgan.models.initialize import torch_seed
+from idpgan.models.own import OwnFeatures
+from idpgan.models.own_simulator import OwnSimulator
 from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import (
     GeneratorSimulator,
@@ -36,6 +38,7 @@ from idpgan.models.simulators import (
     PopulationGenerator,
     looks_known,
 )
+from idpgan.own_code import is_path, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.ranks import ALONE, Ranks
@@ -72,6 +75,7 @@ class EvolutionConfig(MethodConfig):
         looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
             smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
             any other begins with all kinds of images, and the votes choose.
+        embedding: Where images are compared: "scattering", or your own features of images, "package.module:Class".
     """
 
     name: Literal["evolution"] = "evolution"
@@ -80,6 +84,7 @@ class EvolutionConfig(MethodConfig):
     last_variation: float = Field(0.2, gt=0, le=1)
     lookahead: int = Field(0, ge=0, le=100)
     looks: dict[str, str] | None = None
+    embedding: Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")] = "scattering"
 
 
 class EvolutionTraining(TrainingConfig):
@@ -123,6 +128,12 @@ class EvolutionRun(PeopleRun):
                 )
         return self
 
+    @property
+    def own_code(self) -> tuple[str, ...]:
+        """Paths of the user's code that the run uses."""
+        embedding = self.method.embedding
+        return (*super().own_code, *([embedding] if is_path(embedding) else []))
+
 
 class EvolutionPlan(PeoplePlan):
     """The plan of a run of evolution: a histogram of votes in each iteration."""
@@ -151,7 +162,10 @@ class EvolutionPlan(PeoplePlan):
         """Name simulator and embedding, and what of public images is released."""
         model = self.config.model
         what = "public images" if model.simulator == "public" else f"the program that draws {model.simulator}"
-        assumptions = [f"the simulator ({what}) and the embedding, fixed before any private image"]
+        if is_path(model.simulator):
+            what = f"{model.simulator}, of which whoever made this release says that it has seen no private image"
+        own = f" {self.config.method.embedding}" if is_path(self.config.method.embedding) else ""
+        assumptions = [f"the simulator ({what}) and the embedding{own}, fixed before any private image"]
         if model.origin is not None:
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if model.simulator == "public":
@@ -178,9 +192,16 @@ class EvolutionPlan(PeoplePlan):
                 f"({', '.join(shape.classes) or 'none'})."
             )
         self.check_people()
+        own = 0
+        if is_path(model.simulator):
+            simulator = OwnSimulator(model, shape.image_shape, classes)
+            simulator.start(2, 0, torch.Generator().manual_seed(0))
+            own = 3 * 4 * self.rows * model.codes * simulator.numbers  # members, children, and what is saved of them
+        if is_path(self.config.method.embedding):
+            OwnFeatures(self.config.method.embedding, shape.image_shape)
         features = math.prod(scattering_shape(shape.image_shape, 1, 8))
         needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
-        needed += 4 * 3 * DRAWN * features
+        needed += 4 * 3 * DRAWN * features + own
         check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
 
 
@@ -219,7 +240,12 @@ class Evolution(GivesGenerator):
         self.generator.classes = split.classes if self.generator.num_classes else ()
         self.votes = votes or self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
-        simulator = build_simulator(config.model, split.image_shape, len(split.public))
+        own = is_path(config.model.simulator)
+        simulator = (
+            OwnSimulator(config.model, split.image_shape, len(split.classes), self.device)
+            if own
+            else build_simulator(config.model, split.image_shape, len(split.public))
+        )
         if isinstance(simulator, PhotoSimulator):
             simulator.photos.copy_(split.public.images)
         if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one serves both
@@ -241,10 +267,13 @@ class Evolution(GivesGenerator):
         self._embedding: Embedding | None = None
         self._records: Tensor | None = None  # of the private images of this rank, int8 (N, D): secret
         self._ranks: Ranks = ALONE
+        self.generator.proposer = simulator.weights if isinstance(simulator, OwnSimulator) else None
         self._give(torch.ones(self._members.shape[:2]))
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `SharesSteps`: each rank embeds the private images of its share and counts their votes."""
+        if self._run.own_code and not ranks.alone:
+            raise ConfigError("code of your own may draw other images in each process. Start it without torchrun.")
         self._ranks = ranks
 
     def step_event(self) -> Event:
@@ -288,13 +317,18 @@ class Evolution(GivesGenerator):
     def _embed(self) -> Embedding:
         """The embedding, learned on drawn images when it is first used."""
         if self._embedding is None:
-            rng = torch.Generator().manual_seed(torch_seed(self._run.training.seed, _EMBEDDING_STREAM))
-            self._embedding = Embedding(
-                self._data.image_shape,
-                lambda num: self._draw(torch.randn(num, self._simulator.numbers, generator=rng)),
-                self.device,
-            )
+            path, shape = self._run.method.embedding, self._data.image_shape
+            features = OwnFeatures(path, shape) if is_path(path) else None
+            self._embedding = Embedding(shape, self._draw_any, self.device, features)
         return self._embedding
+
+    def _draw_any(self, num: int) -> Tensor:
+        """Draw images to learn the embedding on; of a simulator of the user, take candidates that it has drawn."""
+        rng = torch.Generator().manual_seed(torch_seed(self._run.training.seed, _EMBEDDING_STREAM))
+        if isinstance(self._simulator, OwnSimulator):
+            candidates = self._members.flatten(0, 1)
+            return self._draw(candidates[torch.randperm(len(candidates), generator=rng)[:num]])
+        return self._draw(torch.randn(num, self._simulator.numbers, generator=rng))
 
     def _draw(self, z: Tensor) -> Tensor:
         """Draw images (B, C, H, W) of vectors (B, numbers) on the CPU."""
@@ -338,12 +372,17 @@ class Evolution(GivesGenerator):
     def _give(self, counts: Tensor) -> None:
         """Put the members and their shares, (rows, M) at least 0, into the generator."""
         self._shares = counts
-        photos = None
+        members, photos = self._members, None
         if isinstance(self._simulator, PhotoSimulator):
             photos = self._simulator.photos[self._simulator.chosen(self._members.flatten(0, 1))]
-        self.generator.set_population(self._members, counts / counts.sum(1, keepdim=True), photos)
+        if isinstance(self._simulator, OwnSimulator):
+            photos = self._simulator.pictures(self._members.flatten(0, 1))
+            members = torch.zeros(self.generator.members.shape)  # the images as they were drawn
+        self.generator.set_population(members, counts / counts.sum(1, keepdim=True), photos)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         super().load_state(state)
+        if self._run.own_code:
+            self._vectors = None  # they are of another embedding, where that draws or computes anew
         self._give(self._shares)

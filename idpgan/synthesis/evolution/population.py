@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from idpgan.errors import ConfigError
+from idpgan.models.own_simulator import OwnSimulator
 from idpgan.models.simulators import PhotoSimulator, Simulator
 
 _DRAWN_AT_ONCE = 4096  # vectors, of which those with the look of a class are taken
@@ -25,7 +26,8 @@ def first_candidates(
 ) -> Tensor:
     """Draw the candidates of the first iteration, (rows, num, numbers).
 
-    A class whose look the simulator knows begins with images of it, any other with all kinds of images.
+    A class whose look the simulator knows begins with images of it, any other with all kinds of images; a simulator of
+    the user is told the class.
 
     Args:
         classes: Names of the rows; empty for one row of any images.
@@ -35,6 +37,8 @@ def first_candidates(
     Raises:
         ConfigError: If there is no image of a class.
     """
+    if isinstance(simulator, OwnSimulator):
+        return torch.stack([simulator.start(num, row, rng) for row in range(max(len(classes), 1))])
     if isinstance(simulator, PhotoSimulator) and labels is not None and classes:
         return torch.stack([_photos(simulator, num, torch.nonzero(labels == row)[:, 0], name, rng)
                             for row, name in enumerate(classes)])  # fmt: skip

@@ -1,0 +1,216 @@
+"""Networks of the user in place of ours: ``model.generator = "package.module:Class"``, and critics likewise.
+
+The class, or a function that returns a module, is called with those of ``image_shape``, ``num_classes``, ``latent_dim``
+and ``width`` that it has parameters for. A generator is then called as ``network(z)``, a conditional one as
+``network(z, labels)``, and returns images (B, C, H, W) in [-1, 1]; a critic as ``network(images)`` or
+``network(images, labels)``, and returns one score an image. `idpgan.models.validate` tries both before a run begins.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.errors import ConfigError, InputError
+from idpgan.models.config import ModelConfig, classes_of, labels_error
+from idpgan.models.generator import Generator
+from idpgan.models.initialize import seeded_init
+from idpgan.models.validate import is_random, probe, validate_critic, validate_features, validate_generator
+from idpgan.own_code import is_path, resolve, source_digest, told
+
+
+class OwnGenerator(Generator):
+    """A generator whose network is the user's.
+
+    Args:
+        given: A class, a function that returns a module, or a module, whose weights are the first ones; None = what
+            ``config.generator`` names.
+        image_shape: (C, H, W) in px of any size that the network draws.
+        num_classes: Classes of the data; ignored unless ``config.conditional``.
+        seed: Of the initial weights.
+
+    Raises:
+        ConfigError: In one line, if no module comes of it.
+    """
+
+    def __init__(
+        self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0, given: Any = None
+    ) -> None:
+        super().__init__(config, image_shape, num_classes, config.latent_dim)
+        facts = _facts(config, self.image_shape, self.num_classes) | {"latent_dim": config.latent_dim}
+        what = f"model.generator = '{config.generator}'" if given is None else "module"
+        found = resolve(config.generator, "model.generator") if given is None else given
+        self.network = _built(found, what, facts, seed, stream=0)
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Let the network draw; refuse images of another shape."""
+        drawn = self.network(z) if labels is None else self.network(z, labels)
+        wanted = (len(z), *self.image_shape)
+        if not isinstance(drawn, Tensor) or drawn.shape != wanted or not drawn.is_floating_point():
+            found = f"{drawn.dtype} {tuple(drawn.shape)}" if isinstance(drawn, Tensor) else type(drawn).__name__
+            raise InputError(f"it draws {found}, and the data wants floating point {wanted}")
+        return drawn
+
+
+class OwnCritic(nn.Module):
+    """A critic of the user, with the interface of `idpgan.models.dcgan.Critic`; arguments as of `OwnGenerator`."""
+
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
+        self.num_classes = classes_of(config, num_classes)
+        facts = _facts(config, self.image_shape, self.num_classes)
+        found = resolve(config.critic, "model.critic")
+        self.network = _built(found, f"model.critic = '{config.critic}'", facts, seed, stream=1)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Score images (B, C, H, W) in [-1, 1], (B,); higher means more real."""
+        if (labels is None) == bool(self.num_classes):
+            raise labels_error("critic", self.num_classes)
+        scores = self.network(images) if labels is None else self.network(images, labels)
+        if not isinstance(scores, Tensor) or scores.shape not in ((len(images),), (len(images), 1)):
+            found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise InputError(f"it gives {found} for {len(images)} images, not one score each")
+        return scores.flatten()
+
+
+class OwnFeatures(nn.Module):
+    """Features of images by the user's code, in eval mode: one vector an image, a function of that image alone.
+
+    Args:
+        path: Of a class, a module, or a function, which takes images (B, C, H, W) in [-1, 1].
+        image_shape: (C, H, W) in px.
+
+    Raises:
+        ConfigError: In one line, if it gives something else.
+    """
+
+    def __init__(self, path: str, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        what = f"method.embedding = '{path}'"
+        code = resolve(path, "method.embedding")
+        if isinstance(code, type):
+            code = _made(code, what, {"image_shape": image_shape}, seed=0)
+        self._code = code.requires_grad_(False) if isinstance(code, nn.Module) else code
+        self.eval()
+        validate_features(self, image_shape, what)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, (B, D)."""
+        vectors = self._code(images)
+        if not isinstance(vectors, Tensor) or vectors.ndim < 2 or len(vectors) != len(images):
+            found = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+            raise InputError(f"it gives {found} for {len(images)} images, not a vector each")
+        return vectors.flatten(1).float()
+
+
+def _facts(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> dict[str, Any]:
+    return {"image_shape": image_shape, "num_classes": num_classes, "width": config.width}
+
+
+def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int) -> nn.Module:
+    """Make the user's module, and refuse one that cannot be trained."""
+    made = copy.deepcopy(found) if isinstance(found, nn.Module) else _made(found, what, facts, seed, stream)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{what} makes a {type(made).__name__}, not a torch.nn.Module.")
+    weights = dict(made.named_parameters())
+    if not weights:
+        raise ConfigError(
+            f"{what} has no weights that could be trained. A program that draws is a simulator for method "
+            "evolution: model.simulator."
+        )
+    frozen = [name for name, weight in weights.items() if not weight.requires_grad or weight.dtype != torch.float32]
+    if frozen:
+        raise ConfigError(
+            f"{what}: every weight is trained, in float32, and '{frozen[0]}' is frozen or of another type. "
+            "Register what is not trained as a buffer."
+        )
+    return made
+
+
+def _made(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int = 0) -> Any:
+    """Call the user's class or function on the CPU, its initial weights by the seed."""
+    try:
+        with torch.device("cpu"), seeded_init(seed, stream):
+            return found(**taken(found, facts))
+    except Exception as error:  # code of the user may raise anything
+        raise ConfigError(
+            f"{what} cannot be built: {told(error)}. It is called with those of {', '.join(facts)} that it has "
+            "parameters for; give the others defaults."
+        ) from error
+
+
+def taken(found: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts that a class or function has parameters for."""
+    if getattr(found, "__init__", None) is nn.Module.__init__:  # its signature promises to take anything
+        return {}
+    parameters = inspect.signature(found).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return facts
+    return {each.name: facts[each.name] for each in parameters if each.name in facts}
+
+
+def check_own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, *, private_critic: bool) -> None:
+    """Build and try the networks of a [model] that are the user's, on numbers that are drawn; nothing is read.
+
+    Args:
+        private_critic: Whether the critic is trained with a guarantee for each record.
+
+    Raises:
+        ConfigError: In one line, with what is wrong.
+    """
+    for network, again in zip(*(_own(model, image_shape, num_classes, seed=0) for _ in range(2)), strict=True):
+        if isinstance(network, OwnGenerator):
+            validate_generator(network, f"model.generator = '{model.generator}'")
+        else:
+            validate_critic(network, f"model.critic = '{model.critic}'", private=private_critic)
+        others = again.state_dict()
+        for name, tensor in network.state_dict().items():
+            if tensor.shape != others[name].shape or not torch.equal(tensor.nan_to_num(), others[name].nan_to_num()):
+                raise ConfigError(
+                    f"'{name.removeprefix('network.')}' of {type(network.network).__name__} differs between two builds "
+                    "of one seed. Draw initial weights by torch alone."
+                )
+
+
+def computation(
+    model: ModelConfig, paths: Sequence[str], image_shape: Sequence[int], num_classes: int, seed: int
+) -> str:
+    """Return a text that is equal where code of the user computes the same; "" where there is none.
+
+    It hangs on the weights that the code begins with, on images and scores, and on their gradients. Code that nothing
+    vouches for gets another text at every call: code without a file, networks that draw random numbers in training, and
+    everything but networks.
+
+    Args:
+        paths: All code that the run uses.
+    """
+    if not paths:
+        return ""
+    if set(paths) - {model.generator, model.critic} or source_digest(paths) is None:
+        return secrets.token_hex(16)
+    sha = hashlib.sha256()
+    for network in _own(model, image_shape, num_classes, seed):
+        shape = (model.latent_dim,) if isinstance(network, OwnGenerator) else network.image_shape
+        inputs = probe(shape, network.num_classes)
+        if is_random(network.train(), inputs):
+            return secrets.token_hex(16)
+        for mode in (False, True):
+            out = network.train(mode)(*inputs)
+            gradients = torch.autograd.grad(out.square().sum(), list(network.parameters()), allow_unused=True)
+            for tensor in (*network.state_dict().values(), out, *(one for one in gradients if one is not None)):
+                sha.update(tensor.detach().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, seed: int) -> list[OwnGenerator | OwnCritic]:
+    kinds = ((OwnGenerator, model.generator), (OwnCritic, model.critic))
+    return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if is_path(path)]

@@ -1,0 +1,58 @@
+"""The examples of docs/own-generator.md work as they stand: the first and the last are run, the others are read."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import idpgan
+from idpgan.jobs.sample import draw
+from idpgan.jobs.train import load_config, start
+from idpgan.jobs.verify import verify
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-generator.md").read_text(encoding="utf-8")
+FILES = dict(
+    re.findall(r"^`([a-z]+\.(?:py|toml))`[^\n]*\n\n```[a-z]+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The user's own folder, which no path leads to but the current one."""
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("mystyle", "mypen"):
+        sys.modules.pop(name, None)
+
+
+def test_the_page_has_its_files():
+    assert set(FILES) == {"mystyle.py", "mystyle.toml", "mypen.py", "mypen.toml"}
+
+
+def test_a_style_network_is_trained_and_drawn_from(folder):
+    config = load_config(folder / "mystyle.toml", ["training.steps=3", "privacy.noise_multiplier=0.7"])
+    start(config, folder / "run")
+    assert verify(folder / "run").problems == ()
+    manifest = draw(folder / "run", 10, folder / "digits.npz", seed=1, module="mystyle:Style")
+    assert manifest["num"] == 10
+    style = sys.modules["mystyle"].Style
+    assert idpgan.load_generator(folder / "run", module=style).sample(2, seed=0).shape == (2, 1, 8, 8)
+
+
+def test_a_renderer_is_evolved(folder):
+    start(load_config(folder / "mypen.toml"), folder / "run")
+    assert verify(folder / "run").problems == ()
+    sys.modules.pop("mypen")
+    assert idpgan.load_generator(folder / "run").sample(30, seed=0).shape == (30, 1, 8, 8)
+
+
+def test_every_example_is_python():
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        ast.parse(block)
