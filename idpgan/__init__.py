@@ -22,12 +22,18 @@ if TYPE_CHECKING:
         synthesis,
         training,
     )
+    from idpgan.jobs.fit import fit, fit_classifier
+    from idpgan.jobs.one_call import evaluate, publish_images
     from idpgan.release.classifier import load_classifier
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
 
 __version__ = "0.2.0"
 _NAMES = {
+    "evaluate": "idpgan.jobs.one_call",
+    "fit": "idpgan.jobs.fit",
+    "fit_classifier": "idpgan.jobs.fit",
+    "publish_images": "idpgan.jobs.one_call",
     "SyntheticDataset": "idpgan.release.dataset",
     "load_classifier": "idpgan.release.classifier",
     "load_generator": "idpgan.release.generator",
@@ -41,12 +47,16 @@ __all__ = [
     "classify",
     "continual",
     "data",
+    "evaluate",
+    "fit",
+    "fit_classifier",
     "load_classifier",
     "load_generator",
     "metrics",
     "models",
     "privacy",
     "publish",
+    "publish_images",
     "synthesis",
     "training",
 ]

@@ -18,9 +18,9 @@ MOST_IMAGES = 100_000_000
 WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # paths on the curator's machine: never released
 OWN_KEYS = {  # key -> the sources that accept it
     "layout": ("face-folder",),
-    "classes": ("folder",),
-    "num_images": ("faces", "folder", "face-folder", "fonts"),
-    "num_people": ("faces", "folder", "face-folder"),
+    "classes": ("folder", "arrays"),
+    "num_images": ("faces", "folder", "face-folder", "fonts", "arrays"),
+    "num_people": ("faces", "folder", "face-folder", "arrays"),
 }
 
 
@@ -33,9 +33,9 @@ class DataConfig(Section):
 
     Attributes:
         name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces",
-            "fonts".
+            "fonts", "arrays".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
-            folder of images itself and must be given.
+            folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
         confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
             `public_root`.

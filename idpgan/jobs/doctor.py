@@ -13,7 +13,7 @@ import torch
 from packaging.requirements import Requirement
 
 from idpgan.data.config import DataConfig
-from idpgan.data.load import SOURCES, describe
+from idpgan.data.load import BY_NAME, describe
 from idpgan.errors import InputError
 from idpgan.memory import GIB, free_memory
 from idpgan.models.config import ModelConfig
@@ -58,7 +58,7 @@ def examine() -> list[Finding]:
         Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04),  # 8 standard errors
         Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5)),
         Finding("critic", critic, not mixes),
-        *(_data(name) for name in SOURCES if not name.endswith("folder")),
+        *map(_data, BY_NAME),
     ]
 
 

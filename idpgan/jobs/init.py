@@ -14,7 +14,7 @@ from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
 from idpgan.data.images import names_people
-from idpgan.data.load import SOURCES, DataShape, known_shape
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
@@ -84,25 +84,34 @@ def _template(source: str, data_root: Path | None, method: str) -> Template:
         raise InputError(
             f"--method {method} has no config to begin with. Take one of the package's: {', '.join(config_names())}."
         )
-    builtin = [name for name in SOURCES if name not in ("folder", "face-folder")]
-    if source in builtin:
-        data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
-    elif Path(source).is_dir():
-        data = _of_folder(Path(source).absolute())
-    else:
-        raise InputError(
-            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, builtin)} A folder of photos "
-            "of any size is made ready by idpgan prepare."
-        )
-    shape, settings, people = _split(data.settings)
-    per_person = -(-people[0] // people[1]) if people else None
-    facts = Facts(shape, per_person, source in HANDWRITING)
+    data, settings, facts = facts_of(source, data_root)
+    shape = facts.shape
     sections = {"data": settings, **suggest(facts)}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     plan_run(build_config(table, "what init has written"), shape).check()
     counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
     return Template(_text(source, sections, data, shape), table, (note,) if counts else ())
+
+
+def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[str, Setting], Facts]:
+    """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
+
+    Raises:
+        InputError: If the source is neither.
+    """
+    if source in BY_NAME:
+        data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
+    elif Path(source).is_dir():
+        data = _of_folder(Path(source).absolute())
+    else:
+        raise InputError(
+            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, BY_NAME)} A folder of photos "
+            "of any size is made ready by idpgan prepare."
+        )
+    shape, settings, people = _split(data.settings)
+    per_person = -(-people[0] // people[1]) if people else None
+    return data, settings, Facts(shape, per_person, source in HANDWRITING)
 
 
 def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:

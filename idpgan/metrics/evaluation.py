@@ -59,6 +59,15 @@ class Evaluation:
         values = {name: result and result.to_json() for name, result in measured.items()}
         return values | {"part": self.part, "notes": self.notes}
 
+    def __str__(self) -> str:
+        """Return the tables of what was measured."""
+        lines = []
+        for caption, head, rows, *_ in metric_tables(self.to_json()):
+            cells = [head, *rows]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lines += [caption, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells), ""]
+        return "\n".join([*lines, *metric_notes(self.to_json())])
+
 
 def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
     """Return the tables of all that was measured.
