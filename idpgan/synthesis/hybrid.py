@@ -205,6 +205,7 @@ class Hybrid(GivesGenerator):
 
     def prepare(self) -> None:
         """Release the noisy sums together with their charge."""
+        self.aggregate.progress = self.progress
         self.aggregate.prepare()
 
     @property

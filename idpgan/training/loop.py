@@ -150,13 +150,11 @@ class _Upkeep:
 
     def resume_or_prepare(self, progress: Progress) -> int:
         """Return the step to continue from."""
-        saved = self.store.load()
+        saved, self.method.progress = self.store.load(), progress
         if saved is None:
             lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
-            progress("prepare", 0, 1)
             self.method.prepare()
-            progress("prepare", 1, 1)
             if lost:  # steps were taken and the state is lost: all of them are repeated with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is now the same whether prepare() drew noise or loaded a release
