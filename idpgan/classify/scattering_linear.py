@@ -67,7 +67,11 @@ class ScatteringLinearConfig(MethodConfig):
 
 
 class ScatteringLinearTraining(TrainingConfig):
-    """[training] of scattering-linear: few steps, each on all images up to a million."""
+    """[training] of scattering-linear: few steps, each on all images up to a million.
+
+    Attributes:
+        steps: Steps of noisy gradient descent, each of which is charged.
+    """
 
     steps: int = Field(80, ge=1, le=MOST_STEPS)
     batch_size: int = Field(1_000_000, ge=1, le=1_000_000)

@@ -12,6 +12,7 @@ from idpgan.config import Section
 from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+License = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,:/()+-]{0,99}$")]  # a name, such as cc-by-4.0
 MOST_ATTRIBUTES = 6  # in data.label: 2^6 = 64 classes
 MOST_SIDE = 16_384  # px of an image side; limits decompression bombs
 MOST_IMAGES = 100_000_000
@@ -73,6 +74,7 @@ class DataConfig(Section):
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
             10,000.
+        license: License of the private images, as whoever owns them states it, for the card; None = unknown.
         num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv. Of "faces": to draw,
             None: 1,000.
     """
@@ -99,6 +101,7 @@ class DataConfig(Section):
     layout: str | None = None
     num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    license: License | None = None
 
     @field_validator("label", mode="before")
     @classmethod

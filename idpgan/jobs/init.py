@@ -17,6 +17,7 @@ from idpgan.data.images import names_people
 from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
+from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
 from idpgan.training.config import build_config, load_method
@@ -155,7 +156,7 @@ def _of_folder(root: Path) -> _Data:
     if len(train.classes) > MOST_SHOWN_CLASSES:
         raise InputError(
             f"{root} has {len(train.classes)} subfolders, too many to be classes. Say what they are: idpgan prepare "
-            f"{root} NEW --size 48 --folders person (or label, or none)."
+            f"{pasted(root)} NEW --size 48 --folders person (or label, or none)."
         )
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
@@ -200,13 +201,13 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
     if 2 * max(sizes.values()) <= len(shapes):
         raise InputError(
             f"Images of {root} have {len(sizes)} sizes among {len(shapes)} looked at, and all must have one. Make them "
-            f"ready first: idpgan prepare {root} NEW --size 48."
+            f"ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
     (height, width), _ = sizes.most_common(1)[0]
     if (height, width) not in SIZES:
         raise InputError(
             f"The images of {root} are {height} x {width} (height x width), and networks are built for "
-            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {root} NEW --size 48."
+            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
     return {
         "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
@@ -220,7 +221,7 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
 def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str:
     """Write the sections, each setting with its reason."""
     lines = [
-        f"# Made by: idpgan init {source}",
+        f"# Made by: idpgan init {pasted(source)}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
         "# Every key: docs/keys.md. What you leave out has its default.",
         "",

@@ -307,7 +307,7 @@ class PublishOptions(FolderOptions):
     epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
     unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
-    delta: float = option(0.0, "Below 1/N; 0 is pure.")
+    delta: float = option(0.0, "Below 1/N for N images, usually the smaller of 1e-5 and 1 / (10 N); 0 is pure.")
     ledger: FolderLedgerFile = None
     size: str | None = option(
         None, "Height and width in px; others are null records. Default: most headers'.", metavar="SIDE|HxW"

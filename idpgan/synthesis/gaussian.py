@@ -71,7 +71,7 @@ class GaussianTraining(TrainingConfig):
     """[training] of gaussian: zero steps, since the run ends with the release.
 
     Attributes:
-        steps: 0.
+        steps: 0: the run ends with the release, and nothing is trained.
     """
 
     steps: int = Field(0, ge=0, le=0)

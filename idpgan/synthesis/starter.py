@@ -56,7 +56,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     exponent = math.ceil(math.log10(10 * facts.shape.num_private) - 1e-9)
     settings = {
         "epsilon": Setting(EPSILON, "choose it: 1 protects much, 3 usually, 10 little"),
-        "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N"),
+        "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N; usually the smaller of 1e-5 and 1 / (10 N)"),
     }
     if facts.per_person is None:
         return settings | {"unit": Setting("image", "one image is protected; a person who is on many is not")}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from idpgan.errors import InputError
+from idpgan.files import pasted
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.progress import Progress, silent
@@ -81,7 +82,7 @@ def train(
     except KeyboardInterrupt:
         message = (
             f"Stopped by {signals.received or 'Ctrl-C'} before the first step; what was released until then is kept "
-            f"and paid once. Continue with: idpgan train --resume {run.path}"
+            f"and paid once. Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
@@ -122,7 +123,7 @@ def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str 
     if signal is not None:
         message = (
             f"Stopped by {signal} after step {step:,} of {steps:,}; everything is saved. "
-            f"Continue with: idpgan train --resume {run.path}"
+            f"Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(step, "interrupted", message, signal)
     if step < steps:
