@@ -47,7 +47,8 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, refuse_used
-from idpgan.synthesis.starter import STARTER, Facts
+from idpgan.synthesis.best import best
+from idpgan.synthesis.starter import Facts
 from idpgan.training.config import RunConfig, build_config, load_method
 
 AUTO = "auto"
@@ -194,7 +195,7 @@ def fit(
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
         unit: "image", or "person": all images of a person together, who must then be known (`people`, or the folder).
         people: Who is on each image in memory, N whole numbers or texts: public.
-        method: A generator of `idpgan methods`; "auto" chooses by what is public.
+        method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
         public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
         out: A new run folder, which the commands take; None = a folder that goes with this process.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -399,13 +400,15 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         raise InputError('unit = "person" needs to know who is on each image: give people=..., or unit="image".')
     if given.unit == "image":
         facts = dataclasses.replace(facts, per_person=None)
-    method = STARTER if method == AUTO else method
+    chosen = best(facts) if method == AUTO else None
+    method = chosen.method if chosen else method
     if given.unit not in METHODS[method].units:
         raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
     suggest = getattr(load_method(method), "suggest", None)
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
     if suggest is not None:
-        table = {name: {key: each.value for key, each in keys.items()} for name, keys in suggest(facts).items()}
+        proposed = chosen.sections if chosen else suggest(facts)
+        table = {name: {key: each.value for key, each in keys.items()} for name, keys in proposed.items()}
     elif family == "gan":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,11 +20,15 @@ from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
+from idpgan.jobs.probe import expected_seconds
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
-from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
+from idpgan.progress import duration
+from idpgan.synthesis.best import Choice, alternatives, best
+from idpgan.synthesis.starter import EPSILON, Facts, Sections, Setting
 from idpgan.training.config import build_config, load_method
 from idpgan.training.plan import plan_run
 
+BEST = "best"
 HANDWRITING = ("digits", "mnist")
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = (
     64,
@@ -39,11 +45,13 @@ class Template:
         text: TOML with comments.
         table: The same without comments.
         private_notes: What only the curator should know: true counts of classes. They set nothing.
+        notes: What was chosen and why, how long it takes on this machine, and the alternatives.
     """
 
     text: str
     table: Mapping[str, Mapping[str, object]]
     private_notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,14 +62,15 @@ class _Data:
 
 
 @typed
-def init(source: str, data_root: Path | None = None, method: str | None = None) -> Template:
+def init(source: str, data_root: Path | None = None, method: str | None = None, probe: bool = False) -> Template:
     """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
-        method: What the config is for, one that has suggestions; None = `STARTER`.
+        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.best`.
+        probe: Try each method on random images for two seconds, to tell how long it takes here.
 
     Raises:
         InputError: If the source is neither, or images have no size that networks are built for.
@@ -74,25 +83,49 @@ def init(source: str, data_root: Path | None = None, method: str | None = None) 
     level = log.level
     log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
     try:
-        return _template(source, data_root, method or STARTER)
+        return _template(source, data_root, method or BEST, probe)
     finally:
         log.setLevel(level)
 
 
-def _template(source: str, data_root: Path | None, method: str) -> Template:
-    suggest = getattr(load_method(method), "suggest", None)
-    if suggest is None:
+def _template(source: str, data_root: Path | None, method: str, probe: bool) -> Template:
+    suggest = None if method == BEST else getattr(load_method(method), "suggest", None)
+    if suggest is None and method != BEST:
         raise InputError(
             f"--method {method} has no config to begin with. Take one of the package's: {', '.join(config_names())}."
         )
     data, settings, facts = facts_of(source, data_root)
     shape = facts.shape
-    sections = {"data": settings, **suggest(facts)}
+    choice = best(facts) if suggest is None else Choice(method, suggest(facts), "")
+    sections = {"data": settings, **choice.sections}
     table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
     plan_run(build_config(table, "what init has written"), shape).check()
     counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
-    return Template(_text(source, sections, data, shape), table, (note,) if counts else ())
+    text = _text(source, sections, data, shape, choice.why)
+    return Template(text, table, (note,) if counts else (), _notes(choice, facts, settings, probe))
+
+
+def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> tuple[str, ...]:
+    """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
+    lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
+    for each in (choice, *(alternatives(facts) if choice.why else ())):
+        sections = {"data": settings, **each.sections}
+        table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+        try:
+            config = build_config(table, "what init has written")
+            planned = plan_run(config, facts.shape)
+            planned.check()
+            signal, seconds = planned.signal, expected_seconds(config, facts.shape) if probe else None
+        except InputError:
+            continue  # a method that such data does not suit is no alternative
+        words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
+        words += [] if seconds is None else [f"about {duration(seconds)} on this machine"]
+        if signal is not None and signal.figure > 0:
+            least = math.ceil(facts.shape.num_private / signal.figure)
+            words.append(f"below {least:,} images nothing but noise at epsilon {EPSILON:g}")
+        lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
+    return tuple(lines)
 
 
 def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[str, Setting], Facts]:
@@ -218,12 +251,13 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
 # What is written -------------------------------------------------------------------------------------------------
 
 
-def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str:
+def _text(source: str, sections: Sections, data: _Data, shape: DataShape, why: str) -> str:
     """Write the sections, each setting with its reason."""
     lines = [
         f"# Made by: idpgan init {pasted(source)}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
         "# Every key: docs/keys.md. What you leave out has its default.",
+        *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]
     for name, keys in sections.items():

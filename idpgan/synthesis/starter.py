@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from idpgan.data.load import DataShape
 
-STARTER = "gaussian"  # the method that `idpgan init` writes by default
 EPSILON = 3.0
 
 
@@ -69,8 +68,8 @@ def privacy(facts: Facts) -> dict[str, Setting]:
 def _coefficients(facts: Facts) -> Setting:
     """Return ``model.latent_dim`` by size and number of private images."""
     num, (channels, height, width) = facts.shape.num_private, facts.shape.image_shape
-    count = 160 if num >= 5000 else 80 if num >= 1000 else 40
-    return Setting(min(count, channels * height * width // 4), "fewer coefficients, less noise, more blur")
+    count = 240 if num >= 50_000 else 160 if num >= 5000 else 80 if num >= 1000 else 40
+    return Setting(min(count, channels * height * width * 5 // 8), "fewer coefficients, less noise, more blur")
 
 
 def gaussian(facts: Facts) -> Sections:
@@ -81,7 +80,7 @@ def gaussian(facts: Facts) -> Sections:
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             "latent_dim": _coefficients(facts),
         },
-        "method": {"name": Setting("gaussian", "seconds; idpgan init --method idp-gan-aggregate trains a network")},
+        "method": {"name": Setting("gaussian", "seconds; nothing is trained")},
         "privacy": privacy(facts),
     }
 
@@ -175,9 +174,10 @@ def _handwriting(facts: Facts) -> Sections:
         "privacy": privacy(facts),
         "training": {
             "steps": Setting(
-                3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000, "more is sharper, up to the noise"
+                4000 if teaching else 3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000,
+                "more is sharper, up to the noise",
             ),
-            "batch_size": Setting(-(-240 // classes) * classes, "generated images a step, a multiple of the classes"),
+            "batch_size": Setting(-(-250 // classes) * classes, "generated images a step, a multiple of the classes"),
             "tick_steps": Setting(250),
         },
     }

@@ -17,6 +17,12 @@ TINY = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _no_probe(monkeypatch):
+    """`idpgan init` tries no method for two seconds."""
+    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", lambda *_: None)
+
+
 @pytest.fixture
 def run(capsys):
     """Run a command; returns (exit code, stdout, stderr)."""
