@@ -1,8 +1,8 @@
 """Public stand-ins for a data set: drawn faces or written digits of its shape, number and classes, and of nobody.
 
 Which of the two follows from declared facts: digits of a pen where the classes are digits or the images are too small
-for a face, else faces. Classes of faces are combinations of their looks, in the order of `_LOOKS`, or people where
-there are more classes than combinations. All classes are equally frequent.
+for a face, else faces. Classes of faces are combinations of looks: laughing or not, then those of `_LOOKS`, or people
+where there are more classes than combinations. All classes are equally frequent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from idpgan.data.images import Images
 from idpgan.data.load import DataShape, Split
 from idpgan.progress import Progress, renamed, silent
 
-_LOOKS = ("smiling", "glasses", "beard", "dark_hair", "hat", "long_hair")  # the first make the classes
+_LOOKS = ("glasses", "beard", "dark_hair", "hat", "long_hair")  # beside laughing, which makes the first two classes
+_NEITHER = -1  # smiling with a closed mouth, or an open one that does not smile
 _SEEDS = {"private": 7_101, "public": 7_102, "test": 7_103}  # constants of the package: the same in every rehearsal
 _CROP = 0.6  # of a drawn picture's sides: the face, as photos that were prepared show it
 _DIGITS = 10
@@ -82,7 +83,7 @@ def _faces(shape: DataShape, num: int, seed: int, labels: Tensor, progress: Prog
     channels, height, width = shape.image_shape
     count = len(shape.classes)
     bits = math.ceil(math.log2(count)) if count > 1 else 0
-    if bits > len(_LOOKS):
+    if bits > len(_LOOKS) + 1:
         drawn = faces.draw_cropped(
             num, (height, width), channels, _CROP, people=min(count, num), seed=_SEEDS["private"], progress=progress
         )
@@ -92,8 +93,10 @@ def _faces(shape: DataShape, num: int, seed: int, labels: Tensor, progress: Prog
         num * (_SPARE if bits else 1), (height, width), channels, _CROP, seed=seed, progress=progress
     )
     looks, kinds = drawn.attributes, torch.zeros(len(drawn), dtype=torch.int64)
-    if looks is not None:
-        kinds = sum((looks[:, ATTRIBUTES.index(name)].long() << bit for bit, name in enumerate(_LOOKS[:bits])), kinds)
+    if looks is not None and count > 1:
+        smiling, open_mouth = (looks[:, ATTRIBUTES.index(name)].long() for name in ("smiling", "mouth_open"))
+        others = (looks[:, ATTRIBUTES.index(name)].long() << bit for bit, name in enumerate(_LOOKS[: bits - 1], 1))
+        kinds = torch.where(smiling == open_mouth, sum(others, smiling), _NEITHER)
     return drawn.images[_of_kinds(kinds, labels)]
 
 
