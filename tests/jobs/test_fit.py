@@ -16,6 +16,7 @@ from idpgan.jobs import fit as fit_module
 from idpgan.jobs import process_ledger
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import verify
+from idpgan.metrics.evaluation import evaluate_images
 
 NUM = 60
 GREY = (np.arange(NUM * 64).reshape(NUM, 8, 8) * 7 % 251).astype(np.uint8)
@@ -170,6 +171,8 @@ def test_a_run_that_is_kept_goes_on_with_the_commands(tmp_path):
     split = load(config)
     assert (split.num_private, len(split.test), len(split.holdout)) == (NUM, 0, 0)
     assert sorted(split.private.images.flatten(1).sum(1).tolist()) == sorted(GREY.reshape(NUM, -1).sum(1).tolist())
+    with pytest.raises(InputError, match="Judge by images that were not trained on"):
+        evaluate_images(split.private, split)
     with pytest.raises(InputError, match="exists already"):
         idpgan.fit(GREY, LABELS, out=tmp_path / "run", **QUICK)
     assert file.exists()
