@@ -24,12 +24,18 @@ if TYPE_CHECKING:
         training,
     )
     from idpgan.jobs.attack_images import attack
+    from idpgan.jobs.fit import fit, fit_classifier
+    from idpgan.jobs.one_call import evaluate, publish_images
     from idpgan.release.classifier import load_classifier
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
 
 __version__ = "0.2.0"
 _NAMES = {
+    "evaluate": "idpgan.jobs.one_call",
+    "fit": "idpgan.jobs.fit",
+    "fit_classifier": "idpgan.jobs.fit",
+    "publish_images": "idpgan.jobs.one_call",
     "SyntheticDataset": "idpgan.release.dataset",
     "attack": "idpgan.jobs.attack_images",
     "load_classifier": "idpgan.release.classifier",
@@ -45,12 +51,16 @@ __all__ = [
     "classify",
     "continual",
     "data",
+    "evaluate",
+    "fit",
+    "fit_classifier",
     "load_classifier",
     "load_generator",
     "metrics",
     "models",
     "privacy",
     "publish",
+    "publish_images",
     "release",
     "synthesis",
     "training",

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import tempfile
@@ -63,6 +64,11 @@ def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: in
 def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
     """Write UTF-8 text whole or not at all, durably, with line ends as they are; see ``open_atomic``."""
     write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
+
+
+def pasted(path: str | os.PathLike[str]) -> str:
+    """Return a path as a shell takes it: for commands in messages, which a user copies."""
+    return shlex.quote(os.fspath(path))
 
 
 def json_text(value: Any) -> str:

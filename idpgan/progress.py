@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
+T = TypeVar("T")
 REFRESH_SECONDS = 0.2  # between two updates of a bar on a terminal
 LINE_SECONDS = 10.0  # between two lines where stderr is not a terminal
 
@@ -38,6 +40,25 @@ def renamed(progress: Progress, what: str) -> Progress:
     return lambda _, done, total, note="": progress(what, done, total, note)
 
 
+def counted(
+    parts: Iterable[T], progress: Progress, what: str, total: int, size: Callable[[T], int] = lambda part: 1
+) -> Iterator[T]:
+    """Yield the parts of a piece of work, and say how many of ``total`` are done after each, which counts ``size``."""
+    done = 0
+    for part in parts:
+        yield part
+        done += size(part)
+        progress(what, done, total)
+
+
+def duration(seconds: float) -> str:
+    """Write how long something takes, to two digits at most."""
+    for name, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {name}" if seconds < 100 * length else f"{seconds / length:,.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
 def shown(off: bool = False) -> AbstractContextManager[Progress]:
     """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``."""
     if off:
@@ -56,6 +77,10 @@ class _Work:
     def speed(self) -> float:
         """Steps, images or runs per second."""
         return (self.done - self._first) / max(time.monotonic() - self._started, 1e-9)
+
+    def left(self, total: int) -> str:
+        """How long the rest will take at this speed; empty where that is not known yet, or nothing is left."""
+        return f"{duration((total - self.done) / self.speed)} left" if self.speed and self.done < total else ""
 
 
 class Bars:
@@ -100,7 +125,10 @@ class Bars:
 
 
 class Lines:
-    """One line at every note, which is at every tick of a training, and one every ten seconds of other work."""
+    """One line at every note, which is at every tick of a training, and one every ten seconds of other work.
+
+    A line says how much is done, how fast, and how long the rest will take.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -113,6 +141,7 @@ class Lines:
         work.done, now = done, time.monotonic()
         if note or now - self._written_at >= LINE_SECONDS:
             self._written_at = now
-            words = [f"{what}: {done:,} of {total:,}", f"{work.speed:.3g}/s" if work.speed else "", note]
+            speed = f"{work.speed:.3g}/s" if work.speed else ""
+            words = [f"{what}: {done:,} of {total:,}", speed, work.left(total), note]
             self._stream.write(", ".join(filter(None, words)) + "\n")
             self._stream.flush()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, write_private_json, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, pasted, write_private_json, write_text_atomic
 
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
@@ -192,7 +192,8 @@ def refuse_used(run: RunFolder) -> None:
     """Raise if the folder of a new run is not free."""
     if run.config.exists():
         raise InputError(
-            f"{run.path} is a run already. Continue it with --resume {run.path}, or choose another name for a new one."
+            f"{run.path} is a run already. Continue it with --resume {pasted(run.path)}, or choose another name for a "
+            "new one."
         )
     if run.path.exists() and not run.path.is_dir():
         raise InputError(f"{run.path} is a file. Choose another name for the run folder.")

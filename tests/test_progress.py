@@ -69,9 +69,9 @@ def test_lines_are_written_at_notes_and_otherwise_every_ten_seconds(monkeypatch)
         clock[0] = 100.0 + step / 2  # two steps a second, for 25 seconds
         told("train", 1000 + step, 5000, "epsilon 0.5" if step == 4 else "")
     assert text.getvalue().splitlines() == [
-        "train: 1,004 of 5,000, 2/s, epsilon 0.5",  # at 2 s
-        "train: 1,024 of 5,000, 2/s",
-        "train: 1,044 of 5,000, 2/s",
+        "train: 1,004 of 5,000, 2/s, 33 min left, epsilon 0.5",  # at 2 s
+        "train: 1,024 of 5,000, 2/s, 33 min left",
+        "train: 1,044 of 5,000, 2/s, 33 min left",
     ]
 
 
@@ -89,3 +89,18 @@ def test_a_part_of_the_work_goes_by_the_name_of_the_whole():
     heard = []
     renamed(lambda *call: heard.append(call), "attack")("distances", 3, 7)
     assert heard == [("attack", 3, 7, "")]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (150, "2.5 min"), (3000, "50 min"), (7200, "2 h"), (2e5, "2.3 d")],
+)
+def test_how_long_something_takes_is_written_in_a_unit_that_fits(seconds, text):
+    assert progress.duration(seconds) == text
+
+
+def test_parts_are_counted_as_they_are_done():
+    told = []
+    parts = list(progress.counted([[1, 2], [3]], lambda *call: told.append(call), "features", 3, len))
+    assert parts == [[1, 2], [3]]
+    assert told == [("features", 2, 3), ("features", 3, 3)]

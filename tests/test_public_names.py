@@ -11,7 +11,15 @@ import pytest
 import idpgan
 
 NAMES = {
-    "idpgan": ("SyntheticDataset", "load_classifier", "load_generator"),
+    "idpgan": (
+        "SyntheticDataset",
+        "evaluate",
+        "fit",
+        "fit_classifier",
+        "load_classifier",
+        "load_generator",
+        "publish_images",
+    ),
     "idpgan.publish": ("METHODS", "Release", "batched_svd", "release"),
     "idpgan.continual": ("ContinualCounter", "fast_diagonal"),
     "idpgan.privacy": ("Event", "Guarantee", "Ledger", "PrivacyReport", "Relation", "Unit"),
@@ -21,6 +29,19 @@ NAMES = {
     "idpgan.synthesis": ("METHODS",),
 }
 PARAMETERS = {
+    "idpgan.fit": (
+        "images",
+        "labels",
+        "epsilon",
+        "delta",
+        "unit",
+        "people",
+        "method",
+        "public",
+        "out",
+        "device",
+        "progress",
+    ),
     "idpgan.load_classifier": ("path",),
     "idpgan.load_generator": ("path",),
     "idpgan.SyntheticDataset": ("path", "transform", "num", "seed"),

@@ -87,7 +87,11 @@ class ArdenPrivacy(PrivacyConfig):
 
 
 class ArdenTraining(TrainingConfig):
-    """[training] of arden: steps of the cloud's part."""
+    """[training] of arden.
+
+    Attributes:
+        steps: Adam steps of the cloud's part, on released features: they cost nothing.
+    """
 
     steps: int = Field(1500, ge=1, le=MOST_STEPS)
     batch_size: int = Field(256, ge=1, le=1_000_000)

@@ -88,7 +88,7 @@ class ClassifierPrivacy(PrivacyConfig):
 
     Attributes:
         epsilon: What the run may spend; the step that would exceed it is not taken.
-        delta: Below 1/N.
+        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
         noise_multiplier: sigma; None = the least with which ``training.steps`` steps stay within epsilon.
     """
 

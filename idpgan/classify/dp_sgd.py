@@ -54,7 +54,11 @@ class DpSgdConfig(StepsConfig):
 
 
 class DpSgdTraining(TrainingConfig):
-    """[training] of dp-sgd: large batches, since the noise on a step's sum does not grow with the batch."""
+    """[training] of dp-sgd: large batches, since the noise on a step's sum does not grow with the batch.
+
+    Attributes:
+        steps: Steps of DP-SGD, each of which is charged.
+    """
 
     steps: int = Field(1000, ge=1, le=MOST_STEPS)
     batch_size: int = Field(512, ge=1, le=1_000_000)

@@ -81,7 +81,11 @@ class DssgdPrivacy(PrivacyConfig):
 
 
 class DssgdTraining(TrainingConfig):
-    """[training] of dssgd: a step is a round, in which each participant goes once through its images."""
+    """[training] of dssgd.
+
+    Attributes:
+        steps: Rounds, in each of which every participant goes once through its images and uploads; each is charged.
+    """
 
     steps: int = Field(20, ge=1, le=MOST_STEPS)
     tick_steps: int = Field(5, ge=1, le=MOST_STEPS)

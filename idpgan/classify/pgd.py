@@ -50,7 +50,11 @@ class PgdConfig(MethodConfig):
 
 
 class PgdTraining(TrainingConfig):
-    """[training] of pgd."""
+    """[training] of pgd.
+
+    Attributes:
+        steps: Steps of gradient descent, each on a batch of attacked images.
+    """
 
     steps: int = Field(5000, ge=1, le=MOST_STEPS)
     batch_size: int = Field(100, ge=1, le=1_000_000)

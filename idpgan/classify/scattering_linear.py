@@ -34,6 +34,7 @@ from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifie
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
+from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
 
@@ -66,7 +67,11 @@ class ScatteringLinearConfig(MethodConfig):
 
 
 class ScatteringLinearTraining(TrainingConfig):
-    """[training] of scattering-linear: few steps, each on all images up to a million."""
+    """[training] of scattering-linear: few steps, each on all images up to a million.
+
+    Attributes:
+        steps: Steps of noisy gradient descent, each of which is charged.
+    """
 
     steps: int = Field(80, ge=1, le=MOST_STEPS)
     batch_size: int = Field(1_000_000, ge=1, le=1_000_000)
@@ -169,7 +174,7 @@ class ScatteringLinear(TrainsClassifier):
             needed = torch.arange(len(known))
             if self.dpsgd.sample_rate == 1:  # always the same share
                 needed = needed[self.dpsgd.ranks.share(len(known))]
-            for index in needed.split(_ROWS):
+            for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
                     known[index[0] : index[-1] + 1] = self.newest.features(to_float(pixels))

@@ -31,6 +31,7 @@ from idpgan.cli.methods import methods
 from idpgan.cli.obfuscate import obfuscate
 from idpgan.cli.prepare import prepare
 from idpgan.cli.publish import publish
+from idpgan.cli.rehearse import rehearse
 from idpgan.cli.report import report
 from idpgan.cli.sample import sample
 from idpgan.cli.stream import stream
@@ -64,7 +65,7 @@ def _options(
 
 
 _COMMANDS = (
-    prepare, init, train, sample, evaluate, attack, audit, report,
+    prepare, init, rehearse, train, sample, evaluate, attack, audit, report,
     publish, obfuscate, stream, ledger, methods, verify, doctor,
 )  # fmt: skip
 for command in _COMMANDS:

@@ -18,10 +18,13 @@ def doctor(
         bool, typer.Option("--benchmark", help="Measure this machine instead, ours against libraries: minutes.")
     ] = False,
     device: Device = "auto",
+    every: Annotated[bool, typer.Option("--all", help="Print every check.")] = False,
     *,
     progress: Progress,
 ) -> Answer:
-    """Check versions against the tested ranges, devices, noise source and accountant; or measure the machine.
+    """Say in ten lines whether all is as it was tested, and what this machine can do in which time.
+
+    Versions, devices, noise source and accountant are checked; a part of some runs is tried on random images.
 
     Example: idpgan doctor --benchmark
     """
@@ -36,9 +39,11 @@ def doctor(
     if device != "auto":
         raise InputError(f"--device {device[:40]} belongs to --benchmark; without it all devices are examined.")
 
-    from idpgan.jobs.doctor import examine
+    from idpgan.jobs.doctor import capabilities, examine, summary
 
-    findings = examine()
-    lines = [f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}" for finding in findings]
+    examined, times = examine(), capabilities(progress)
+    findings = [*examined, *times]
+    shown = findings if every else [*summary(examined), *times]
+    lines = [f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}" for finding in shown]
     good = all(finding.good for finding in findings)
     return Answer([finding.to_json() for finding in findings], lambda: print(*lines, sep="\n"), code=0 if good else 1)

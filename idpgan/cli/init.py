@@ -17,20 +17,28 @@ def init(
         str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, a built-in source, or a config.")
     ],
     data_root: Annotated[Path | None, typer.Option(help="Where the files of a built-in source lie.")] = None,
-    method: Annotated[str | None, typer.Option(help="What to train; default: gaussian, which takes seconds.")] = None,
+    method: Annotated[
+        str, typer.Option(help="What to train: a generator, or best = by a rule from public facts.")
+    ] = "best",
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="Do not try each method for two seconds to say how long it takes.")
+    ] = False,
 ) -> Answer:
     """Print a commented config for your images, ready to train, or one of the package's. Nothing is written.
+
+    Why this method, how long it takes on this machine, and the alternatives stand on stderr.
 
     Example: idpgan init faces48 > config.toml && idpgan train config.toml
     """
     from idpgan.jobs.init import init as write_config
 
-    template = write_config(source, data_root, method)
+    template = write_config(source, data_root, None if method == "best" else method, not no_probe)
 
     def show() -> None:
         print(template.text, end="")
-        for note in template.private_notes:
+        for note in (*template.notes, *template.private_notes):
             print(note, file=sys.stderr)
 
     value = {"toml": template.text, "config": template.table, "private_notes": list(template.private_notes)}
+    value["notes"] = list(template.notes)
     return Answer(value, show)

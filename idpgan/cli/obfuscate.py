@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from idpgan.cli.command import Answer, command
+from idpgan.cli.command import Answer, ask_before_marking, command
+from idpgan.files import pasted
 from idpgan.jobs.options import ObfuscateOptions
 from idpgan.progress import Progress
 
@@ -17,6 +18,8 @@ def obfuscate(options: ObfuscateOptions, progress: Progress) -> Answer:
     """
     from idpgan.jobs.obfuscate import obfuscate as run
 
+    if options.accept_unsound:
+        ask_before_marking(options, options.method)
     done = run(options, progress)
     channels, height, width = done.image_shape
     trained = f", {done.parameters:,} parameters, {done.steps:,} steps" if done.steps else ""
@@ -27,6 +30,6 @@ def obfuscate(options: ObfuscateOptions, progress: Progress) -> Answer:
         f"claimed: nothing\nproven:  {done.report.proven}\n"
         f"ledger:  {options.ledger_path}: in total {done.total}\n"
         f"The images: {done.release}   Curator only: {done.curator} (a pixel changed by "
-        f"{done.changed:.3g} in the mean)\nNext: idpgan verify {done.release}"
+        f"{done.changed:.3g} in the mean)\nNext: idpgan verify {pasted(done.release)}"
     )
     return Answer(done, lambda: print(text))

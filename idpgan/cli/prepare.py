@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.cli.command import Answer, command
+from idpgan.files import pasted
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress
 
@@ -76,7 +77,7 @@ def _tell(done: Prepared, crop: str) -> None:
             print(f"  {done.shared:,} of these groups lie under more than one person: are these one person?")
     if len(done.refused) > _SHOWN or done.duplicates:
         print(f"All of them: {done.out / 'prepared.json'}")
-    print(f"Next: idpgan init {done.out} > config.toml")
+    print(f"Next: idpgan init {pasted(done.out)} > config.toml")
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command, processes
+from idpgan.cli.command import Answer, ask_before_marking, command, processes
+from idpgan.files import pasted
 from idpgan.jobs.options import PublishOptions
+from idpgan.methods import METHODS
 from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
 
@@ -40,6 +42,8 @@ def publish(
         if not ranks.first:
             follow(ranks)
             return None
+        if options.accept_unsound and METHODS.get(options.method) and not METHODS[options.method].sound:
+            ask_before_marking(options, options.method)
         done = run(options, progress, ranks)
     return Answer(done, lambda: print(*_describe(done.quote), *_next(done), sep="\n"))
 
@@ -96,5 +100,5 @@ def _next(done: Published) -> list[str]:
         "Curator only, means over the images:",
         *means,
         f"Look at: {done.curator / 'contact.png'}",
-        f"Proven: {done.quote.report.proven}. Next: idpgan verify {done.release}, idpgan report {out}",
+        f"Proven: {done.quote.report.proven}. Next: idpgan verify {pasted(done.release)}, idpgan report {pasted(out)}",
     ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from idpgan.cli.command import Answer, command, processes
 from idpgan.cli.faults import INTERRUPTED, TERMINATED
+from idpgan.files import pasted
 from idpgan.jobs.options import TrainOptions
 from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
@@ -84,6 +85,8 @@ def _ending(finished: Finished) -> list[str]:
         f"Look at: {' and '.join(map(str, shown))}",
     ]
     lines += [] if finished.warning is None else [f"Warning: {finished.warning}"]
+    if not finished.license:
+        lines.append('License: the card says "unknown". State one: release.license="cc-by-4.0", say, and data.license.')
     lines += [] if privacy.private else [f"NOT PRIVATE: {privacy.reason}"]
     fitting = {
         "sample": (run.release / SAMPLES).is_file(),
@@ -93,4 +96,4 @@ def _ending(finished: Finished) -> list[str]:
         "report": True,
     }
     words = [word for word, fits in fitting.items() if fits]
-    return [*lines, f"Proven: {privacy.stated}. Next: idpgan {', '.join(words[:-1])} or {words[-1]} {run.path}"]
+    return [*lines, f"Proven: {privacy.stated}. Next: idpgan {', '.join(words[:-1])} or {words[-1]} {pasted(run.path)}"]

@@ -12,15 +12,16 @@ from idpgan.config import Section
 from idpgan.errors import ConfigError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+License = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,:/()+-]{0,99}$")]  # a name, such as cc-by-4.0
 MOST_ATTRIBUTES = 6  # in data.label: 2^6 = 64 classes
 MOST_SIDE = 16_384  # px of an image side; limits decompression bombs
 MOST_IMAGES = 100_000_000
 WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # paths on the curator's machine: never released
 OWN_KEYS = {  # key -> the sources that accept it
     "layout": ("face-folder",),
-    "classes": ("folder",),
-    "num_images": ("faces", "folder", "face-folder", "fonts"),
-    "num_people": ("faces", "folder", "face-folder"),
+    "classes": ("folder", "arrays"),
+    "num_images": ("faces", "folder", "face-folder", "fonts", "arrays"),
+    "num_people": ("faces", "folder", "face-folder", "arrays"),
 }
 
 
@@ -33,9 +34,9 @@ class DataConfig(Section):
 
     Attributes:
         name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces",
-            "fonts".
+            "fonts", "arrays".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
-            folder of images itself and must be given.
+            folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
         confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
             `public_root`.
@@ -73,6 +74,7 @@ class DataConfig(Section):
         layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
             10,000.
+        license: License of the private images, as whoever owns them states it, for the card; None = unknown.
         num_people: People in a "face-folder", or in the column ``person`` of a metadata.csv, or photos in its column
             ``cut_from``. Of "faces": to draw,
             None: 1,000.
@@ -100,6 +102,7 @@ class DataConfig(Section):
     layout: str | None = None
     num_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     num_people: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
+    license: License | None = None
 
     @field_validator("label", mode="before")
     @classmethod

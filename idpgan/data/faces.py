@@ -207,13 +207,8 @@ def draw_public(
     channels, height, width = image_shape
     crop = PUBLIC_CROP if config.public_crop is None else config.public_crop
     seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
-    whole = (round(height / crop), round(width / crop))
-    drawn = draw(count_public(config), whole, channels, seed=seed, progress=progress)
-    top, left = (
-        min(max(round(center * size - side / 2), 0), size - side)
-        for center, size, side in zip(_FACE_CENTER, whole, (height, width), strict=True)
-    )
-    pictures = drawn.images[:, :, top : top + height, left : left + width].contiguous()
+    drawn = draw_cropped(count_public(config), (height, width), channels, crop, seed=seed, progress=progress)
+    pictures = drawn.images
     if not meanings or drawn.attributes is None:
         return Images(pictures)
     labels = torch.arange(len(drawn)) % len(classes)
@@ -229,6 +224,27 @@ def draw_public(
             )
         index[places] = alike[torch.arange(int(places.sum())) % len(alike)]
     return dataclasses.replace(Images(pictures).select(index), labels=labels, classes=classes)
+
+
+def draw_cropped(
+    num: int,
+    size: tuple[int, int],
+    channels: int,
+    crop: float,
+    *,
+    people: int | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Images:
+    """Draw larger pictures, and keep of each the part around the face, of this size: ``crop`` of the sides."""
+    (height, width), whole = size, (round(size[0] / crop), round(size[1] / crop))
+    drawn = draw(num, whole, channels, people=people, seed=seed, progress=progress)
+    top, left = (
+        min(max(round(center * length - side / 2), 0), length - side)
+        for center, length, side in zip(_FACE_CENTER, whole, size, strict=True)
+    )
+    part = drawn.images[:, :, top : top + height, left : left + width].contiguous()
+    return dataclasses.replace(drawn, images=part)
 
 
 def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:

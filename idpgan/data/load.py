@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import celeba, digits, face_folder, faces, folder, fonts, mnist
+from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.faces import check_public_labels, count_public, draw_public
@@ -36,6 +36,7 @@ from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 SOURCES: Mapping[str, Source] = {
+    "arrays": arrays,
     "celeba": celeba,
     "digits": digits,
     "face-folder": face_folder,
@@ -44,9 +45,11 @@ SOURCES: Mapping[str, Source] = {
     "fonts": fonts,
     "mnist": mnist,
 }
+BY_NAME = tuple(name for name in SOURCES if name not in ("arrays", "folder", "face-folder"))  # no root says which
 GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks
 SPLIT_SEED = 20_240_117  # a constant of the package: another number gives another split and other members for attacks
 TEST_SHARE = 0.2  # share of a set without test images of its own
+TESTLESS = ("arrays",)  # sources whose images are all for training
 _PARTS = ("private", "public", "holdout", "test")  # the private part goes to the GPU first
 
 
@@ -169,7 +172,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             damaged or undeclared image becomes a null record.
     """
     with _opened(config) as (source, root):
-        public = None if root is None else folder.read_all(root, config.channels, progress, config)
+        public = None if root is None else _read_public(root, config, progress)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # an unlabeled set ignores class folders
@@ -252,7 +255,7 @@ def describe(config: DataConfig) -> DataShape | None:
     """
     with _opened(config) as (source, root):
         found = source.describe(config)
-        public = None if root is None else folder.scanned(root, config)
+        public = None if root is None else _public_files(root, config)
     if found is None:
         return None
     check_label(config.attributes, found.attribute_names, config.name)
@@ -265,9 +268,9 @@ def describe(config: DataConfig) -> DataShape | None:
     )
     classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
-        if classes and not (public.classes and set(public.classes) <= set(classes)):
-            raise _unlike(config, "the classes", classes, "public_root", public.classes)
-        sizes = sizes._replace(public=len(public.paths))
+        if classes and not (public[1] and set(public[1]) <= set(classes)):
+            raise _unlike(config, "the classes", classes, "public_root", public[1])
+        sizes = sizes._replace(public=public[0])
     if config.public is not None:
         check_public_labels(config, classes)
         sizes = sizes._replace(public=count_public(config))
@@ -282,6 +285,21 @@ def describe(config: DataConfig) -> DataShape | None:
         "Take fewer, or make them smaller before training.",
     )
     return shape
+
+
+def _read_public(root: Path, config: DataConfig, progress: Progress) -> Images:
+    """Return the public images of a folder, or of a file of tensors."""
+    if root.suffix == arrays.SUFFIX:
+        return arrays.read_public(root)
+    return folder.read_all(root, config.channels, progress, config)
+
+
+def _public_files(root: Path, config: DataConfig) -> tuple[int, tuple[str, ...]]:
+    """Return the number of public images, and their classes."""
+    if root.suffix == arrays.SUFFIX:
+        return len(arrays.read_public(root)), arrays.classes_of(root)
+    files = folder.scanned(root, config)
+    return len(files.paths), files.classes
 
 
 def known_shape(config: DataConfig) -> DataShape:
@@ -376,8 +394,10 @@ def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what:
     rest = num_images - (test if num_test is None else 0)
     public, holdout = _count(config.public_share, rest), _count(config.holdout_share, rest)
     sizes = Sizes(public, rest - public - holdout, holdout, test)
+    testless = num_test == 0 and config.name in TESTLESS
     if (
-        min(sizes.private, sizes.test) == 0
+        sizes.private == 0
+        or (sizes.test == 0 and not testless)
         or (config.public_share > 0 and sizes.public == 0)
         or (config.holdout_share > 0 and sizes.holdout == 0)
     ):

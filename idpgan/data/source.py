@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,9 +63,17 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
     """Report on the terminal, to the curator only, which of ``num`` records are null records; never in a release."""
     if refused:
         _LOG.warning(
-            "%d of %d files cannot be used as declared and stand as null records: they keep their positions and count "
-            "in N.%s Replace such a file, or leave it where it is: without it all files behind it would move. The "
-            "first: %s",
+            "%d of %d files cannot be used as declared and stand as null records.%s The first: %s",
             len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
             " ".join(file.reason for file in refused[:3]),
         )  # fmt: skip
+        _explain_null()
+
+
+@functools.cache
+def _explain_null() -> None:
+    """Say once per process what a null record is."""
+    _LOG.warning(
+        "Null records keep their positions and count in N. Replace such a file, or leave it where it is: without it "
+        "all files behind it would move."
+    )

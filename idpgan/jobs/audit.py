@@ -17,7 +17,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import check_writable, read_plain, whole_folder, write_bytes_atomic, write_private_json
+from idpgan.files import check_writable, pasted, read_plain, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.jobs import load_config
 from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.jobs.verify import KINDS, verify
@@ -189,7 +189,7 @@ def check_release(run: Path) -> Verification:
     if not found.consistent:
         raise InputError(
             f"{folder} does not verify, so no audited value is written into it: {found.problems[0]} If it was left so "
-            f"by a crash, remove it: idpgan train --resume {run} writes it again."
+            f"by a crash, remove it: idpgan train --resume {pasted(run)} writes it again."
         )
     return found
 

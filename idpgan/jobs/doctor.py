@@ -1,4 +1,4 @@
-"""What ``idpgan doctor`` examines: everything that a private release silently relies on."""
+"""What ``idpgan doctor`` examines: what a private release relies on, and what this machine does in which time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import importlib.metadata
 import math
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from packaging.requirements import Requirement
 
 from idpgan.data.config import DataConfig
-from idpgan.data.load import SOURCES, describe
+from idpgan.data.load import BY_NAME, DataShape, Sizes, describe
 from idpgan.errors import InputError
+from idpgan.jobs.probe import expected_seconds
+from idpgan.jobs.train import load_config
 from idpgan.memory import GIB, free_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
+from idpgan.progress import Progress, duration, silent
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,42 @@ def examine() -> list[Finding]:
         Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04),  # 8 standard errors
         Finding("accountant", f"{epsilon:.6f} for 6.768787", math.isclose(epsilon, 6.768787, abs_tol=1e-5)),
         Finding("critic", critic, not mixes),
-        *(_data(name) for name in SOURCES if not name.endswith("folder")),
+        *map(_data, BY_NAME),
     ]
+
+
+_DIGITS, _FACES = tuple("0123456789"), ("neutral", "smiling")
+_TASKS = (  # what, N, (C, H, W), classes, config, settings
+    ("gaussian, 8,000 faces of 32 x 32", 8_000, (1, 32, 32), _FACES, "faces-wild-gaussian", ()),
+    ("the same with a teacher", 8_000, (1, 32, 32), _FACES, "faces-wild-gaussian", ("method.teacher_share=0.5",)),
+    ("idp-gan-aggregate, 54,000 digits of 28 x 28", 54_000, (1, 28, 28), _DIGITS, "mnist-aggregate-no-public", ()),
+    ("evolution, the same digits", 54_000, (1, 28, 28), _DIGITS, "mnist-evolution", ()),
+    ("scattering-linear, the same digits", 54_000, (1, 28, 28), _DIGITS, "mnist-scattering-linear", ()),
+)
+
+
+def capabilities(progress: Progress = silent) -> list[Finding]:
+    """Say how long typical runs take here, by a probe of each on random images; nothing is kept."""
+    findings = []
+    for number, (what, num, image_shape, classes, name, settings) in enumerate(_TASKS):
+        shape = DataShape(Sizes(0, num, 0, 1), image_shape, classes)
+        config = load_config(Path(name), ['data.split_by="image"', *settings])
+        seconds = expected_seconds(config, shape)
+        found = "cannot be tried here" if seconds is None else f"about {duration(seconds)}"
+        findings.append(Finding(what, found, True))
+        progress("try", number + 1, len(_TASKS))
+    return findings
+
+
+def summary(findings: Sequence[Finding]) -> list[Finding]:
+    """Return what is not as it should be, and what a user asks first; the rest is counted."""
+    shown = {"device", "memory"}
+    good = [each for each in findings if each.good and each.what not in shown and not each.what.startswith("data ")]
+    here = [each for each in findings if each.what.startswith("data ") and "not here" not in each.found]
+    sets = Finding("data sets", ", ".join(each.what.removeprefix("data ") for each in here), True)
+    checks = Finding(f"{len(good)} checks", "versions, noise source, accountant and networks as they were tested", True)
+    bad = [each for each in findings if not each.good]
+    return [*bad, checks, *(each for each in findings if each.good and each.what in shown), sets]
 
 
 def _versions() -> list[Finding]:

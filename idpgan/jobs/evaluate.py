@@ -212,14 +212,16 @@ def data_config(source: Path, options: EvaluateOptions) -> DataConfig:
 
 
 def _data_table(path: Path) -> dict[str, Any]:
-    """Return [data] of a run or a release; empty for anything else.
+    """Return [data] of a run or a release, or of the run that something lies in; empty for anything else.
 
     A release says what is public (size, classes, number of images), never where the private images lie: a path in it
     would be one of another machine, and is dropped.
     """
-    if (run := RunFolder(path)).config.is_file():
-        table = load_table(run.config).get("data", {})
-        return dict(table) if isinstance(table, dict) else {}
+    is_release = (path if path.is_dir() else path.parent).joinpath(CONFIG).is_file()
+    for run in (RunFolder(path), *(() if is_release else (RunFolder(path.absolute().parent),))):
+        if run.config.is_file():
+            table = load_table(run.config).get("data", {})
+            return dict(table) if isinstance(table, dict) else {}
     release = path if path.is_dir() else path.parent  # the weights themselves may be named
     config = release / CONFIG
     if not config.is_file() or not (path.is_dir() or path.suffix == ".safetensors"):

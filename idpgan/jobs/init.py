@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +16,19 @@ from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
 from idpgan.data.images import names_people
-from idpgan.data.load import SOURCES, DataShape, known_shape
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
+from idpgan.files import pasted
+from idpgan.jobs.probe import expected_seconds
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
-from idpgan.synthesis.starter import STARTER, Facts, Sections, Setting
+from idpgan.progress import duration
+from idpgan.synthesis.best import Choice, alternatives, best
+from idpgan.synthesis.starter import EPSILON, Facts, Sections, Setting
 from idpgan.training.config import build_config, load_method
 from idpgan.training.plan import plan_run
 
+BEST = "best"
 HANDWRITING = ("digits", "mnist")
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = (
     64,
@@ -38,11 +45,13 @@ class Template:
         text: TOML with comments.
         table: The same without comments.
         private_notes: What only the curator should know: true counts of classes. They set nothing.
+        notes: What was chosen and why, how long it takes on this machine, and the alternatives.
     """
 
     text: str
     table: Mapping[str, Mapping[str, object]]
     private_notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,14 +62,15 @@ class _Data:
 
 
 @typed
-def init(source: str, data_root: Path | None = None, method: str | None = None) -> Template:
+def init(source: str, data_root: Path | None = None, method: str | None = None, probe: bool = False) -> Template:
     """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
-        method: What the config is for, one that has suggestions; None = `STARTER`.
+        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.best`.
+        probe: Try each method on random images for two seconds, to tell how long it takes here.
 
     Raises:
         InputError: If the source is neither, or images have no size that networks are built for.
@@ -73,36 +83,69 @@ def init(source: str, data_root: Path | None = None, method: str | None = None) 
     level = log.level
     log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
     try:
-        return _template(source, data_root, method or STARTER)
+        return _template(source, data_root, method or BEST, probe)
     finally:
         log.setLevel(level)
 
 
-def _template(source: str, data_root: Path | None, method: str) -> Template:
-    suggest = getattr(load_method(method), "suggest", None)
-    if suggest is None:
+def _template(source: str, data_root: Path | None, method: str, probe: bool) -> Template:
+    suggest = None if method == BEST else getattr(load_method(method), "suggest", None)
+    if suggest is None and method != BEST:
         raise InputError(
             f"--method {method} has no config to begin with. Take one of the package's: {', '.join(config_names())}."
         )
-    builtin = [name for name in SOURCES if name not in ("folder", "face-folder")]
-    if source in builtin:
+    data, settings, facts = facts_of(source, data_root)
+    shape = facts.shape
+    choice = best(facts) if suggest is None else Choice(method, suggest(facts), "")
+    sections = {"data": settings, **choice.sections}
+    table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+    plan_run(build_config(table, "what init has written"), shape).check()
+    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
+    note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
+    text = _text(source, sections, data, shape, choice.why)
+    return Template(text, table, (note,) if counts else (), _notes(choice, facts, settings, probe))
+
+
+def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> tuple[str, ...]:
+    """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
+    lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
+    for each in (choice, *(alternatives(facts) if choice.why else ())):
+        sections = {"data": settings, **each.sections}
+        table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+        try:
+            config = build_config(table, "what init has written")
+            planned = plan_run(config, facts.shape)
+            planned.check()
+            signal, seconds = planned.signal, expected_seconds(config, facts.shape) if probe else None
+        except InputError:
+            continue  # a method that such data does not suit is no alternative
+        words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
+        words += [] if seconds is None else [f"about {duration(seconds)} on this machine"]
+        if signal is not None and signal.figure > 0:
+            least = math.ceil(facts.shape.num_private / signal.figure)
+            words.append(f"below {least:,} images nothing but noise at epsilon {EPSILON:g}")
+        lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
+    return tuple(lines)
+
+
+def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[str, Setting], Facts]:
+    """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
+
+    Raises:
+        InputError: If the source is neither.
+    """
+    if source in BY_NAME:
         data = _Data({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
     elif Path(source).is_dir():
         data = _of_folder(Path(source).absolute())
     else:
         raise InputError(
-            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, builtin)} A folder of photos "
+            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, BY_NAME)} A folder of photos "
             "of any size is made ready by idpgan prepare."
         )
     shape, settings, people = _split(data.settings)
     per_person = -(-people[0] // people[1]) if people else None
-    facts = Facts(shape, per_person, source in HANDWRITING)
-    sections = {"data": settings, **suggest(facts)}
-    table = {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
-    plan_run(build_config(table, "what init has written"), shape).check()
-    counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
-    note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
-    return Template(_text(source, sections, data, shape), table, (note,) if counts else ())
+    return data, settings, Facts(shape, per_person, source in HANDWRITING)
 
 
 def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:
@@ -147,7 +190,7 @@ def _of_folder(root: Path) -> _Data:
     if len(train.classes) > MOST_SHOWN_CLASSES:
         raise InputError(
             f"{root} has {len(train.classes)} subfolders, too many to be classes. Say what they are: idpgan prepare "
-            f"{root} NEW --size 48 --folders person (or label, or none)."
+            f"{pasted(root)} NEW --size 48 --folders person (or label, or none)."
         )
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
@@ -193,13 +236,13 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
     if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
         raise InputError(
             f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make "
-            f"them ready first: idpgan prepare {root} NEW --size 48."
+            f"them ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
     (height, width), _ = sizes.most_common(1)[0]
     if (height, width) not in SIZES:
         raise InputError(
             f"The images of {root} are {height} x {width} (height x width), and networks are built for "
-            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {root} NEW --size 48."
+            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
     return {
         "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
@@ -210,12 +253,13 @@ def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Settin
 # What is written -------------------------------------------------------------------------------------------------
 
 
-def _text(source: str, sections: Sections, data: _Data, shape: DataShape) -> str:
+def _text(source: str, sections: Sections, data: _Data, shape: DataShape, why: str) -> str:
     """Write the sections, each setting with its reason."""
     lines = [
-        f"# Made by: idpgan init {source}",
+        f"# Made by: idpgan init {pasted(source)}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
         "# Every key: docs/keys.md. What you leave out has its default.",
+        *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]
     for name, keys in sections.items():

@@ -92,6 +92,56 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
+class RehearseOptions:
+    """What to rehearse, and at which epsilons."""
+
+    arguments: Annotated[tuple[str, ...], Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)] = ()
+    epsilon: tuple[float, ...] = option((0.3, 1.0, 3.0, 10.0), "Epsilons to try: 1 3 10.", metavar="E ...")
+    seeds: int = option(1, "Fits of the classifier at each epsilon.")
+    out: Path | None = option(None, "PNG of what each epsilon draws.", metavar="FILE.png")
+    data_root: Path | None = option(None, "Where the data set lies (data.root).")
+    device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+
+    def __post_init__(self) -> None:
+        _refuse_below(self, seeds=1)
+        for epsilon in self.epsilons:
+            if not 0 < epsilon < float("inf"):
+                raise InputError(f"--epsilon {epsilon:g} must be positive and finite.")
+        if self.out is not None and self.out.suffix.lower() != ".png":
+            raise InputError(f"--out {self.out} must be the name of a picture, FILE.png.")
+        _ = self._train
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Epsilons to try, each once; numbers among the arguments are further ones, as in ``--epsilon 1 3 10``."""
+        further = tuple(number for text in self.arguments if (number := _number(text)) is not None)
+        given = self.epsilon if not further or self.epsilon != type(self).epsilon else ()
+        return tuple(dict.fromkeys((*given, *further)))
+
+    @functools.cached_property
+    def _train(self) -> TrainOptions:
+        arguments = tuple(text for text in self.arguments if _number(text) is None)
+        return TrainOptions(arguments, data_root=self.data_root, device=self.device)
+
+    @property
+    def config(self) -> Path | None:
+        """The config; None = the default."""
+        return self._train.config
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings."""
+        return self._train.overrides
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
 class AttackOptions:
     """How to attack."""
 
@@ -346,7 +396,7 @@ class PublishOptions(FolderOptions):
     epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
     unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
-    delta: float = option(0.0, "Below 1/N; 0 is pure.")
+    delta: float = option(0.0, "Below 1/N for N images, usually the smaller of 1e-5 and 1 / (10 N); 0 is pure.")
     ledger: FolderLedgerFile = None
     size: str | None = option(
         None, "Height and width in px; others are null records. Default: most headers'.", metavar="SIDE|HxW"

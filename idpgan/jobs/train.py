@@ -38,6 +38,7 @@ from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
 
+_LOGGED = 20  # null records that are named in log.txt
 _LOG = logging.getLogger(__name__)
 
 
@@ -77,6 +78,7 @@ class Finished:
         privacy: The three numbers of what was released; None where nothing was.
         warning: Says that the result must be noise; None where it need not.
         attackable: Whether there are images for an attack that the run never saw.
+        license: Of the release; None where the config states none, and the card says so.
     """
 
     run: RunFolder
@@ -85,6 +87,7 @@ class Finished:
     privacy: PrivacyReport | None = None
     warning: str | None = None
     attackable: bool = True
+    license: str | None = None
 
 
 def start(config: RunConfig, out: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
@@ -109,8 +112,10 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
         run = RunFolder.create(out, toml, environment, ledger=books)
     ledger.path = run.ledger  # from the first charge on it is kept on the disk
     with run.locked():
-        for file in split.refused:  # warn once: a resumed run has these warnings in its log
+        for file in split.refused[:_LOGGED]:  # warn once: a resumed run has these warnings in its log
             append_line(run.log, f"null record: {file.reason}")
+        if len(split.refused) > _LOGGED:
+            append_line(run.log, f"null records: {len(split.refused):,} in all, of which these were the first.")
         return _train(config, split, method, run, ledger, progress, ranks)
 
 
@@ -268,4 +273,4 @@ def _train(
             write_release(run.release, artifact, settings_of_run(planned), privacy, ledger.events)
         append_line(run.log, outcome.message)
     warning = None if planned.signal is None else planned.signal.warning
-    return Finished(run, outcome, released, privacy, warning, attackable=len(split.holdout) > 0)
+    return Finished(run, outcome, released, privacy, warning, len(split.holdout) > 0, config.release.license)

@@ -59,6 +59,15 @@ class Evaluation:
         values = {name: result and result.to_json() for name, result in measured.items()}
         return values | {"part": self.part, "notes": self.notes}
 
+    def __str__(self) -> str:
+        """Return the tables of what was measured."""
+        lines = []
+        for caption, head, rows, *_ in metric_tables(self.to_json()):
+            cells = [head, *rows]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            lines += [caption, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells), ""]
+        return "\n".join([*lines, *metric_notes(self.to_json())])
+
 
 def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
     """Return the tables of all that was measured.
@@ -143,9 +152,10 @@ def _check(judging: Judging, chosen: Sequence[Metric]) -> None:
     if images.image_shape != split.image_shape:
         raise InputError(f"The images have the shape (C, H, W) = {images.image_shape}, expected {split.image_shape}.")
     if len(getattr(split, part)) == 0:
-        raise InputError(
-            f"There are no {part} images to judge by. Set data.holdout_share, or judge by the test images."
-        )
+        other = "Set data.holdout_share, or judge by the test images."
+        if part == "test":  # images in memory that idpgan.fit took are all trained on
+            other = "Judge by images that were not trained on: idpgan.evaluate(generator, real) in Python, or --data."
+        raise InputError(f"There are no {part} images to judge by. {other}")
     if (judging.features == "inception-v3") != (judging.weights is not None):
         raise InputError(
             "The features of inception-v3 and a weights file go together. Set --features and --weights both."

@@ -19,7 +19,7 @@ from idpgan.checks import typed
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
-from idpgan.files import parse_json, read_plain, write_bytes_atomic, write_text_atomic
+from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
@@ -143,7 +143,7 @@ def find_weights(path: Path) -> Path:
     if is_classifier(path):
         raise InputError(
             f"{path} has released a classifier, which draws no images. Load it with idpgan.load_classifier, or measure "
-            f"it: idpgan evaluate {path}."
+            f"it: idpgan evaluate {pasted(path)}."
         )
     if path.is_dir():
         for weights in (path / "release" / WEIGHTS, path / WEIGHTS):

@@ -37,6 +37,8 @@ class CardFacts:
         num_public: Number of public images, which nothing protects.
         delta: Where the proven epsilon is stated.
         version: Of the package that made the release.
+        license: Of the release, as its maker states it; None = unknown.
+        data_license: Of the private images, likewise.
     """
 
     data: str
@@ -45,6 +47,8 @@ class CardFacts:
     num_public: int
     delta: float
     version: str
+    license: str | None = None
+    data_license: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,9 @@ def shown_shape(shape: tuple[int, int, int]) -> str:
 
 
 def _head(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
-    """Return the lines of the YAML head; the license is the publisher's to state, and is not known here."""
+    """Return the lines of the YAML head; the license is the publisher's to state."""
     tags = ["differential-privacy" if report.private else "not-private", facts.method, *subject.tags]
-    entries = {"license": "unknown", **subject.head, "tags": tags}
+    entries = {"license": facts.license or "unknown", **subject.head, "tags": tags}
     return "\n".join(f"{key}: {_yaml(value)}" for key, value in entries.items())
 
 

@@ -20,6 +20,7 @@ from idpgan.files import parse_json, read_plain
 from idpgan.metrics.source import kind_of, load_arrays
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.models.config import Purpose
+from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
 from idpgan.release.generator import load_generator
@@ -36,7 +37,7 @@ class SyntheticDataset(Dataset[Any]):
 
     Args:
         path: What `idpgan sample` wrote, a folder of PNGs or an ``.npz`` file; or a run, a release folder or its
-            generator.safetensors, from which images are drawn now, the classes in turn.
+            generator.safetensors, from which images are drawn now, the classes in turn. Or a generator itself.
         transform: Gets an image, uint8 (C, H, W); None = `idpgan.data.images.to_float`, float32 in [-1, 1].
         num: Images to draw from a generator, for training; None = 1,000. An export has its own number.
         seed: Of a generator's images; None = fresh entropy.
@@ -60,20 +61,22 @@ class SyntheticDataset(Dataset[Any]):
     @typed
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Generator,
         transform: Callable[[Tensor], Any] | None = None,
         *,
         num: int | None = None,
         seed: int | None = None,
         module: Any = None,
     ) -> None:
-        source = Path(path)
-        kind = kind_of(source)
-        if kind != "generator" and (num is not None or seed is not None):
-            raise InputError(f"{source} holds images already: num and seed are for a generator. Leave them out.")
+        held = path if isinstance(path, Generator) else None
+        source = Path() if isinstance(path, Generator) else Path(path)
+        drawn = held is not None or kind_of(source) == "generator"
+        if not drawn and (num is not None or seed is not None):
+            raise InputError(f"{path} holds images already: num and seed are for a generator. Leave them out.")
         self.privacy: PrivacyReport | None
-        if kind == "generator":
-            generator, num = load_generator(source, module), DRAWN if num is None else whole(num, "num", 1)
+        if drawn:
+            generator = held or load_generator(source, module)
+            num = DRAWN if num is None else whole(num, "num", 1)
             pixels = to_uint8(generator.sample(num, seed=seed, purpose=Purpose.TRAINING))
             made, self.privacy = Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
         else:

@@ -109,6 +109,8 @@ def card_facts(document: Mapping[str, Any], settings: Settings) -> CardFacts:
         num_public=document["num_public"],
         delta=document["delta"],
         version=document["idpgan"],
+        license=settings.license,
+        data_license=settings.data_license,
     )
 
 

@@ -38,6 +38,8 @@ class Settings:
         plan: The plan, which also makes the report; if it asks for a delta of 1/N or more, its price is refused.
         problems: Maps an artifact's description to its parts that do not follow from the settings, one sentence each.
         run: The config, where a run made the release.
+        license: Of the release, as its maker states it; None = unknown.
+        data_license: Of the private images, likewise.
     """
 
     data: str
@@ -50,6 +52,8 @@ class Settings:
     plan: Plan
     problems: Callable[[Mapping[str, Any]], list[str]]
     run: RunConfig | None = None
+    license: str | None = None
+    data_license: str | None = None
 
 
 def settings_of_run(plan: RunPlan) -> Settings:
@@ -77,6 +81,8 @@ def settings_of_run(plan: RunPlan) -> Settings:
         plan=plan,
         problems=functools.partial(_problems_of_run, plan),
         run=config,
+        license=config.release.license,
+        data_license=config.data.license,
     )
 
 

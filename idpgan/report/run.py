@@ -16,7 +16,7 @@ import torch
 from idpgan.data.images import to_uint8
 from idpgan.data.load import DataShape, Sizes, describe, load
 from idpgan.errors import InputError
-from idpgan.files import parse_json, read_plain
+from idpgan.files import parse_json, pasted, read_plain
 from idpgan.methods import METHODS
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator
 from idpgan.privacy.accounting import compose_epsilon
@@ -191,7 +191,7 @@ def _unreleased(known: Known) -> tuple[str]:
         spent = (
             f". Charged so far: epsilon {epsilon} at δ = {delta_text(known.delta)}, unit {terms.unit}, {terms.relation}"
         )
-    return (f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {known.name}",)
+    return (f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {pasted(known.name)}",)
 
 
 def _about(known: Known) -> Part:
@@ -248,10 +248,10 @@ def _images(known: Known, progress: Progress) -> Part:
         return Part("images", "Images", text=("A classifier draws no images.",))
     galleries, missing, command = [], None, None
     if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
-        missing, command = "Nothing is released yet.", f"idpgan train --resume {known.name}"
+        missing, command = "Nothing is released yet.", f"idpgan train --resume {pasted(known.name)}"
     elif known.config.model.generator in known.config.own_code:
         missing = f"The generator is code of your own, {known.config.model.generator}, which a report does not run."
-        command = f"idpgan sample {known.name} --module {known.config.model.generator} --num 64 --out DIR"
+        command = f"idpgan sample {pasted(known.name)} --module {known.config.model.generator} --num 64 --out DIR"
     else:
         generator = load_generator(known.run.path)
         shown = min(generator.num_classes, _SHOWN_CLASSES)

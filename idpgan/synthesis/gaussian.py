@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -28,6 +28,7 @@ from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.progress import counted
 from idpgan.synthesis import starter
 from idpgan.synthesis.moments import (
     CLIP,
@@ -73,7 +74,7 @@ class GaussianTraining(TrainingConfig):
     """[training] of gaussian: zero steps, since the run ends with the release.
 
     Attributes:
-        steps: 0.
+        steps: 0: the run ends with the release, and nothing is trained.
     """
 
     steps: int = Field(0, ge=0, le=0)
@@ -172,10 +173,12 @@ class GaussianMoments(ReadsOnce):
             self.moments.learn_public(self._public)
         private, cap = self._take_private(), self._run.privacy.cap
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
-        sums = self.sums(vectors, self.noise)
+        told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        sums = self.sums(told, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
         if self.teaching is not None:
-            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
+            asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()
         return released
 
     def _take_released(self, released: dict[str, Tensor]) -> None:

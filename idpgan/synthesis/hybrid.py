@@ -64,7 +64,8 @@ class HybridPrivacy(PrivacyConfig):
 
     Attributes:
         epsilon: Of everything together.
-        delta: Of everything together; below 1/N.
+        delta: Of everything together, below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as
+            the noise is Gaussian.
         sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
     """
 
@@ -205,6 +206,7 @@ class Hybrid(GivesGenerator):
 
     def prepare(self) -> None:
         """Release the noisy sums together with their charge."""
+        self.aggregate.progress = self.progress
         self.aggregate.prepare()
 
     @property

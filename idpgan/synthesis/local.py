@@ -80,7 +80,7 @@ class LocalPrivacy(PrivacyConfig):
 
     Attributes:
         epsilon: What is proven for one image together with its label.
-        delta: 0 is pure differential privacy.
+        delta: Below 1/N for N private images; 0 is pure differential privacy, None is ``min(1e-5, 1 / (10 N))``.
         label_epsilon: Part of it that the label's randomized response takes; needed where the model is conditional.
     """
 

@@ -29,7 +29,8 @@ class AggregatePrivacy(PrivacyConfig):
 
     Attributes:
         epsilon: Of the one release, whatever is trained from it.
-        delta: Below 1/N; 0 for the pure guarantee of Laplace noise.
+        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; 0 for the pure guarantee of Laplace
+            noise.
         unit: "image", "person" where the data names identities, or "photo" where faces were cut out of photos.
         relation: How neighbors differ.
         most_per_person: Public cap on the images of a person or photo; further ones are left out, the first by index
@@ -58,7 +59,7 @@ class GaussianPrivacy(AggregatePrivacy):
     """[privacy] of gaussian and evolution; epsilon, delta, unit and relation are one statement on all that is released.
 
     Attributes:
-        delta: Below 1/N, and above 0: the noise is Gaussian.
+        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
     """
 
     delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)

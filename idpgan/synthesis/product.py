@@ -39,7 +39,7 @@ class GivesGenerator(Method):
         """Return the generator, with its teacher where it has one."""
         generator = self.generator
         if self.teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(balanced(self.teacher, generator), self.candidates)
+            generator = generator.taught_by(balanced(self.teacher, generator, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)
 
 

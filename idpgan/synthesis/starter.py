@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from idpgan.data.load import DataShape
 
-STARTER = "gaussian"  # the method that `idpgan init` writes by default
 EPSILON = 3.0
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -57,7 +56,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     exponent = math.ceil(math.log10(10 * facts.shape.num_private) - 1e-9)
     settings = {
         "epsilon": Setting(EPSILON, "choose it: 1 protects much, 3 usually, 10 little"),
-        "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N"),
+        "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N; usually the smaller of 1e-5 and 1 / (10 N)"),
     }
     if facts.per_person is None:
         return settings | {"unit": Setting("image", "one image is protected; a person who is on many is not")}
@@ -75,8 +74,8 @@ def privacy(facts: Facts) -> dict[str, Setting]:
 def _coefficients(facts: Facts) -> Setting:
     """Return ``model.latent_dim`` by size and number of private images."""
     num, (channels, height, width) = facts.shape.num_private, facts.shape.image_shape
-    count = 160 if num >= 5000 else 80 if num >= 1000 else 40
-    return Setting(min(count, channels * height * width // 4), "fewer coefficients, less noise, more blur")
+    count = 240 if num >= 50_000 else 160 if num >= 5000 else 80 if num >= 1000 else 40
+    return Setting(min(count, channels * height * width * 5 // 8), "fewer coefficients, less noise, more blur")
 
 
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
@@ -91,7 +90,7 @@ def gaussian(facts: Facts) -> Sections:
             "latent_dim": _coefficients(facts),
             "truncation": _LOOKED_AT,
         },
-        "method": {"name": Setting("gaussian", "seconds; idpgan init --method idp-gan-aggregate trains a network")},
+        "method": {"name": Setting("gaussian", "seconds; nothing is trained")},
         "privacy": privacy(facts),
     }
 
@@ -189,9 +188,10 @@ def _handwriting(facts: Facts) -> Sections:
         "privacy": privacy(facts),
         "training": {
             "steps": Setting(
-                3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000, "more is sharper, up to the noise"
+                4000 if teaching else 3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000,
+                "more is sharper, up to the noise",
             ),
-            "batch_size": Setting(-(-240 // classes) * classes, "generated images a step, a multiple of the classes"),
+            "batch_size": Setting(-(-250 // classes) * classes, "generated images a step, a multiple of the classes"),
             "tick_steps": Setting(250),
         },
     }

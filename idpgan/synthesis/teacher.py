@@ -44,12 +44,14 @@ from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.sums import CellSums
+from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.signal import Signal
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
+_LOOKED_AT = 500  # images between two words on progress
 TEACHER = "teacher"  # of the names of what is released
 _SECTION, _TRAINING = ScatteringLinearConfig(), ScatteringLinearTraining()
 
@@ -171,7 +173,15 @@ class SumsPlan(PeoplePlan):
             )
 
 
-def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device: torch.device, noise: Noise) -> Tensor:
+def fit_teacher(
+    teaching: Teaching,
+    private: Images,
+    cap: int | None,
+    *,
+    device: torch.device,
+    noise: Noise,
+    progress: Progress = silent,
+) -> Tensor:
     """Train the teacher and return its weights (K, D); the release that this is part of pays `Teaching.event`.
 
     Args:
@@ -193,13 +203,14 @@ def fit_teacher(teaching: Teaching, private: Images, cap: int | None, *, device:
         noise=noise,
         shares=shares,
     )
-    method.dpsgd = plan
+    method.dpsgd, method.progress = plan, renamed(progress, "features for the teacher")
     for step in range(1, _TRAINING.steps + 1):
         method.step(step)
+        progress("teacher", step, _TRAINING.steps)
     return method.product.weight.detach()
 
 
-def balanced(teacher: LinearScattering, generator: Generator) -> LinearScattering:
+def balanced(teacher: LinearScattering, generator: Generator, progress: Progress = silent) -> LinearScattering:
     """Return the teacher with a bias that makes it find all classes equally often in generated images.
 
     Generated images differ from private ones: if they are smoother, a teacher takes most of them for the class whose
@@ -208,7 +219,9 @@ def balanced(teacher: LinearScattering, generator: Generator) -> LinearScatterin
     probabilities", 2002). It looks at generated images only.
     """
     device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]
-    logits = teacher.logits(generator.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING)).double()
+    drawn = generator.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING).split(_LOOKED_AT)
+    told = counted(drawn, progress, "balance the teacher", _BALANCED_ON, len)
+    logits = torch.cat([teacher.logits(part) for part in told]).double()
     bias = torch.zeros(logits.shape[1], dtype=torch.float64, device=device)
     for _ in range(_ROUNDS):
         bias -= ((logits + bias).softmax(1).mean(0) * logits.shape[1]).log()

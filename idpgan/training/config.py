@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from idpgan.config import Section, build, digest, nearest_hint
-from idpgan.data.config import WHERE_FILES_LIE, DataConfig
+from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS, load, methods_of
@@ -62,7 +62,7 @@ class PrivacyConfig(Section):
     """[privacy]: methods with noise add their parameters, which have no defaults.
 
     Attributes:
-        delta: Where epsilon is stated; None is ``min(1e-5, 1 / (10 N))`` for N private images.
+        delta: Where epsilon is stated, below 1/N for N private images; None is ``min(1e-5, 1 / (10 N))``.
         accept_unsound: Must be true for a method of which a paper claims an epsilon that nothing proves.
     """
 
@@ -75,9 +75,11 @@ class ReleaseConfig(Section):
 
     Attributes:
         samples: Images in samples.png and in the grid of each tick, rounded up to full rows.
+        license: Under which the release is given away, such as "cc-by-4.0"; None = unknown, and the card says so.
     """
 
     samples: int = Field(64, ge=1, le=4096)
+    license: License | None = None
 
 
 class TrainingConfig(Section):

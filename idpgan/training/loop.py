@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from idpgan.errors import InputError
+from idpgan.files import pasted
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.progress import Progress, silent
@@ -82,7 +83,7 @@ def train(
     except KeyboardInterrupt:
         message = (
             f"Stopped by {signals.received or 'Ctrl-C'} before the first step; what was released until then is kept "
-            f"and paid once. Continue with: idpgan train --resume {run.path}"
+            f"and paid once. Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
@@ -123,7 +124,7 @@ def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str 
     if signal is not None:
         message = (
             f"Stopped by {signal} after step {step:,} of {steps:,}; everything is saved. "
-            f"Continue with: idpgan train --resume {run.path}"
+            f"Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(step, "interrupted", message, signal)
     if step < steps:
@@ -151,13 +152,11 @@ class _Upkeep:
 
     def resume_or_prepare(self, progress: Progress) -> int:
         """Return the step to continue from."""
-        saved = self.store.load()
+        saved, self.method.progress = self.store.load(), progress
         if saved is None:
             lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
-            progress("prepare", 0, 1)
             self.method.prepare()
-            progress("prepare", 1, 1)
             if lost:  # steps were taken and the state is lost: all of them are repeated with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is now the same whether prepare() drew noise or loaded a release

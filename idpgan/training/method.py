@@ -17,6 +17,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise, Source
+from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
 from idpgan.training.plan import RunPlan
@@ -61,6 +62,7 @@ class Method:
     Attributes:
         config: The section [method].
         noise: The source of noise for `prepare` and the steps.
+        progress: Told how far what takes long is, in `prepare`, in a step or in `artifact`; the loop sets it.
         Config: Of a whole config file.
         Plan: Of a run.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
@@ -84,6 +86,7 @@ class Method:
     ) -> None:
         self.plan, self._run, self._data, self.config = plan, plan.config, split.shape, plan.config.method
         self.ledger, self.device, self.noise = ledger, device, noise or self.new_noise(device)
+        self.progress: Progress = silent
         self._set_up(split, **more)
 
     def _set_up(self, split: Split) -> None:

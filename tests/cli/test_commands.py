@@ -268,6 +268,14 @@ def test_doctor_is_content_here(run):
     assert "operating system" in found["noise"]["found"]
 
 
+def test_doctor_says_in_ten_lines_what_this_machine_can_do(run):
+    lines = run("doctor")[1].splitlines()
+    assert 8 <= len(lines) <= 10
+    assert [line for line in lines if not line.startswith("ok ")] == []
+    assert sum("about 100 s" in line for line in lines) == 5
+    assert "ok   numpy: " in run("doctor", "--all")[1]
+
+
 def test_doctor_measures_where_it_is_told_or_says_what_is_here(run):
     assert refused(run("doctor", "--device", "cpu"), "--device cpu belongs to --benchmark")
     assert refused(run("doctor", "--benchmark", "--device", "tpu"), "--device tpu is unknown", "cuda:NUMBER")

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy.sums import NORMS
+from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
@@ -122,7 +123,7 @@ class IdpAggregate(ReadsOnce):
             steps, seed, images = self.config.pretrain_steps, self.training.seed, self._public
             if self.config.evolution_share:
                 images = images_of(self._released, self._run, self.shape, self.generator.classes)
-            pretrain_codes(cast(WarpGenerator, self.newest), images, steps=steps, seed=seed)
+            pretrain_codes(cast(WarpGenerator, self.newest), images, steps=steps, seed=seed, progress=self.progress)
             self.newest.eval()
             self.networks.start_from(self.newest)
 
@@ -142,12 +143,14 @@ class IdpAggregate(ReadsOnce):
             self.features.learn_public(self._public)
         private, cap = self._take_private(), self._run.privacy.cap
         vectors = private_vectors(private, self.features, self.cells, self.noise, motion=config.augment, cap=cap)
-        released = {"sums": self.sums(vectors, self.noise)}
+        told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        released = {"sums": self.sums(told, self.noise)}
+        asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
         if self.teaching is not None:
-            released[TEACHER] = fit_teacher(self.teaching, private, cap, device=self.device, noise=self.noise).cpu()
+            released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()
         votes, evolution = self.plan.votes, self.plan.evolution
         if votes is not None and evolution is not None:
-            released |= chosen_population(evolution, votes, private, self._public, device=self.device, noise=self.noise)
+            released |= chosen_population(evolution, votes, private, self._public, **asked)
         released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
         if self.cells.centroids is not None:
             released["centroids"] = self.cells.centroids
@@ -182,7 +185,7 @@ class IdpAggregate(ReadsOnce):
         config, seed = self.config, self.training.seed
         network = EmbeddingNet(self.shape, max(len(self._public.classes), 1), seed=seed)
         if fit:
-            fit_embedding(network, self._public, steps=config.embedding_steps, seed=seed)
+            fit_embedding(network, self._public, steps=config.embedding_steps, seed=seed, progress=self.progress)
         return PublicFeatures(
             network,
             self._public.images,

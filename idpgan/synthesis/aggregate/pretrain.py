@@ -17,6 +17,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy import Ledger, Noise
+from idpgan.progress import Progress, renamed, silent
 from idpgan.synthesis.aggregate.config import AggregateRun
 from idpgan.synthesis.evolution.method import Evolution, EvolutionPlan
 from idpgan.synthesis.evolution.votes import Votes
@@ -30,7 +31,7 @@ _POPULATION = "population."  # prefix of the names of released tensors
 _SEED = 0  # of the images that are drawn of the population
 
 
-def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int) -> None:
+def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int, progress: Progress = silent) -> None:
     """Fit the embedding in place to classify augmented public images; without labels it stays as it is.
 
     There are ``steps`` gradient steps of about 128 images.
@@ -39,10 +40,25 @@ def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: in
         return
     epochs = max(1, round(steps * _BATCH / len(public)))
     config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=2e-3, weight_decay=1e-3, seed=seed)
-    fit_classifier(network, public.images, public.labels, config=config, augment=augment)
+    fit_classifier(
+        network,
+        public.images,
+        public.labels,
+        config=config,
+        augment=augment,
+        on_epoch=lambda epoch: progress("public features, epochs", epoch.number, epochs),
+    )
 
 
-def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batch_size: int = 256, seed: int) -> None:
+def pretrain_codes(
+    generator: WarpGenerator,
+    public: Images,
+    *,
+    steps: int,
+    batch_size: int = 256,
+    seed: int,
+    progress: Progress = silent,
+) -> None:
     """Fit a conditional variational autoencoder to mildly moved public images; their posteriors become the codes.
 
     The generator's decoder is fitted in place, on its device.
@@ -70,7 +86,7 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
     optimizer = torch.optim.Adam(weights, _LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.1)
     generator.train()
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         index = torch.randint(len(images), (batch_size,), generator=rng, device=device)
         batch = augment(images[index], rng, _MILD).clamp(0, 1)
         of_batch = None if labels is None else labels[index]
@@ -84,13 +100,21 @@ def pretrain_codes(generator: WarpGenerator, public: Images, *, steps: int, batc
         loss.backward()
         optimizer.step()
         schedule.step()
+        progress("pre-training", step, steps)
     with torch.no_grad():
         mean, log_variance = encode(images, labels)
     generator.set_codes(mean, (log_variance / 2).exp(), labels)
 
 
 def chosen_population(
-    plan: EvolutionPlan, votes: Votes, private: Images, public: Images, *, device: torch.device, noise: Noise
+    plan: EvolutionPlan,
+    votes: Votes,
+    private: Images,
+    public: Images,
+    *,
+    device: torch.device,
+    noise: Noise,
+    progress: Progress = silent,
 ) -> dict[str, Tensor]:
     """Let the private images vote, and return the population's tensors; the release that it is part of pays."""
     nobody = private.select(torch.arange(0))
@@ -102,8 +126,10 @@ def chosen_population(
         noise=noise,
         votes=votes,
     )
+    method.progress = renamed(progress, "features for the votes")
     for step in range(1, plan.config.training.steps + 1):
         method.step(step)
+        progress("votes", step, plan.config.training.steps)
     return {f"{_POPULATION}{name}": tensor.cpu() for name, tensor in method.generator.state_dict().items()}
 
 

@@ -144,7 +144,7 @@ class DpGanPrivacy(PrivacyConfig):
 
     Attributes:
         epsilon: What the run may spend; the step that would exceed it is not taken.
-        delta: Below 1/N.
+        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
         sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
         noise_multiplier: sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.
     """

@@ -41,6 +41,7 @@ from idpgan.models.simulators import (
 from idpgan.own_code import is_path, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
+from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
 from idpgan.synthesis.evolution.embedding import (
@@ -294,7 +295,9 @@ class Evolution(GivesGenerator):
         """Release the noisy counts of the votes for candidates int8 (rows, M, D); the loop has charged them."""
         private, rows, share = self._private, len(vectors), self._ranks.share(len(self._private))
         if self._records is None:
-            self._records = torch.cat(list(private_vectors(private, self._embed, share)))
+            num = share.stop - share.start
+            vectors_of = private_vectors(private, self._embed, share)
+            self._records = torch.cat(list(counted(vectors_of, self.progress, "features", num, len)))
         labels = torch.zeros(len(self._records), dtype=torch.int64)
         if rows > 1 and private.labels is not None:
             labels = private.labels[share].cpu()

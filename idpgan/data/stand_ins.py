@@ -1,0 +1,110 @@
+"""Public stand-ins for a data set: drawn faces or written digits of its shape, number and classes, and of nobody.
+
+Which of the two follows from declared facts: digits of a pen where the classes are digits or the images are too small
+for a face, else faces. Classes of faces are combinations of looks: laughing or not, then those of `_LOOKS`, or people
+where there are more classes than combinations. All classes are equally frequent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.data import faces, fonts
+from idpgan.data.face_looks import ATTRIBUTES
+from idpgan.data.images import Images
+from idpgan.data.load import DataShape, Split
+from idpgan.progress import Progress, renamed, silent
+
+_LOOKS = ("glasses", "beard", "dark_hair", "hat", "long_hair")  # beside laughing, which makes the first two classes
+_NEITHER = -1  # smiling with a closed mouth, or an open one that does not smile
+_SEEDS = {"private": 7_101, "public": 7_102, "test": 7_103}  # constants of the package: the same in every rehearsal
+_CROP = 0.6  # of a drawn picture's sides: the face, as photos that were prepared show it
+_DIGITS = 10
+_SPARE = 3  # faces drawn for each one of a class, so that rare looks are not repeated often
+LEAST_TEST, MOST_TEST = 1_000, 2_000
+
+
+def are_digits(shape: DataShape) -> bool:
+    """Whether digits stand in for such images: by classes and size alone."""
+    channels, height, width = shape.image_shape
+    written = channels == 1 and set(shape.classes) <= set(fonts.CLASSES) and bool(shape.classes)
+    return written or min(height, width) < faces.LEAST_SIDE
+
+
+def stand_ins(shape: DataShape, progress: Progress = silent) -> Split:
+    """Draw private, public and test images in the place of those of a data set; there is no holdout.
+
+    Args:
+        shape: What is public of the data set. People, where it knows them, have equally many images each.
+    """
+    sizes = shape.sizes
+    numbers = {"private": sizes.private, "public": sizes.public}
+    numbers["test"] = min(max(sizes.test, LEAST_TEST), MOST_TEST)
+    parts: Any = {
+        name: _drawn(shape, num, _SEEDS[name], renamed(progress, f"draw stand-ins, {name}"))
+        for name, num in numbers.items()
+    }
+    return Split(holdout=parts["test"].select(torch.arange(0)), **parts)
+
+
+def _drawn(shape: DataShape, num: int, seed: int, progress: Progress) -> Images:
+    """Draw one part, with the labels and, where the set has them, the people."""
+    channels, height, width = shape.image_shape
+    digits, count = are_digits(shape), len(shape.classes)
+    labels = torch.arange(num) % max(count, 1)
+    if not num:
+        pixels = torch.zeros(0, channels, height, width, dtype=torch.uint8)
+    elif digits:
+        drawn = fonts.draw(
+            max(num * _DIGITS // min(max(count, 1), _DIGITS), num) + 100,
+            (height, width),
+            channels,
+            seed=seed,
+            progress=progress,
+        )
+        kinds = drawn.labels if count and drawn.labels is not None else torch.zeros(len(drawn), dtype=torch.int64)
+        pixels = drawn.images[_of_kinds(kinds, labels % _DIGITS)]
+    else:
+        pixels = _faces(shape, num, seed, labels, progress)
+    people = torch.arange(num) * max(num // 4, 1) // max(num, 1) if shape.has_people else None
+    named = labels if count else None
+    order = torch.randperm(num, generator=torch.Generator().manual_seed(seed))
+    made = Images(pixels.contiguous(), named, shape.classes if count else ())
+    return dataclasses.replace(made.select(order), identities=people)
+
+
+def _faces(shape: DataShape, num: int, seed: int, labels: Tensor, progress: Progress) -> Tensor:
+    """Draw faces that look like their classes: looks, or people where classes are many."""
+    channels, height, width = shape.image_shape
+    count = len(shape.classes)
+    bits = math.ceil(math.log2(count)) if count > 1 else 0
+    if bits > len(_LOOKS) + 1:
+        drawn = faces.draw_cropped(
+            num, (height, width), channels, _CROP, people=min(count, num), seed=_SEEDS["private"], progress=progress
+        )
+        who = drawn.identities if drawn.identities is not None else labels
+        return drawn.images[_of_kinds(who, labels)]
+    drawn = faces.draw_cropped(
+        num * (_SPARE if bits else 1), (height, width), channels, _CROP, seed=seed, progress=progress
+    )
+    looks, kinds = drawn.attributes, torch.zeros(len(drawn), dtype=torch.int64)
+    if looks is not None and count > 1:
+        smiling, open_mouth = (looks[:, ATTRIBUTES.index(name)].long() for name in ("smiling", "mouth_open"))
+        others = (looks[:, ATTRIBUTES.index(name)].long() << bit for bit, name in enumerate(_LOOKS[: bits - 1], 1))
+        kinds = torch.where(smiling == open_mouth, sum(others, smiling), _NEITHER)
+    return drawn.images[_of_kinds(kinds, labels)]
+
+
+def _of_kinds(kinds: Tensor, wanted: Tensor) -> Tensor:
+    """Return positions whose kinds are those that are wanted, each kind's in turn; one that is missing takes any."""
+    chosen = torch.empty_like(wanted)
+    for kind in wanted.unique().tolist():
+        places, alike = wanted == kind, torch.nonzero(kinds == kind)[:, 0]
+        alike = alike if len(alike) else torch.arange(len(kinds))
+        chosen[places] = alike[torch.arange(int(places.sum())) % len(alike)]
+    return chosen

@@ -1,0 +1,453 @@
+"""`idpgan.fit` and `idpgan.fit_classifier`: from images in memory, or a folder, to a private generator or classifier.
+
+What is done is what `idpgan train` does: the same plan, ledger with a target, refusals and release. Images in memory
+are written to a file that only its owner can read, in a folder of this process that goes when the process ends; with
+``out`` they stay beside the run, so that the commands can go on with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idpgan.checks import typed
+from idpgan.config import apply_overrides, nearest_hint
+from idpgan.data import arrays
+from idpgan.data.arrays import Range, gathered
+from idpgan.data.config import DataConfig
+from idpgan.data.declared import warn_once
+from idpgan.data.images import Images
+from idpgan.data.load import known_shape
+from idpgan.errors import InputError
+from idpgan.files import whole_folder
+from idpgan.jobs.init import facts_of
+from idpgan.jobs.origin import with_releases
+from idpgan.jobs.process_ledger import Together, charge, records_of, say
+from idpgan.jobs.train import start
+from idpgan.methods import METHODS, methods_of
+from idpgan.models.config import Purpose
+from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.privacy.books import Books
+from idpgan.privacy.guarantee import PrivacyReport, default_delta
+from idpgan.progress import Progress, shown
+from idpgan.release.classifier import load_classifier
+from idpgan.release.folder import PRIVACY
+from idpgan.release.generator import load_generator
+from idpgan.release.received import read_privacy
+from idpgan.run import RunFolder, refuse_used
+from idpgan.synthesis.best import best
+from idpgan.synthesis.starter import Facts
+from idpgan.training.config import RunConfig, build_config, load_method
+
+AUTO = "auto"
+_DIGITS = tuple("0123456789")
+
+
+@functools.cache
+def private_folder() -> Path:
+    """Return the folder of this process for what is private, mode 0700; it is removed when the process ends."""
+    path = Path(tempfile.mkdtemp(prefix="idpgan-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What was trained, and its release.
+
+    Attributes:
+        privacy: Claimed, proven and audited, as the release states them.
+        method: Its name.
+        num_private: N.
+        release: The folder to give away, an ordinary release; `save` copies it.
+        run: The curator's run folder; None where ``out`` was not given.
+        together: What all releases of these images in this process cost; None for the first.
+    """
+
+    privacy: PrivacyReport
+    method: str
+    num_private: int
+    release: Path
+    run: Path | None
+    together: Together | None
+
+    def report(self) -> str:
+        """Return what is known of the privacy, and where everything lies, as text; for the curator."""
+        lines = [f"method: {self.method}, {self.num_private:,} private images", str(self.privacy)]
+        lines += [f"taken as public: {phrase}" for phrase in self.privacy.public_assumptions]
+        lines += [] if self.together is None else [str(self.together)]
+        if self.run is not None:
+            lines.append(f"to give away: {self.release}   curator only: the rest of {self.run}")
+        else:
+            lines.append("to give away: what .save(FOLDER) writes; it was made in a folder that goes with this process")
+        return "\n".join(lines)
+
+    @typed
+    def save(self, folder: Path) -> Path:
+        """Copy the release to a new folder, which `idpgan verify` reads and anybody may have; return it.
+
+        Raises:
+            InputError: If something lies there, or the folder around it does not exist.
+        """
+        if os.path.lexists(folder):
+            raise InputError(f"{folder} exists already, and a release is not written over. Choose another name.")
+        if not folder.parent.is_dir():
+            raise InputError(f"the folder {folder.parent} does not exist. Make it first.")
+        with whole_folder(folder) as part:
+            shutil.copytree(self.release, part, dirs_exist_ok=True)
+        return folder
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGenerator(Fitted):
+    """A private generator; `idpgan.load_generator` returns the same one from the saved release.
+
+    Attributes:
+        generator: The network.
+    """
+
+    generator: Generator
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names; empty for unlabeled images."""
+        return self.generator.classes if self.generator.num_classes else ()
+
+    def sample(
+        self, num: int, labels: Any = None, seed: int | None = None, *, purpose: Purpose = Purpose.LOOKING
+    ) -> Tensor:
+        """Draw images, float32 (num, C, H, W) in [-1, 1]; see `Generator.sample`. However many are drawn, they cost 0.
+
+        Labels are those of `sample_labels`, the classes in turn, unless they are given. What trains or measures
+        something on the images asks for ``purpose="training"``.
+        """
+        return self.generator.sample(num, labels, seed, purpose=purpose)
+
+    def sample_labels(self, num: int) -> Tensor | None:
+        """Return the labels of ``sample(num)``, int64 (num,); None for unlabeled images."""
+        return self.generator.sample_labels(num)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: method '{self.method}', proven {self.privacy.stated}>"
+
+    def _repr_png_(self) -> bytes | None:
+        """Show 64 generated images in a notebook."""
+        return self.generator._repr_png_()
+
+
+@dataclass(frozen=True, eq=False)
+class FittedClassifier(Fitted):
+    """A private classifier; `idpgan.load_classifier` returns the same one from the saved release.
+
+    Attributes:
+        classifier: The network.
+    """
+
+    classifier: PrivateClassifier
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names, in the order of what `predict` returns."""
+        return self.classifier.classes
+
+    def predict(self, images: Any, *, pixel_range: Range = None) -> Tensor:
+        """Return the likeliest class of each image, int64 (N,), an index into `classes`; images as `fit` takes them."""
+        return self.classifier.predict(gathered(images, pixel_range=pixel_range).images)
+
+    def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
+        """Return the probability of each class, (N, K); images as `fit` takes them."""
+        return self.classifier.probabilities(gathered(images, pixel_range=pixel_range).images)
+
+
+def fit(
+    images: Any,
+    labels: Any = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    unit: str = "image",
+    people: Any = None,
+    method: str = AUTO,
+    public: Any = None,
+    out: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    progress: bool = True,
+    classes: Sequence[str] | None = None,
+    pixel_range: Range = None,
+    settings: Sequence[str] = (),
+) -> FittedGenerator:
+    """Train a private generator of images, and release it.
+
+    Args:
+        images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a torch data set, or a folder of
+            images (its path), which is read and split as `idpgan init` proposes. Of images in memory all are used.
+        labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
+        epsilon: Above 0; see `unit`.
+        delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
+        unit: "image", or "person": all images of a person together, who must then be known (`people`, or the folder).
+        people: Who is on each image in memory, N whole numbers or texts: public.
+        method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
+        public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
+        out: A new run folder, which the commands take; None = a folder that goes with this process.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        progress: Show it on stderr.
+        classes: Names of the classes; see `idpgan.data.arrays.gathered`. They are public, and released.
+        pixel_range: What black and white are in images that are not bytes: "unit", "symmetric", "bytes", or two
+            numbers. It is never taken from the images.
+        settings: Further settings of the config, each ``"section.key=value"``.
+
+    Returns:
+        The generator, with ``sample``, ``privacy``, ``report()`` and ``save(folder)``.
+
+    Raises:
+        InputError: If an argument or the data cannot be used. Nothing private was read for a release, or charged, then.
+        KeyboardInterrupt: If it was interrupted; a run in ``out`` can be resumed.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> digits = load_digits()
+        >>> made = fit(digits.images, digits.target, epsilon=3.0, pixel_range=(0, 16), progress=False)
+        >>> made.sample(20, seed=1).shape, made.privacy.proven.epsilon <= 3.0
+        (torch.Size([20, 1, 8, 8]), True)
+    """
+    given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, settings)
+    with shown(off=not progress) as show:
+        about = _train(images, labels, method, "gan", given, show)
+    return FittedGenerator(**about, generator=load_generator(about["release"]))
+
+
+def fit_classifier(
+    images: Any,
+    labels: Any = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    method: str = "scattering-linear",
+    out: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    progress: bool = True,
+    classes: Sequence[str] | None = None,
+    pixel_range: Range = None,
+    settings: Sequence[str] = (),
+) -> FittedClassifier:
+    """Train a private classifier of images, unit one image, and release it; arguments and errors as of `fit`.
+
+    Returns:
+        The classifier, with ``predict``, ``probabilities``, ``privacy``, ``report()`` and ``save(folder)``.
+
+    Example:
+        >>> from sklearn.datasets import load_digits
+        >>> digits = load_digits()
+        >>> made = fit_classifier(digits.images, digits.target, epsilon=3.0, pixel_range=(0, 16), progress=False)
+        >>> bool((made.predict(digits.images[:20], pixel_range=(0, 16)) < 10).all())
+        True
+    """
+    given = _Given(epsilon, delta, "image", None, None, out, device, classes, pixel_range, settings)
+    with shown(off=not progress) as show:
+        about = _train(images, labels, method, "classifier", given, show)
+    return FittedClassifier(**about, classifier=load_classifier(about["release"]))
+
+
+# How ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The arguments that both calls have."""
+
+    epsilon: float
+    delta: float | None
+    unit: str
+    people: Any
+    public: Any
+    out: str | os.PathLike[str] | None
+    device: str
+    classes: Sequence[str] | None
+    pixel_range: Range
+    settings: Sequence[str]
+
+
+def _train(images: Any, labels: Any, method: str, family: str, given: _Given, progress: Progress) -> dict[str, Any]:
+    """Train and release; return what `Fitted` says of it."""
+    _check(method, family, given)
+    out = _new_place() / "run" if given.out is None else Path(given.out)
+    with _kept_while_running(out, given.out is None) as files:
+        source = _folder(images)
+        if source is not None:
+            table, facts, records = *_of_folder(source, labels, given), records_of(source)
+        else:
+            said: Any = {"people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
+            held = gathered(images, labels, progress=progress, **said)
+            arrays.write(files[0], held)
+            table, facts, records = *_of_images(held, files[0]), records_of(held)
+        table, facts = _with_public(table, facts, given, files[1])
+        return _started(_config(method, family, table, facts, given), out, records, progress)
+
+
+@contextmanager
+def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]:
+    """Give the places of private and public images; they go unless a run beside them that stays needs them."""
+    files = tuple(out.with_name(f"{out.name}.{what}{arrays.SUFFIX}") for what in ("images", "public"))
+    for path in files:
+        if os.path.lexists(path):
+            raise InputError(f"{path} exists already. Move it away, or choose another name for the run.")
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    refuse_used(RunFolder(out))
+    try:
+        yield files[0], files[1]
+    finally:
+        passed = [path for path in out.glob("*") if path != RunFolder(out).release] if passing else []
+        if passing or not RunFolder(out).config.is_file():
+            passed += files
+        for path in passed:  # the noise among them: nothing goes on from here
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _new_place() -> Path:
+    warn_once(
+        f"Without out=... this works in {private_folder()}, which only you can read and which is removed when the "
+        "process ends: keep a release with .save(FOLDER)."
+    )
+    return Path(tempfile.mkdtemp(dir=private_folder()))
+
+
+def _check(method: str, family: str, given: _Given) -> None:
+    """Refuse what names and numbers alone tell."""
+    known = methods_of(family)
+    if method != AUTO and method not in known:
+        call = "fit" if family == "gan" else "fit_classifier"
+        raise InputError(f"method = '{method}' is not one that `{call}` trains. {nearest_hint(method, known)}")
+    if method != AUTO and not known[method].sound:
+        raise InputError(
+            f"method = '{method}' does not keep to the epsilon that it is given: {known[method].reason}. Take a sound "
+            "one (idpgan methods), or train it as a config by `idpgan train`."
+        )
+    if given.unit not in ("image", "person"):
+        raise InputError(f"unit = '{given.unit}' is unknown to `fit`. Known: image, person.")
+    if isinstance(given.settings, str):
+        raise InputError(f"settings = {given.settings!r} must be a list of texts, each section.key=value.")
+
+
+def _folder(images: Any) -> Path | None:
+    """Return the folder that was named; None for images in memory."""
+    if not isinstance(images, str | os.PathLike):
+        return None
+    path = Path(images)
+    if not path.is_dir():
+        raise InputError(
+            f"There is no folder {path}. Name the folder of images, or give an array, a tensor or a data set."
+        )
+    return path
+
+
+def _of_folder(source: Path, labels: Any, given: _Given) -> tuple[dict[str, Any], Facts]:
+    """Return [data] and facts of a folder, as `idpgan init` finds them."""
+    named = {"labels": labels, "people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
+    for name, value in named.items():
+        if value is not None:
+            raise InputError(f"{name} is for images in memory; a folder says it itself (idpgan prepare). Leave it out.")
+    _, found, facts = facts_of(str(source))
+    return {key: setting.value for key, setting in found.items()}, facts
+
+
+def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
+    """Return [data] and facts of images in memory: all of them are private, and for training."""
+    channels, height, width = held.image_shape
+    table: dict[str, Any] = {
+        "name": "arrays",
+        "root": str(file.absolute()),
+        "num_images": len(held),
+        "image_size": height if height == width else [height, width],
+        "channels": channels,
+        "classes": list(held.classes),
+        "holdout_share": 0.0,
+    }
+    per_person = None
+    if held.identities is not None:
+        counts = torch.unique(held.identities, return_counts=True)[1]
+        per_person = -(-len(held) // len(counts))
+        table |= {"num_people": len(counts), "split_by": "identity"}
+    handwriting = channels == 1 and held.classes == _DIGITS
+    return table, Facts(known_shape(DataConfig.model_validate(table)), per_person, handwriting)
+
+
+def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path) -> tuple[dict[str, Any], Facts]:
+    """Return [data] and facts with the public images."""
+    if given.public is None:
+        return table, facts
+    root = _folder(given.public)
+    if root is None:
+        pair = given.public if isinstance(given.public, tuple) and len(given.public) == 2 else (given.public, None)
+        root, names = file, None if pair[1] is None else facts.shape.classes
+        arrays.write(root, gathered(*pair, pixel_range=given.pixel_range, classes=names, what="public images"))
+    table = {**table, "public_root": str(root.absolute())}
+    return table, dataclasses.replace(facts, shape=known_shape(DataConfig.model_validate(table)))
+
+
+def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, given: _Given) -> RunConfig:
+    """Return the config that the method proposes for such data, under the budget that was asked for."""
+    if given.unit == "person" and facts.per_person is None:
+        raise InputError('unit = "person" needs to know who is on each image: give people=..., or unit="image".')
+    if given.unit == "image":
+        facts = dataclasses.replace(facts, per_person=None)
+    chosen = best(facts) if method == AUTO else None
+    method = chosen.method if chosen else method
+    if given.unit not in METHODS[method].units:
+        raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
+    suggest = getattr(load_method(method), "suggest", None)
+    table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
+    if suggest is not None:
+        proposed = chosen.sections if chosen else suggest(facts)
+        table = {name: {key: each.value for key, each in keys.items()} for name, keys in proposed.items()}
+    elif family == "gan":
+        table["model"] = {"conditional": bool(facts.shape.classes)}
+    delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
+    table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}
+    table["data"] = data
+    table["training"] = {**table.get("training", {}), "device": given.device}
+    return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
+
+
+def _started(config: RunConfig, out: Path, records: frozenset[bytes], progress: Progress) -> dict[str, Any]:
+    """Train, and note in this process whatever was charged, also where it failed."""
+    run, together = RunFolder(out), None
+    try:
+        finished = start(config, out, progress)
+    finally:
+        if run.ledger.is_file():
+            together = _noted(run, config, records)
+    if finished.privacy is None:
+        raise KeyboardInterrupt(finished.outcome.message)
+    if together is not None:
+        say(together)
+    num = read_privacy(run.release / PRIVACY).document["num_private"]
+    kept = None if out.is_relative_to(private_folder()) else out
+    return {
+        "privacy": finished.privacy,
+        "method": config.method.name,
+        "num_private": num,
+        "release": run.release,
+        "run": kept,
+        "together": together,
+    }
+
+
+def _noted(run: RunFolder, config: RunConfig, records: frozenset[bytes]) -> Together | None:
+    books = Books.parse(run.ledger.read_bytes(), run.ledger)
+    terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
+    delta = terms.target.delta if terms.target else 0.0
+    return charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)

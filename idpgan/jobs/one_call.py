@@ -1,0 +1,222 @@
+"""`idpgan.publish_images` and `idpgan.evaluate`: images in memory, published one by one, or held against real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan.config import nearest_hint
+from idpgan.data import folder
+from idpgan.data.arrays import Range, gathered
+from idpgan.data.images import Images, numbered_by, to_uint8, to_unit
+from idpgan.data.load import Split
+from idpgan.device import resolve_device
+from idpgan.errors import DataError, InputError
+from idpgan.jobs.fit import FittedGenerator
+from idpgan.jobs.options import PublishOptions
+from idpgan.jobs.process_ledger import charge, records_of, say
+from idpgan.jobs.publish import BEST, Published, publish
+from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
+from idpgan.metrics.features import RECIPES
+from idpgan.metrics.source import kind_of, read_images
+from idpgan.models.config import Purpose
+from idpgan.models.generator import Generator
+from idpgan.privacy.guarantee import Relation, parse_unit
+from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.plan import Budget
+from idpgan.progress import Progress, shown
+from idpgan.publish.best import best_method
+from idpgan.publish.publisher import Release
+from idpgan.publish.publisher import release as release_images
+from idpgan.release.dataset import SyntheticDataset
+
+
+def publish_images(
+    images: Any,
+    *,
+    epsilon: float,
+    unit: str,
+    method: str = BEST,
+    delta: float = 0.0,
+    out: str | os.PathLike[str] | None = None,
+    pixel_range: Range = None,
+    accept_unsound: bool = False,
+    device: str = "cpu",
+    progress: bool = True,
+    **options: Any,
+) -> Release | Published:
+    """Publish every image by itself under differential privacy.
+
+    Args:
+        images: In memory, as `idpgan.fit` takes them; or a folder (its path), which is published as by `idpgan publish`
+            and whose ledger adds up.
+        epsilon: Of this publication, per unit.
+        unit: "pixel", "column" or "image": what one neighbor changes.
+        method: A publisher of `idpgan methods`; "best" = by tests on drawn faces.
+        delta: Below 1/N; 0 is pure.
+        out: A new folder. Of images in memory it is the release to give away, None writes nothing; of a folder it must
+            be given, and holds ``release`` and ``curator``.
+        pixel_range: See `idpgan.fit`.
+        accept_unsound: Publish by a method that proves nothing.
+        **options: Of the method.
+
+    Returns:
+        For images in memory the `idpgan.publish.Release` (``images``, ``to_uint8()``, ``privacy``, ``write``); for a
+        folder what `idpgan publish` made (``release``, ``curator``, ``quote``).
+
+    Raises:
+        InputError: If an argument or the data cannot be used. Nothing is charged then.
+
+    Example:
+        >>> import numpy as np
+        >>> black = np.zeros((2, 16, 16), np.uint8)
+        >>> made = publish_images(black, epsilon=4.0, unit="pixel", method="lap", progress=False)
+        >>> made.to_uint8().shape, 3.9 < made.privacy.proven.epsilon <= 4
+        (torch.Size([2, 16, 16]), True)
+    """
+    if isinstance(images, str | os.PathLike):
+        if out is None:
+            raise InputError(f"out is missing: the folder {images} is published to a new folder. Name it.")
+        if pixel_range is not None:
+            raise InputError("pixel_range is for images in memory: files say it themselves. Leave it out.")
+        settings = tuple(f"{key}={value}" for key, value in options.items())
+        asked: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
+        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **asked)
+        with shown(off=not progress) as show:
+            return publish(named, show)
+    with shown(off=not progress) as show:
+        held = gathered(images, pixel_range=pixel_range, progress=show)
+    values = to_unit(held.images).to(resolve_device(device, "device"))
+    values = values if values.shape[1] == 3 else values[:, 0]
+    if method == BEST:
+        if options:
+            raise InputError(f"method 'best' takes no options, got {', '.join(options)}. Name the method.")
+        method = best_method(unit, epsilon / held.image_shape[0])
+    one = parse_unit(unit)
+    ledger = Ledger(one, Relation.REPLACE_ONE, Budget(epsilon, delta) if not accept_unsound else None)
+    try:
+        made = release_images(
+            values,
+            method,
+            epsilon=epsilon,
+            delta=delta,
+            unit=one,
+            ledger=ledger,
+            accept_unsound=accept_unsound,
+            **options,
+        )
+    finally:
+        together = charge(records_of(held), ledger.events, delta, one, Relation.REPLACE_ONE)
+    if together is not None:
+        say(together)
+        made = dataclasses.replace(made, notes=(*made.notes, str(together)))
+    if out is not None:
+        made.write(Path(out))
+    return made
+
+
+def evaluate(
+    synthetic: Any,
+    real: Any,
+    *,
+    train: Any = None,
+    only: str | None = None,
+    num: int | None = None,
+    seeds: int | None = None,
+    classifiers: Sequence[str] = tuple(RECIPES),
+    pixel_range: Range = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> Evaluation:
+    """Measure synthetic images against real ones: utility, inception score, FID and KID. For the curator only.
+
+    Args:
+        synthetic: What `idpgan.fit` returned or `idpgan.load_generator` loaded, from which images are drawn; a
+            `SyntheticDataset`; a pair (images, labels) or images alone, in memory as `idpgan.fit` takes them; or a path
+            that `idpgan evaluate` takes.
+        real: Images that were not trained on, best: a pair (images, labels), images alone, a torch data set, or a
+            folder (its path). All of them judge the utility.
+        train: Real images to fit the networks that look at images; None takes every other one of ``real``, and the rest
+            judges fidelity.
+        only: Measure just this: "utility", "inception" or "fidelity".
+        num: Images to draw from a generator; None = as many as are real, at least 1,000.
+        seeds: Fits of each classifier; None = 3.
+        classifiers: Kinds of them for utility: "cnn", "resnet", "logistic".
+        pixel_range: Of images in memory that are not bytes; see `idpgan.fit`.
+
+    Returns:
+        Its ``results`` by name; `str` of it is a table.
+
+    Raises:
+        InputError: If something cannot be measured.
+    """
+    where = resolve_device(device, "device")
+    with shown(off=not progress) as show:
+        judges = _real(real, "real", pixel_range, show)
+        known = None if train is None else numbered_by(_real(train, "train", pixel_range, show), judges.classes)
+        images = _under_test(synthetic, judges, num, pixel_range, show)
+        wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
+        if wanted[0] not in METRICS:
+            raise InputError(f"only = '{only}' is unknown. {nearest_hint(wanted[0], METRICS)}")
+        none, every = judges.select(torch.arange(0)), torch.arange(len(judges))
+        first, second = (known, judges) if known else (judges.select(every[::2]), judges.select(every[1::2]))
+        own = [name for name in wanted if name == "utility"]
+        parts = (
+            (own, Split(none, first, none, judges)),
+            ([name for name in wanted if name not in own], Split(none, first, none, second)),
+        )
+        made = [
+            evaluate_images(images, split, names, num_seeds=seeds, classifiers=classifiers, device=where, progress=show)
+            for names, split in parts
+            if names
+        ]
+    results = {name: result for each in made for name, result in each.results.items()}
+    return Evaluation(results, "test", tuple(dict.fromkeys(note for each in made for note in each.notes)))
+
+
+def _real(source: Any, what: str, pixel_range: Range, progress: Progress) -> Images:
+    """Return real images, wherever they are."""
+    if isinstance(source, Images):
+        return source
+    if isinstance(source, str | os.PathLike):
+        if not Path(source).is_dir():
+            raise InputError(f"{what}: there is no folder {source}. Name one of images, or give arrays.")
+        return folder.read_all(Path(source), None, progress)
+    pair = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    return gathered(*pair, pixel_range=pixel_range, what=what, progress=progress)
+
+
+def _under_test(source: Any, judges: Images, num: int | None, pixel_range: Range, progress: Progress) -> Images:
+    """Return the images under test, labeled as the real ones are."""
+    generator = source.generator if isinstance(source, FittedGenerator) else source
+    drawn = isinstance(generator, Generator) or (
+        isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "generator"
+    )
+    if num is not None and not drawn:
+        raise InputError(f"num = {num} is for generators: all of these images are taken. Leave it out.")
+    num = max(len(judges), 1000) if num is None else num
+    if isinstance(source, str | os.PathLike):
+        where: Any = {"num": num, "progress": progress}
+        where["pixel_range"] = pixel_range if isinstance(pixel_range, str) else "auto"
+        return read_images(Path(source), judges.image_shape, judges.classes, **where)
+    if isinstance(generator, Generator):
+        pixels = to_uint8(generator.sample(num, seed=0, progress=progress, purpose=Purpose.TRAINING))
+        images = Images(pixels, generator.sample_labels(num), generator.classes if generator.num_classes else ())
+    elif isinstance(source, SyntheticDataset):
+        images = Images(source.images, source.labels, source.classes)
+    else:
+        images = _real(source, "synthetic", pixel_range, progress)
+    if images.labels is None or not judges.classes:
+        return Images(images.images)
+    unknown = sorted(set(images.classes) - set(judges.classes))
+    if unknown:
+        raise DataError(
+            f"synthetic has the class '{unknown[0]}', which is none of the real ones ({', '.join(judges.classes)}). "
+            "Name the classes alike."
+        )
+    return numbered_by(images, judges.classes)

@@ -1,0 +1,126 @@
+"""What a newcomer stumbled over, each with its test."""
+
+import importlib
+import shlex
+
+import pytest
+from PIL import Image
+
+from idpgan.data import source
+from idpgan.data.source import Refused, warn_of_null
+from idpgan.errors import InputError
+from idpgan.jobs.evaluate import data_config
+from idpgan.jobs.options import EvaluateOptions, ObfuscateOptions
+
+command = importlib.import_module("idpgan.cli.command")  # the package has a function of that name
+QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
+
+
+@pytest.fixture(scope="module")
+def run_with_blanks(tmp_path_factory):
+    return tmp_path_factory.mktemp("my runs") / "first run"
+
+
+def test_printed_commands_can_be_pasted(run, run_with_blanks):
+    code, out, _ = run("train", *QUICK, "--out", run_with_blanks)
+    assert code == 0
+    assert shlex.split(out.splitlines()[-1].split(" or ")[-1])[-1] == str(run_with_blanks)
+    code, _, error = run("train", *QUICK, "--out", run_with_blanks)
+    assert code == 2
+    assert f"--resume {shlex.quote(str(run_with_blanks))}," in error
+    photos = run_with_blanks.parent / "a's photos"
+    (photos / "x").mkdir(parents=True)
+    for index in range(3):
+        Image.new("L", (40, 30 + index)).save(photos / "x" / f"{index}.png")
+    said = run("init", photos)[2]
+    assert shlex.split(said.split("idpgan prepare ")[1])[0] == str(photos)
+
+
+def test_a_file_beside_a_run_is_judged_by_the_runs_data(run, run_with_blanks):
+    if not run_with_blanks.exists():
+        run("train", *QUICK, "--out", run_with_blanks)
+    for name in ("synthetic.npz", "synthetic"):
+        assert data_config(run_with_blanks / name, EvaluateOptions()).name == "digits"
+    with pytest.raises(InputError, match="--data is missing"):
+        data_config(run_with_blanks.parent / "synthetic.npz", EvaluateOptions())
+
+
+def test_a_license_is_stated_or_said_to_be_unknown(run, tmp_path):
+    code, out, _ = run("train", *QUICK, "--out", tmp_path / "none")
+    assert 'the card says "unknown"' in out
+    card = (tmp_path / "none" / "release" / "README.md").read_text()
+    assert 'license: "unknown"' in card
+    assert "License: unknown" in card
+    stated = ['release.license="cc-by-4.0"', 'data.license="CC0"']
+    code, out, _ = run("train", *QUICK, *stated, "--out", tmp_path / "stated")
+    assert code == 0
+    assert "unknown" not in out
+    card = (tmp_path / "stated" / "release" / "README.md").read_text()
+    assert 'license: "cc-by-4.0"' in card
+    assert "The private images have the license CC0" in card
+    assert run("verify", tmp_path / "stated" / "release")[0] == 0
+    release = tmp_path / "stated" / "release" / "README.md"
+    release.write_text(card.replace('license: "cc-by-4.0"', 'license: "mit"'))
+    assert run("verify", tmp_path / "stated" / "release")[0] == 1  # negative control
+    assert run("train", *QUICK, 'release.license="a\\nb"', "--dry-run")[0] == 2
+
+
+def test_what_a_null_record_is_stands_there_once_and_the_count_each_time(caplog, tmp_path):
+    source._explain_null.cache_clear()
+    files = [Refused(tmp_path / f"{index}.png", f"{index}.png is empty.") for index in range(3)]
+    for _ in range(3):
+        warn_of_null(files, 100)
+    assert caplog.text.count("3 of 100 files cannot be used as declared") == 3
+    assert caplog.text.count("Null records keep their positions") == 1
+
+
+def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
+    (tmp_path / "images").mkdir()
+    for index in range(80):
+        path = tmp_path / "images" / f"{index:02}.png"
+        Image.new("L", (28, 28)).save(path) if index % 2 else path.write_bytes(b"")
+    settings = ["data.name=folder", f"data.root={str(tmp_path / 'images')!r}".replace("'", '"'), "data.num_images=80"]
+    settings += ["data.image_size=28", "data.channels=1", "data.classes=[]", "model.conditional=false"]
+    settings += ["privacy.delta=1e-3", "model.latent_dim=4"]
+    assert run("train", *QUICK, *settings, "--out", tmp_path / "run")[0] == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("null record: ") == 20
+    assert "null records: 40 in all" in log
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_path, monkeypatch, answer):
+    (tmp_path / "faces").mkdir()
+    asked = []
+
+    class Terminal:
+        def isatty(self):
+            return True
+
+    def confirm(text, **_):
+        asked.append(text)
+        return answer == "y"
+
+    monkeypatch.setattr(command.sys, "stdin", Terminal())
+    monkeypatch.setattr(command.sys, "stderr", Terminal())
+    monkeypatch.setattr(command.typer, "confirm", confirm)
+    options = ObfuscateOptions((str(tmp_path / "faces"),), "blur", tmp_path / "out", accept_unsound=True)
+    if answer == "y":
+        command.ask_before_marking(options, "blur")
+    else:
+        with pytest.raises(InputError, match="nothing was published or charged"):
+            command.ask_before_marking(options, "blur")
+    assert "total of" in asked[0]
+    assert "infinite" in asked[0]
+
+
+def test_every_method_says_delta_alike_and_what_its_steps_are():
+    from idpgan.jobs.keys import render
+
+    rows = [line for line in render().splitlines() if line.startswith("| `privacy.delta`")]
+    assert rows
+    assert [row for row in rows if "elow 1/N for N private images" not in row] == []
+    assert [row for row in rows if "1e-5, 1 / (10 N)" not in row] == []
+    steps = [line for line in render().splitlines() if line.startswith("| `training.steps`")]
+    assert len(steps) == len(set(steps)) > 6
+    assert sum("Critic steps" in row for row in steps) == 1

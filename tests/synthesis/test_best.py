@@ -1,0 +1,107 @@
+"""What is proposed follows from public facts alone, and has the settings of the rows of the package's own tables."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from idpgan.config import packaged
+from idpgan.data.load import DataShape, Sizes, known_shape
+from idpgan.jobs import probe
+from idpgan.jobs.init import HANDWRITING, init
+from idpgan.jobs.train import load_config
+from idpgan.synthesis.best import alternatives, best
+from idpgan.synthesis.starter import Facts
+from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
+
+SPLITS = {
+    "mnist": (Sizes(0, 54_000, 6_000, 10_000), (1, 28, 28), tuple("0123456789")),
+    "digits": (Sizes(0, 1_295, 143, 359), (1, 8, 8), tuple("0123456789")),
+    "faces_photos": (Sizes(0, 8_089, 0, 1_767), (1, 32, 32), ("neutral", "happiness")),
+    "few faces": (Sizes(0, 300, 0, 80), (1, 112, 92), tuple("abcdefgh")),
+    "unlabeled": (Sizes(0, 8_000, 0, 80), (3, 48, 48), ()),
+}
+ROWS = {  # the best row of a table that needs no public image, and draws images; README and docs/signal.md
+    "mnist": ("mnist-aggregate-no-public", {}),
+    "digits": ("digits-gaussian", {}),
+    "faces_photos": ("faces-wild-gaussian", {"teacher_share": 0.5, "candidates": 4}),
+}
+
+
+def facts_of(name):
+    return Facts(DataShape(*SPLITS[name]), None, name in HANDWRITING)
+
+
+def made(name, choice):
+    table = {key: {k: setting.value for k, setting in keys.items()} for key, keys in choice.sections.items()}
+    return build_config({"data": {"name": "digits"}, **table}, name)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_proposed_settings_are_those_of_the_best_measured_row(name):
+    chosen = made(name, best(facts_of(name)))
+    config, changed = ROWS[name]
+    row = load_config(Path(config), []) if name != "faces_photos" else build_config(tomllib.loads(packaged(config)), "")
+    wanted = {**row.method.to_json(), **changed}
+    assert chosen.method.model_copy(update={}) == type(row.method)(**{**wanted, "name": row.method.name})
+    assert chosen.model == row.model.model_copy(update={"conditional": chosen.model.conditional})
+    assert chosen.training.steps == row.training.steps
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_every_proposal_and_alternative_can_be_planned(name):
+    facts = facts_of(name)
+    for choice in (best(facts), *alternatives(facts)):
+        plan_run(made(name, choice), facts.shape).check()
+    assert best(facts).why
+    assert best(facts) not in alternatives(facts)
+
+
+def test_few_images_or_none_of_a_class_get_no_teacher():
+    for name in ("few faces", "unlabeled", "digits"):
+        assert "teacher_share" not in best(facts_of(name)).sections["method"]
+
+
+def test_init_says_why_how_long_and_what_else(monkeypatch):
+    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", lambda *_: 90.0)
+    template = init("digits", probe=True)
+    assert template.table["method"]["name"] == "gaussian"
+    assert "# Method by rule." in template.text
+    assert template.notes[0].startswith("Method by rule: gaussian. Why: few images of a class")
+    assert "about 90 s on this machine" in template.notes[1]
+    assert "images nothing but noise at epsilon 3" in template.notes[1]
+    assert [note.split(",")[0] for note in template.notes[2:]] == [
+        "Or --method idp-gan-aggregate", "Or --method evolution",
+    ]  # fmt: skip
+    assert "Method by rule" not in init("digits", method="gaussian").text
+    assert init("mnist").table["method"]["name"] == "idp-gan-aggregate"
+
+
+def test_the_probe_grows_with_the_images_and_the_steps(monkeypatch):
+    """Times are those of a clock that the probe's own work moves: 1 s and 0.01 s an image, 0.5 s a step."""
+    clock = [0.0]
+    monkeypatch.setattr(probe.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(probe, "SECONDS", 1.0)
+
+    class Fake:
+        @classmethod
+        def of(cls, config, split, *, device):
+            found = cls()
+            found.num = split.num_private
+            return found
+
+        def prepare(self):
+            clock[0] += 1 + 0.01 * self.num
+
+        def step(self, step):
+            clock[0] += 0.5
+
+    monkeypatch.setattr(probe, "load_method", lambda _: Fake)
+    config = load_config(Path("digits-evolution"), ["training.steps=10"])
+    shape = known_shape(config.data)
+    seconds = probe.expected_seconds(config, shape)
+    assert seconds == pytest.approx(1 + 0.5 + 0.01 * shape.num_private + 10 * 0.5, rel=0.01)
+    assert probe.expected_seconds(load_config(Path("digits-gaussian"), []), shape) == pytest.approx(
+        1 + 0.01 * shape.num_private, rel=0.01
+    )

@@ -1,0 +1,38 @@
+"""Every stage of a run that may take minutes tells how far it is; none of them says 0 of 1."""
+
+from pathlib import Path
+
+import pytest
+
+from idpgan.jobs.train import load_config, start
+
+TEACHER = {"features", "features for the teacher", "teacher"}
+STAGES = {
+    "gaussian": ([], {"features"}),
+    "evolution": (["model.codes=4", "training.steps=2"], {"features", "train"}),
+    "aggregate": (
+        [
+            "method.teacher_share=0.3", "method.evolution_share=0.2", "method.evolution.codes=4",
+            "method.evolution.steps=2", "method.evolution.images=40", "method.pretrain_steps=3", "training.steps=2",
+            "model.width=4", "model.simulator=fonts", "training.batch_size=20",
+        ],
+        TEACHER | {"balance the teacher", "features for the votes", "votes", "pre-training", "train"},
+    ),
+    "scattering-linear": (["training.steps=2"], {"features", "train"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_says_how_far_it_is(name, tmp_path):
+
+    settings, stages = STAGES[name]
+    told = {}
+
+    def progress(what, done, total, note=""):
+        told.setdefault(what, []).append((done, total))
+
+    start(load_config(Path(f"digits-{name}"), [*settings, "release.samples=4"]), tmp_path / "run", progress)
+    assert stages <= set(told)
+    assert [what for what, calls in told.items() if {total for _, total in calls} == {1}] == []
+    assert all(done <= total for calls in told.values() for done, total in calls)
+    assert all(calls[-1][0] == calls[-1][1] for what, calls in told.items())
