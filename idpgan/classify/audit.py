@@ -39,9 +39,10 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
+from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
+from idpgan.privacy.mechanisms import DiscreteLaplace
 from idpgan.training.config import TrainingConfig
 from idpgan.training.plan import plan_run
 
