@@ -39,7 +39,7 @@ _KEPT = (
 )
 _HEAD = ("method", "unit", "relation", "claimed", "proven", "audited", SHARE)
 _RUNS = dict.fromkeys(("idp-gan-aggregate", "gaussian", "evolution", "arden"), 1_000_000)  # seconds, even so
-_RUNS |= {"hybrid": 150_000, "dssgd": 40_000}
+_RUNS |= {"hybrid": 100_000}
 
 
 def main() -> None:

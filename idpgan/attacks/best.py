@@ -93,7 +93,7 @@ def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, beside: int =
     results = [(found.attack.name, judged(found.scores, found.people, strict)) for found in run if found.scores]
     areas = [Strongest(name, result.auc, result.auc_interval) for name, result in results]
     rates = [found for name, result in results if (found := _rate(name, result)) is not None]
-    auc, tpr = (max(kind, key=lambda each: each.interval[0], default=None) for kind in (areas, rates))
+    auc, tpr = (max(kind, key=lambda each: (each.interval[0], each.value), default=None) for kind in (areas, rates))
     return None if auc is None else Best(len(run), confidence, auc, tpr)
 
 
