@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
@@ -46,9 +46,8 @@ from idpgan.models.dcgan import Critic
 from idpgan.models.families import build_critic, critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
-from idpgan.models.validate import probe
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.own_code import is_path, told
+from idpgan.own_code import is_path
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import Batch, ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
@@ -56,7 +55,8 @@ from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
-from idpgan.synthesis.dp_gan.loss import CriticLoss, Kind
+from idpgan.synthesis.dp_gan.loss import Kind
+from idpgan.synthesis.dp_gan.own_critic import loss_of, try_gradients
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig
@@ -221,7 +221,7 @@ class DpGanPlan(RunPlan):
         """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
         super().check()
         if is_path(self.config.model.critic):
-            self._try_gradients()
+            try_gradients(self.critic_model, self.shape.image_shape, self.classes, self.config.method, self.dpsgd)
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes
         check_delta(privacy.delta, num_private)
@@ -249,37 +249,6 @@ class DpGanPlan(RunPlan):
             event = self.dpsgd.event
             if compose_epsilon([event], privacy.delta) > privacy.epsilon:
                 raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
-
-    def _try_gradients(self) -> None:
-        """Take the gradients of drawn records by the critic of the user, as a step does; refuse what cannot be."""
-        shape, classes, path = self.shape.image_shape, self.classes, self.config.model.critic
-        critic = build_critic(self.critic_model, shape, classes)
-        loss = critic_loss(critic, self.config.method)
-        images, *labels = probe(shape, classes)
-        known = labels[0] if labels else torch.zeros(len(images), dtype=torch.int64)
-        records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]
-        try:
-            norms = self.dpsgd.clipped_sum(
-                loss.of_record, dict(critic.named_parameters()), records, physical_batch=len(images)
-            ).norms
-        except Exception as error:  # code of the user may raise anything
-            raise ConfigError(
-                f"model.critic = '{path}' cannot be differentiated record by record: {told(error)}. What it computes "
-                "may not hang on the numbers it sees (shapes, branches, .item()), and every operation must be torch's."
-            ) from error
-        if not bool(norms.isfinite().all()):
-            raise ConfigError(f"model.critic = '{path}' has gradients that are not finite, on drawn images.")
-
-
-def critic_loss(critic: nn.Module, config: DpGanConfig) -> CriticLoss:
-    """Return the loss of a critic by [method]."""
-    return CriticLoss(
-        critic,
-        config.loss,
-        penalty=config.gradient_penalty,
-        paired=config.fakes == "paired",
-        mismatch=config.mismatch,
-    )
 
 
 class DpGan(GivesGenerator):
@@ -326,7 +295,7 @@ class DpGan(GivesGenerator):
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
-        self.loss = critic_loss(self.critic, own)
+        self.loss = loss_of(self.critic, own)
         self.dpsgd = self.plan.dpsgd
         self._physical_batch = own.max_physical_batch
         self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
