@@ -53,6 +53,8 @@ class ModelConfig(Section):
             simulator do.
         temperature: Factor on the latent numbers of images that are drawn, but not on those that choose; training
             has 1. Above 1 images vary more than in training; with a teacher those that leave their class are left out.
+        shape: Functions a direction of the smooth displacement by which a "gaussian" generator bends each image, 0 =
+            none: texture and shape are drawn together (`idpgan.models.registration`).
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -68,8 +70,18 @@ class ModelConfig(Section):
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
+    shape: int = Field(default=0, ge=0, le=36)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> ModelConfig:
+        if self.shape and self.generator != "gaussian":
+            raise ConfigError(
+                f'shape = {self.shape} bends what a "gaussian" generator draws, and generator = "{self.generator}". '
+                "Set shape = 0."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_origin(self) -> ModelConfig:
