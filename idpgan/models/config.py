@@ -99,6 +99,8 @@ class ModelConfig(Section):
         truncation: Takes the place of `temperature` in images that are drawn to be looked at; None: the same. Below 1
             images are cleaner and more alike (Brock, Donahue and Simonyan 2019): samples.png and `idpgan sample` are
             drawn so, and what others train on is not.
+        shape: Functions a direction of the smooth displacement by which a "gaussian" generator bends each image, 0 =
+            none: texture and shape are drawn together (`idpgan.models.registration`).
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -117,6 +119,7 @@ class ModelConfig(Section):
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
     truncation: float | None = Field(default=None, ge=0, le=10)
+    shape: int = Field(default=0, ge=0, le=36)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
 
@@ -125,6 +128,15 @@ class ModelConfig(Section):
         if self.truncation is None or purpose is Purpose.TRAINING:
             return self.temperature
         return self.truncation
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> ModelConfig:
+        if self.shape and self.generator != "gaussian":
+            raise ConfigError(
+                f'shape = {self.shape} bends what a "gaussian" generator draws, and generator = "{self.generator}". '
+                "Set shape = 0."
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_origin(self) -> ModelConfig:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
+from idpgan.models.registration import bent_back
 from idpgan.numerics.dct import cosines
 
 _BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; the rest is for color differences, which are smooth
@@ -84,18 +85,18 @@ class GaussianGenerator(Generator):
     """Draw coefficients ``mean + factor z`` of the image's class, transform them back, clamp to [-1, 1].
 
     Args:
-        config: The [model] section: ``latent_dim`` coefficients.
+        config: The [model] section: ``latent_dim`` coefficients, and ``shape`` functions of a displacement a direction.
         image_shape: (C, H, W) in px of any size, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Not used: before `set_moments` the images are grey.
 
     Attributes:
-        mean: (max(num_classes, 1), q).
+        mean: (max(num_classes, 1), q), of q coefficients of the image, and of the displacement where there is one.
         factor: F of the covariance F F^T, (max(num_classes, 1), q, q); missing ranks are columns of zeros.
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        size = count_coefficients(image_shape, config.latent_dim)
+        size = count_coefficients(image_shape, config.latent_dim) + 2 * config.shape
         super().__init__(config, image_shape, num_classes, latent_dim=size)
         rows = max(self.num_classes, 1)
         self.mean = nn.Parameter(torch.zeros(rows, size))
@@ -118,7 +119,9 @@ class GaussianGenerator(Generator):
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
         basis = _basis(self.image_shape, self.config.latent_dim).to(drawn)
-        return (drawn @ basis.T).view(-1, *self.image_shape)
+        texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
+        images = (texture @ basis.T).view(-1, *self.image_shape)
+        return bent_back(images, shapes) if self.config.shape else images
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it

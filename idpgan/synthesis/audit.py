@@ -53,6 +53,7 @@ from idpgan.synthesis.hybrid import HybridPlan, HybridRun
 from idpgan.synthesis.moments import count_moments
 from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.teacher import Teaching, teaching_beside
+from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import TrainingConfig
 
 Play = Callable[[Tensor, Noise], Tensor]
@@ -97,7 +98,7 @@ def sums_case(
         return grid.value(mechanism(totals, noise))
 
     notes = (
-        *("the teacher's steps were left out: what the sums show holds for both" for _ in beside[:1]),
+        *("a template or a teacher's steps were left out: what the sums show holds for all" for _ in beside[:1]),
         f"{sums.num_cells} cells of {sums.dimensions} numbers; sums that do not differ get independent noise and were "
         "not simulated",
     )
@@ -156,18 +157,26 @@ def _with_sums(sums: CellSums, steps: CanarySteps, taught: CanarySteps | None = 
 
 
 def taught_case(
-    sums: CellSums, teaching: Teaching | None, request: Request, claimed: Guarantee | None = None, *, method: str
+    sums: CellSums,
+    teaching: Teaching | None,
+    request: Request,
+    claimed: Guarantee | None = None,
+    *,
+    method: str,
+    beside: tuple[Event, ...] = (),
 ) -> AuditCase:
     """Return the case of the sums and of the steps of a teacher: the sum of both log-likelihood ratios.
+
+    The events ``beside`` are part of the proven guarantee, but not of the game.
 
     Without a teacher it is `sums_case`. For unit person the teacher's steps are left out of the game (their canaries
     are images), but not out of the proven guarantee: what the sums show holds for the whole release.
     """
     if teaching is None or sums.unit.of_images:
-        beside = () if teaching is None else (teaching.event,)
+        beside = (*beside, *(() if teaching is None else (teaching.event,)))
         return sums_case(sums, request, claimed, method=method, beside=beside)
     steps = _teacher_steps(teaching)
-    return canary_case(method, steps, (sums.event, teaching.event), _with_sums(sums, steps), request, claimed)
+    return canary_case(method, steps, (*beside, sums.event, teaching.event), _with_sums(sums, steps), request, claimed)
 
 
 def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
@@ -199,7 +208,8 @@ def _gaussian(request: Request) -> AuditCase:
 
 def _gaussian_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
     plan = GaussianPlan(config, facts.shape)
-    return taught_case(plan.sums, plan.teaching, asked_of(config), facts.claimed, method="gaussian")
+    first = () if plan.template is None else (plan.template.event.repeated(ROUNDS),)
+    return taught_case(plan.sums, plan.teaching, asked_of(config), facts.claimed, method="gaussian", beside=first)
 
 
 # The votes that a record can change, in all iterations ----------------------------------------------------------------

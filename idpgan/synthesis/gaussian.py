@@ -2,7 +2,9 @@ r"""Gaussian: noisy first and second moments of low frequencies, released once, 
 
 The only private read is `prepare`: for every class the sum of ``v(x)`` (`moments`: count, mean and second moments of
 DCT coefficients in one vector of norm at most 1) over its images, plus rounded Gaussian noise on everything at once
-(`privacy.sums.CellSums`). What follows is linear algebra on the released sums (`moments`), and costs nothing: the run
+(`privacy.sums.CellSums`). With ``model.shape`` above 0 it begins with a template (`template`), every image is brought
+into place on it, and v(x) holds texture and displacement together; a generated texture is bent back by a generated
+displacement. What follows is linear algebra on the released sums (`moments`), and costs nothing: the run
 ends with the release, without any training. The images are blurred, but as private as those of any sound method; a
 generator that is trained for hours has to be better than this baseline.
 """
@@ -10,6 +12,7 @@ generator that is trained for hours has to be better than this baseline.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -23,7 +26,7 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
-from idpgan.models.gaussian import GaussianGenerator
+from idpgan.models.gaussian import GaussianGenerator, count_coefficients
 from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
@@ -41,7 +44,17 @@ from idpgan.synthesis.moments import (
 )
 from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.product import ReadsOnce
-from idpgan.synthesis.teacher import TEACHER, SumsPlan, SumsRun, beside_sums, fit_teacher, teacher_of
+from idpgan.synthesis.teacher import (
+    TEACHER,
+    SumsPlan,
+    SumsRun,
+    Teaching,
+    beside_sums,
+    fit_teacher,
+    teacher_of,
+    teaching_beside,
+)
+from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template, template_sums
 from idpgan.training.config import MethodConfig, TrainingConfig
 from idpgan.training.method import ReleasedSums
 
@@ -60,6 +73,7 @@ class GaussianConfig(MethodConfig):
         teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
             0 = none. See `idpgan.synthesis.teacher`.
         candidates: Images that the released generator draws for each one that the classifier chooses.
+        template_share: Share of the budget that the template gets, where model.shape is above 0.
     """
 
     name: Literal["gaussian"] = "gaussian"
@@ -68,6 +82,7 @@ class GaussianConfig(MethodConfig):
     count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
     teacher_share: float = Field(0.0, ge=0, le=0.95)
     candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
+    template_share: float = Field(0.04, gt=0, le=0.5)
 
 
 class GaussianTraining(TrainingConfig):
@@ -95,11 +110,26 @@ class GaussianRun(SumsRun):
                 f"model.generator = {self.model.generator}, but method gaussian trains no network: set "
                 'model.generator = "gaussian".'
             )
+        if self.model.shape and self.method.teacher_share + self.method.template_share >= 1:
+            raise ConfigError(
+                f"method.teacher_share = {self.method.teacher_share:g} and method.template_share = "
+                f"{self.method.template_share:g} leave nothing of the budget for the sums. Lower one of them."
+            )
         return self
 
 
 class GaussianPlan(SumsPlan):
-    """The plan of a run of gaussian: one release of sums of moments, one cell a class."""
+    """The plan of a run of gaussian: a template where images are registered, and sums of moments, one cell a class."""
+
+    @property
+    def template_share(self) -> float:
+        """Share of the budget for the template; 0 without."""
+        return self.config.method.template_share if self.config.model.shape else 0.0
+
+    def _round(self, multiplier: float) -> CellSums:
+        """Return the release of one round of the template, beside everything together at this multiplier."""
+        size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
+        return template_sums(size, self.template_share, multiplier, self.config.privacy)
 
     @functools.cached_property
     def sums(self) -> CellSums:
@@ -107,15 +137,38 @@ class GaussianPlan(SumsPlan):
         config = self.config
         return CellSums.calibrated(
             self.rows,
-            count_moments(self.shape.image_shape, config.model.latent_dim),
+            count_moments(self.shape.image_shape, config.model.latent_dim, config.model.shape),
             "gaussian",
             **config.privacy.terms,
-            **beside_sums(config.method.teacher_share, self.unit),
+            **beside_sums(
+                config.method.teacher_share,
+                self.unit,
+                self.template_share,
+                lambda multiplier: (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else (),
+            ),
         )
+
+    @functools.cached_property
+    def template(self) -> CellSums | None:
+        """The release of one round of the template; None without."""
+        left = 1 - self.config.method.teacher_share - self.template_share
+        return self._round(self.sums.noise_multiplier * math.sqrt(left)) if self.template_share else None
+
+    @functools.cached_property
+    def teaching(self) -> Teaching | None:
+        """The teacher; None without one."""
+        return teaching_beside(self.config.method.teacher_share, self.sums, self.template_share)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the template, of the sums, and of the teacher."""
+        first = () if self.template is None else (self.template.event.repeated(ROUNDS),)
+        return (*first, *super().events)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"one release of noisy sums of moments{self.taught}; noise: {sources[0].name}"
+        first = f"a template from {ROUNDS} noisy mean images, " if self.template_share else ""
+        return f"{first}one release of noisy sums of moments{self.taught}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the map of an image to its vector, and which of its constants public images have set."""
@@ -126,7 +179,7 @@ class GaussianPlan(SumsPlan):
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
         model, image_shape = self.config.model, self.shape.image_shape
-        moments = self.rows * count_moments(image_shape, model.latent_dim)
+        moments = self.rows * count_moments(image_shape, model.latent_dim, model.shape)
         needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * moments
         self.check_teacher()
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
@@ -157,25 +210,35 @@ class GaussianMoments(ReadsOnce):
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        settings = config.method
-        self.moments = MomentMap(
-            split.image_shape,
-            config.model.latent_dim,
-            contrast=settings.contrast,
-            clip=settings.clip,
-            count_share=settings.count_share,
-        )
+        self.moments = self._map(config.model.shape)
         self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
 
+    def _map(self, shape: int) -> MomentMap:
+        """Return the map of an image to its vector, with so many functions of a displacement."""
+        method = self.config
+        return MomentMap(
+            self._data.image_shape,
+            self._run.model.latent_dim,
+            shape=shape,
+            contrast=method.contrast,
+            clip=method.clip,
+            count_share=method.count_share,
+        )
+
     def _release(self) -> dict[str, Tensor]:
-        """Fix center and scale by public images, then read the private ones."""
+        """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
+        private, cap = self._take_private(), self._run.privacy.cap
+        if self.plan.template is not None and self.moments.registration is not None:
+            found = TemplateMap(self._map(0), self.moments.registration)
+            self.moments.template = release_template(self.plan.template, found, private, cap, self.noise)
         if len(self._public):
             self.moments.learn_public(self._public)
-        private, cap = self._take_private(), self._run.privacy.cap
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
         told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
         sums = self.sums(told, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        if self.moments.template is not None:
+            released["template"] = self.moments.template
         if self.teaching is not None:
             asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
             released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
 from idpgan.models.gaussian import count_coefficients, low_spectrum
+from idpgan.models.registration import Registration, displaced, shape_variance
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.synthesis.people import shares
 
@@ -64,9 +65,12 @@ class Sums(NamedTuple):
     second_std: float
 
 
-def count_moments(image_shape: Sequence[int], latent_dim: int) -> int:
-    """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power."""
-    size = count_coefficients(image_shape, latent_dim) + 1
+def count_moments(image_shape: Sequence[int], latent_dim: int, shape: int = 0) -> int:
+    """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power.
+
+    ``latent_dim`` and ``shape`` are those of `ModelConfig`.
+    """
+    size = count_coefficients(image_shape, latent_dim) + 2 * shape + 1
     return size * (size + 1) // 2 + 1
 
 
@@ -79,6 +83,10 @@ class MomentMap:
     ``z z^T``, off the diagonal times sqrt(2), and then ``sqrt(r) p``. Its entries hold a constant that counts, the
     first moments of y, the second ones, and the power that the shortening took from the contrast of the images.
 
+    Where images are registered, ``B^T x`` is that of the image brought into place on the template, followed by the
+    coefficients of its displacement, both of which y shortens together. They are functions of x and of the template,
+    which was released before (`synthesis.template`), and the proof does not ask where u comes from.
+
     Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
     of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``, with equality for
     every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
@@ -90,6 +98,7 @@ class MomentMap:
     Args:
         image_shape: (C, H, W).
         latent_dim: `ModelConfig.latent_dim`.
+        shape: `ModelConfig.shape`; above 0 `template` has to be set before the first image is mapped.
         contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
@@ -97,6 +106,8 @@ class MomentMap:
     Attributes:
         size: q.
         dimensions: D.
+        registration: Brings images into place; None without.
+        template: (C, H, W) float32, onto which they are brought.
     """
 
     def __init__(
@@ -104,6 +115,7 @@ class MomentMap:
         image_shape: Sequence[int],
         latent_dim: int,
         *,
+        shape: int = 0,
         contrast: float = CONTRAST,
         clip: float = CLIP,
         count_share: float = COUNT_SHARE,
@@ -111,10 +123,12 @@ class MomentMap:
         spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
         self.basis = spectrum.basis  # (C H W, q)
-        self.size = self.basis.shape[1]
-        self.dimensions = count_moments(image_shape, latent_dim)
+        self.size = self.basis.shape[1] + 2 * shape
+        self.dimensions = count_moments(image_shape, latent_dim, shape)
+        self.registration = Registration(image_shape, shape) if shape else None
+        self.template: Tensor | None = None
         self.count_share, self._clip = count_share, clip
-        self._prior = spectrum.variance * math.prod(image_shape) * contrast**2
+        self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
     def set_public(self, center: Tensor, variance: Tensor) -> None:
@@ -124,14 +138,20 @@ class MomentMap:
 
     def learn_public(self, public: Images) -> None:
         """Take m and s from public images; where these say too little of a coefficient, s is that of the spectrum."""
-        found = self.coefficients(to_float(public.images))
+        found = torch.cat([self.coefficients(to_float(part)) for part in public.images.split(_MOST_ROWS)])
         kept = len(found) / (len(found) + _PRIOR_IMAGES)
         center = found.mean(0)
         self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
 
     def coefficients(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W) in [-1, 1] to (B, q) float64."""
-        return images.flatten(1).double() @ self.basis.to(images.device)
+        if self.registration is None:
+            return images.flatten(1).double() @ self.basis.to(images.device)
+        if self.template is None:
+            raise RuntimeError("images are registered to a template, and none has been released yet.")
+        shapes = self.registration(images, self.template.to(images.device))
+        texture = displaced(images, shapes).flatten(1).double() @ self.basis.to(images.device)
+        return torch.cat([texture, shapes.double()], dim=1)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1] to vectors (B, D) float64 of norm at most 1."""
@@ -148,10 +168,19 @@ class MomentMap:
         u = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
         length = u.norm(dim=1, keepdim=True)
         y = u / length.clamp(min=1)
-        constant = y.new_full((len(y), 1), math.sqrt(self.count_share))
-        z = torch.cat([constant, math.sqrt(1 - self.count_share) * y], dim=1)
+        z = torch.cat([y.new_full((len(y), 1), self.constant), self.weight * y], dim=1)
         power = (length.square() / _MOST_POWER).clamp(max=1)
-        return (1 - _POWER_SHARE) ** 0.25 * z, math.sqrt(_POWER_SHARE) * power
+        return z, math.sqrt(_POWER_SHARE) * power
+
+    @property
+    def constant(self) -> float:
+        """The first entry of the z of `parts`."""
+        return (1 - _POWER_SHARE) ** 0.25 * math.sqrt(self.count_share)
+
+    @property
+    def weight(self) -> float:
+        """The factor of y in the z of `parts`."""
+        return (1 - _POWER_SHARE) ** 0.25 * math.sqrt(1 - self.count_share)
 
     def read(self, sums: Tensor, noise_std: float) -> Sums:
         """Split noisy sums of vectors, (rows, D), into the moments of each row."""
@@ -170,8 +199,17 @@ class MomentMap:
         )
 
 
+class VectorMap(Protocol):
+    """What `private_moments` maps images by."""
+
+    dimensions: int
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1] to vectors (B, dimensions) of norm at most 1, each by itself."""
+
+
 def private_moments(
-    private: Images, moments: MomentMap, *, conditional: bool, cap: int | None
+    private: Images, moments: VectorMap, *, conditional: bool, cap: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield (vectors, cells, weights) of all private images: the one place of this method that reads them.
 

@@ -1,0 +1,168 @@
+r"""Registration: smooth displacements that bring images into place on a template, and back out of it.
+
+An active appearance model (Cootes, Edwards and Taylor, "Active appearance models", 1998) describes an image by its
+*shape*, a displacement of the pixels, and by its *texture*, the image with that displacement undone. Textures of
+different images have their eyes and mouths in the same places, so that their mean and covariance are not blurred.
+
+A displacement is ``d(p) = sum_k c_k f_k(p)`` for x and for y, with the lowest functions of the cosine basis, scaled to
+a mean square of 1, and c in half image sides. The registered image at p is the image at ``p + d(p)``. Its coefficients
+minimize the squared difference to the template, both blurred and normalized, weighted to the middle, plus the bending
+penalty ``lambda sum_k (1 + |frequency_k|^2)^2 c_k^2``, by damped Gauss-Newton steps (Levenberg, 1944; Marquardt, 1963)
+from zero.
+
+The arithmetic of an image depends on that image, the template, and its position in a batch of a fixed size, down to the
+last bit: no step looks at another row. An image that is not finite, or whose displacement is not, gets none.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from idpgan.numerics.dct import cosines
+
+MOST_FUNCTIONS = 36  # of a direction
+_SIDE = 24  # px of the blurred images that are compared
+_BLUR = 0.03  # its standard deviation, in image sides
+_WINDOW = 0.7  # standard deviation of the weights, half image sides
+_PENALTY = 1.0
+_DAMPING = 0.3
+_STEPS = 10
+_LEAST_CONTRAST = 0.02
+_STEEPEST = 0.75  # a displacement that changes less than this by its own length can be inverted
+_INVERSIONS = 20  # fixed-point steps: 0.75^20 = 0.003 of the displacement
+_SHAPE_STD = 0.05  # of photographs of faces with their eyes in place, half image sides, chosen on photographs
+
+
+def low_frequencies(count: int) -> list[tuple[int, int]]:
+    """Return the ``count`` lowest pairs (u, v), vertical and horizontal."""
+    side = math.isqrt(count) + 2
+    return [(u, v) for _, u, v in sorted((u * u + v * v, u, v) for u in range(side) for v in range(side))[:count]]
+
+
+def shape_variance(count: int) -> Tensor:
+    """Return the variance that is expected of the 2 ``count`` coefficients of a displacement, (2 count,) float64."""
+    each = [(_SHAPE_STD / (1 + u * u + v * v)) ** 2 for u, v in low_frequencies(count)]
+    return torch.tensor(each * 2, dtype=torch.float64)
+
+
+def displaced(images: Tensor, shapes: Tensor) -> Tensor:
+    """Return images (B, C, H, W), read at the places to which the displacements (B, 2 count) point."""
+    return _read(images, _field(shapes, *images.shape[2:]), "bicubic")
+
+
+def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
+    """Undo `displaced`: images (B, C, H, W) of registered faces get the shapes (B, 2 count).
+
+    The inverse e of a displacement d solves ``e(p) = -d(p + e(p))``, by iteration (Chen et al., "A simple fixed-point
+    approach to invert a deformation field", 2008). A displacement that is too steep to be inverted is shortened first.
+    """
+    field = _field(shapes, *images.shape[2:])
+    steepest = torch.maximum(_steepness(field, 1), _steepness(field, 2))
+    field = field * (_STEEPEST / steepest.clamp(min=_STEEPEST))[:, None, None, None]
+    planes, inverse = field.movedim(3, 1), -field
+    for _ in range(_INVERSIONS):
+        inverse = -_read(planes, inverse, "bilinear").movedim(1, 3)
+    return _read(images, inverse, "bicubic")
+
+
+def _steepness(field: Tensor, axis: int) -> Tensor:
+    """Return by how much a field (B, H, W, 2) changes at most from pixel to pixel, per pixel, (B,)."""
+    steps = field.diff(dim=axis).abs().sum(3) * field.shape[axis] / 2
+    return steps.flatten(1).amax(1)
+
+
+def _field(shapes: Tensor, height: int, width: int) -> Tensor:
+    """Return displacements in half image sides, x and then y, (B, H, W, 2)."""
+    functions = _functions(height, width, shapes.shape[1] // 2).to(shapes)
+    return torch.stack([part @ functions.T for part in shapes.chunk(2, dim=1)], dim=2).view(-1, height, width, 2)
+
+
+def _read(planes: Tensor, field: Tensor, mode: str) -> Tensor:
+    """Return planes (B, C, H, W) at the pixels moved by a field (B, H, W, 2); outside, the border is repeated."""
+    places = _places(*field.shape[1:3]).to(field) + field
+    return functional.grid_sample(planes, places, mode=mode, padding_mode="border", align_corners=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _functions(height: int, width: int, count: int) -> Tensor:
+    return cosines(height, width, low_frequencies(count)) * math.sqrt(height * width)
+
+
+@functools.lru_cache(maxsize=8)
+def _places(height: int, width: int) -> Tensor:
+    return torch.stack(torch.meshgrid(_line(width), _line(height), indexing="xy"), dim=2)
+
+
+def _line(side: int) -> Tensor:
+    return (2 * torch.arange(side, dtype=torch.float64) + 1) / side - 1
+
+
+class Registration:
+    """Finds the displacement that brings an image into place on a template.
+
+    Args:
+        image_shape: (C, H, W) of images and template.
+        count: Functions of a displacement, for each direction.
+    """
+
+    def __init__(self, image_shape: Sequence[int], count: int) -> None:
+        _, height, width = image_shape
+        self.count = count
+        self._rows, self._columns = _blurring(height), _blurring(width)
+        line = torch.exp(-0.5 * (_line(_SIDE) / _WINDOW).square())
+        self._weights = (line[:, None] * line / line.sum().square()).float()
+        self._functions = _functions(_SIDE, _SIDE, count).float()
+        self._products = (self._functions[:, :, None] * self._functions[:, None]).flatten(1)
+        bending = [_PENALTY * (1 + u * u + v * v) ** 2 for u, v in low_frequencies(count)]
+        self._penalty = torch.tensor(bending * 2, dtype=torch.float32)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Blur and normalize images (B, C, H, W) to (B, 24, 24): weighted mean 0 and, but for flat ones, variance 1."""
+        finite = images.flatten(1).isfinite().all(1)
+        images = torch.where(finite[:, None, None], images.float().mean(1), 0.0)
+        small = self._rows.to(images) @ images @ self._columns.to(images).T
+        weights = self._weights.to(images)
+        small = small - (small * weights).sum((1, 2), keepdim=True)
+        contrast = (small.square() * weights).sum((1, 2), keepdim=True).sqrt()
+        return small / (contrast + _LEAST_CONTRAST)
+
+    def __call__(self, images: Tensor, template: Tensor) -> Tensor:
+        """Return the displacements of images (B, C, H, W) to a template (C, H, W): (B, 2 count) float32, finite."""
+        prepared, goal = self.prepare(images), self.prepare(template[None]).flatten(1)
+        slope_y, slope_x = torch.gradient(prepared, dim=(1, 2), spacing=2 / _SIDE)
+        planes = torch.stack([prepared, slope_x, slope_y], dim=1)
+        shapes = prepared.new_zeros(len(images), 2 * self.count)
+        for _ in range(_STEPS):
+            shapes = shapes - self._step(planes, goal, shapes)
+        return torch.where(shapes.isfinite().all(1, keepdim=True), shapes, 0.0)
+
+    def _step(self, planes: Tensor, goal: Tensor, shapes: Tensor) -> Tensor:
+        """Return a damped Gauss-Newton step, (B, 2 count), from images and their slopes in x and y, (B, 3, 24, 24)."""
+        functions, products = self._functions.to(shapes), self._products.to(shapes)
+        penalty, weights = self._penalty.to(shapes), self._weights.to(shapes).flatten()
+        moved, slope_x, slope_y = _read(planes, _field(shapes, _SIDE, _SIDE), "bilinear").flatten(2).unbind(1)
+        residual = weights * (moved - goal)
+        slopes = (residual * slope_x) @ functions, (residual * slope_y) @ functions
+        gradient = torch.cat(slopes, dim=1) + penalty * shapes
+        pairs = slope_x * slope_x, slope_x * slope_y, slope_y * slope_y
+        xx, xy, yy = ((weights * pair) @ products for pair in pairs)
+        square = (-1, self.count, self.count)
+        curvature = torch.cat(
+            [torch.cat([xx.view(square), xy.view(square)], 2), torch.cat([xy.view(square), yy.view(square)], 2)], 1
+        )
+        factor, _ = torch.linalg.cholesky_ex(curvature + torch.diag(penalty + _DAMPING))
+        return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
+
+
+def _blurring(side: int) -> Tensor:
+    """Return the matrix that blurs a line of pixels and samples it at 24 places, (24, side)."""
+    centers = (torch.arange(_SIDE, dtype=torch.float64) + 0.5) * side / _SIDE
+    pixels = torch.arange(side, dtype=torch.float64) + 0.5
+    weights = torch.exp(-0.5 * ((centers[:, None] - pixels) / max(_BLUR * side, 0.5)).square())
+    return (weights / weights.sum(1, keepdim=True)).float()
