@@ -182,6 +182,9 @@ METHODS: dict[str, MethodInfo] = {
 }
 
 
+CLASSIFIER = "scattering-linear"  # what `idpgan.fit_classifier` trains unless it is told otherwise
+
+
 def methods_of(*families: str) -> Mapping[str, MethodInfo]:
     """Return the rows of some families by name, one family after the other."""
     rows = [row for family in families for row in METHODS.values() if row.family == family]

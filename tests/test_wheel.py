@@ -17,7 +17,12 @@ from idpgan.config import config_names
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tensorboard": "torch.utils.tensorboard"}  # by other names
+MODULES = {  # by other names
+    "opencv-python-headless": "cv2",
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "tensorboard": "torch.utils.tensorboard",
+}
 
 
 def imported(folder):
@@ -34,7 +39,8 @@ def imported(folder):
 
 
 def test_everything_that_is_imported_is_declared_and_nothing_else():
-    declared = {re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"]}
+    needed = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["faces"])
+    declared = {re.match(r"[\w-]+", text)[0] for text in needed}
     modules = {MODULES.get(name, name.replace("-", "_")): name for name in declared}
     used = imported(ROOT / "idpgan")
     assert sorted(set(modules) - used) == [], "declared, but imported by nothing"

@@ -36,7 +36,7 @@ from idpgan.jobs.init import facts_of
 from idpgan.jobs.origin import with_releases
 from idpgan.jobs.process_ledger import Together, charge, records_of, say
 from idpgan.jobs.train import start
-from idpgan.methods import METHODS, methods_of
+from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
@@ -235,7 +235,7 @@ def fit_classifier(
     *,
     epsilon: float,
     delta: float | None = None,
-    method: str = "scattering-linear",
+    method: str = CLASSIFIER,
     out: str | os.PathLike[str] | None = None,
     device: str = "auto",
     progress: bool = True,

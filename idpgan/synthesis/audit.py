@@ -452,20 +452,20 @@ def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)
 
 
-_PEOPLE, _BOTH = (Unit.IMAGE, Unit.PERSON), (Relation.ZERO_OUT, Relation.REPLACE_ONE)
+_UNITS, _BOTH = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO), (Relation.ZERO_OUT, Relation.REPLACE_ONE)
 _ZERO_OUT = ((Unit.IMAGE,), (Relation.ZERO_OUT,))
 AUDITS = {
     "idp-gan-aggregate": Entry(
         _aggregate,
-        _PEOPLE,
+        _UNITS,
         _BOTH,
         delta=1e-5,
         options={"law": ("gaussian", "laplace")},
         pure=("laplace",),
         of_run=_aggregate_run,
     ),
-    "gaussian": Entry(_gaussian, _PEOPLE, _BOTH, delta=1e-5, of_run=_gaussian_run),
-    "evolution": Entry(_evolution, _PEOPLE, _BOTH, delta=1e-5, of_run=_evolution_run),
+    "gaussian": Entry(_gaussian, _UNITS, _BOTH, delta=1e-5, of_run=_gaussian_run),
+    "evolution": Entry(_evolution, _UNITS, _BOTH, delta=1e-5, of_run=_evolution_run),
     "dp-gan": Entry(
         lambda request: steps_case(_planned_steps(request), request), *_ZERO_OUT, delta=1e-5, of_run=_dp_gan_run
     ),

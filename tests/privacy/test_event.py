@@ -36,7 +36,7 @@ def test_json_round_trip(event):
         {"count": 1.5},
         {"count": True},
         {"sample_rate": 0.5},
-        {"unit": "photo"},
+        {"unit": "album"},
         {"relation": "replace-special"},
         {"noise_multiplier": "2.0"},
         {"noise_multiplier": True},
