@@ -1,0 +1,76 @@
+"""dp-GAN by Opacus' steps: the same steps at the same price, and what its hooks cannot do is refused."""
+
+import re
+
+import pytest
+import torch
+
+from idpgan.errors import ConfigError
+from idpgan.models.dcgan import Critic
+from idpgan.privacy import Ledger, Relation, Unit
+from idpgan.synthesis.dp_gan.method import DpGan
+from tests.synthesis.test_dp_gan import config_of, method_of, run, weights
+from tests.training.toy import CPU, digits
+
+BOTH = {
+    "pairs": {},
+    "separate": {"fakes": "separate"},
+    "pairs, wrong classes, moved": {"mismatch": 0.5, "augment": 0.5},
+    "hinge, separate, wrong classes": {"loss": "hinge", "fakes": "separate", "mismatch": 1.0},
+}
+
+
+@pytest.mark.parametrize("options", BOTH.values(), ids=BOTH.keys())
+def test_both_engines_take_the_same_steps_with_the_same_noise(options):
+    """Same coins, same noise, same clip, two libraries: a run differs by rounding alone."""
+    ours, theirs, noisier = (
+        method_of(config_of(**options, **engine))
+        for engine in ({}, {"engine": "opacus"}, {"engine": "opacus", "secure_mode": True})
+    )
+    start = weights(ours.critic)
+    stats = [run(method, 1, 4) for method in (ours, theirs, noisier)]
+    moved = (weights(ours.critic) - start).norm()
+    assert (weights(ours.critic) - weights(theirs.critic)).norm() < 1e-2 * moved
+    assert (weights(ours.critic) - weights(noisier.critic)).norm() > 0.1 * moved  # negative control: other noise
+    assert stats[0].keys() == stats[1].keys()
+    assert stats[0]["gradient_norm"] == pytest.approx(float(stats[1]["gradient_norm"]), rel=1e-3)
+    assert stats[0]["critic_loss"] == pytest.approx(float(stats[1]["critic_loss"]), rel=1e-3)
+
+
+def test_steps_by_opacus_cost_the_same_and_the_report_has_its_accountants_beside_ours():
+    config = config_of(engine="opacus", privacy={"noise_multiplier": 1.5})
+    method = DpGan.of(config, digits(), ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=CPU)
+    assert method.step_event() == method_of(config_of(privacy={"noise_multiplier": 1.5})).step_event()
+    method.ledger.charge(method.step_event().repeated(2250))
+    report = method.privacy()
+    assert report.private
+    assert "AES-256-CTR, 256 bits from the operating system; gradients, clipping and sums by Opacus" in report.reason
+    said = dict(re.findall(r"(PRV|RDP) ([0-9]+\.[0-9]+)", report.reason))
+    assert report.proven.epsilon <= float(said["PRV"]) <= report.proven.epsilon + 0.02
+    assert float(said["RDP"]) > float(said["PRV"])
+    assert "Opacus" not in method_of(config_of()).privacy().reason
+
+
+def test_opacus_refuses_what_its_hooks_cannot_do_in_one_line():
+    with pytest.raises(ConfigError, match=r'loss = "wgan-gp" differentiates .* Set method\.engine = "idpgan"'):
+        config_of(engine="opacus", loss="wgan-gp")
+    with pytest.raises(ConfigError, match=r'secure_mode = true is a mode of Opacus\. Set method\.engine = "opacus"'):
+        config_of(secure_mode=True)
+    with pytest.raises(ConfigError, match=r"method\.engine"):
+        config_of(engine="tensorflow")
+
+
+def test_a_network_that_opacus_refuses_is_refused_in_its_words_and_ours(monkeypatch):
+    class Mixing(Critic):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.blocks.append(torch.nn.BatchNorm2d(8))
+
+    monkeypatch.setattr("idpgan.models.families.Critic", Mixing)
+    for engine in ({}, {"engine": "opacus"}):
+        with pytest.raises(ConfigError, match="mean and variance of the whole batch") as refused:
+            method_of(config_of(**engine))
+        assert (
+            "Opacus says: BatchNorm cannot support training with differential privacy" in str(refused.value)
+        ) == bool(engine)
+        assert "\n" not in str(refused.value)
