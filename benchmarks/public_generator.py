@@ -35,6 +35,7 @@ from idpgan.data.load import Split, load
 from idpgan.jobs.train import resume as go_on
 from idpgan.jobs.train import start, train_on
 from idpgan.metrics.utility import measure_utility
+from idpgan.models.config import Purpose
 from idpgan.training.config import build_config
 
 SIDE, CLASSES, TEST_PEOPLE = 32, ("neutral", "happiness"), 10
@@ -149,6 +150,7 @@ def rows_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         "method": {"name": "gaussian", "teacher_share": 0.5, "candidates": 8},
         "training": {"device": "cpu"},
     }
+    registered = {**gaussian, "model": {**gaussian["model"], "shape": 12}}
     photos = {**evolution, "data": private | declared}
     photos["model"] = {"generator": "population", "simulator": "public", "codes": 1000}
     yield "public photos", {}
@@ -157,6 +159,8 @@ def rows_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         privacy = {"privacy": {"epsilon": epsilon, "delta": 1e-5}}
         yield f"evolution of the public generator, {epsilon:g}", evolution | privacy
         yield f"gaussian with a teacher, {epsilon:g}", gaussian | privacy
+        yield f"the same, registered, {epsilon:g}", registered | privacy
+        yield f"the same, public photos, {epsilon:g}", {**gaussian, "data": private | declared} | privacy
     for epsilon in EPSILONS:
         privacy = {"privacy": {"epsilon": epsilon, "delta": 1e-5}}
         yield f"evolution of the public photos, {epsilon:g}", photos | privacy
@@ -207,7 +211,7 @@ def images_of(name: str, table: dict[str, Any], seed: int, split: Split, public:
         training = {**table["training"], "seed": seed}
         config = build_config({**table, "training": training}, name)
         generator = train_on(config, load(config.data)).artifact(config.release).generator
-    pixels = to_uint8(generator.sample(IMAGES, seed=seed))
+    pixels = to_uint8(generator.sample(IMAGES, seed=seed, purpose=Purpose.TRAINING))
     return Images(pixels, generator.sample_labels(IMAGES), generator.classes)
 
 
