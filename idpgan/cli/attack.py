@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.errors import InputError
 from idpgan.jobs.options import AttackOptions
 from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
@@ -38,6 +39,8 @@ def attack(
     if options.members is not None or options.others is not None:
         refuse_several("attack --members")
         return _foreign(source, options, progress)
+    if source.is_file():
+        raise InputError(f"{source} is a file, not a run. Say what its images were made from: --members, and --others.")
     from idpgan.attacks.distances import follow
     from idpgan.jobs.attack import attack_run, write_attack
 

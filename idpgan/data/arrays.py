@@ -182,7 +182,9 @@ def _items(source: Any, what: str, progress: Progress) -> tuple[np.ndarray[Any, 
     labels: list[Any] = []
     for index in range(num):
         item = source[index]
-        if isinstance(item, tuple | list) and len(item) == 2:
+        if isinstance(item, tuple) and len(item) == 1:  # of a TensorDataset without labels
+            item = item[0]
+        elif isinstance(item, tuple | list) and len(item) == 2:
             item, label = item
             labels.append(label)
         pictures.append(np.asarray(item))
@@ -213,6 +215,8 @@ def _array(images: Any, what: str) -> np.ndarray[Any, Any]:
 
 def _channels_first(images: np.ndarray[Any, Any], tensor: bool, what: str) -> np.ndarray[Any, Any]:
     """Return (N, C, H, W); where both could be the channels, those of a tensor come first, those of an array last."""
+    if images.shape[:1] == (0,):
+        raise DataError(f"{what} holds no images. Give at least one.")
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4:
@@ -274,7 +278,10 @@ def _labels(
     numbers, values = _numbered(labels, num, "labels")
     if classes is None:
         if len(values) > min(MOST_CLASSES, max(num // 2, 2)):
-            raise DataError(f"labels have {len(values):,} values for {num:,} {what}: these are no classes. Name them.")
+            raise DataError(
+                f"labels have {len(values):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                "(classes=[...]), or leave the labels out."
+            )
         return numbers, tuple(map(str, values)), None
     names = tuple(map(str, classes))
     places = {name: place for place, name in enumerate(names)}

@@ -330,7 +330,10 @@ def _check(method: str, family: str, given: _Given) -> None:
     known = methods_of(family)
     if method != AUTO and method not in known:
         call = "fit" if family == "gan" else "fit_classifier"
-        raise InputError(f"method = '{method}' is not one that `{call}` trains. {nearest_hint(method, known)}")
+        other = "fit_classifier" if family == "gan" else "fit"
+        elsewhere = method in methods_of("classifier" if family == "gan" else "gan")
+        hint = f"`idpgan.{other}` does." if elsewhere else nearest_hint(method, known)
+        raise InputError(f"method = '{method}' is not one that `{call}` trains. {hint}")
     if method != AUTO and not known[method].sound:
         raise InputError(
             f"method = '{method}' does not keep to the epsilon that it is given: {known[method].reason}. Take a sound "

@@ -33,6 +33,11 @@ class TensorShape(Section):
         """Such a tensor, without content."""
         return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device="meta")
 
+    @property
+    def bytes(self) -> int:
+        """Size."""
+        return math.prod(self.shape) * torch.empty((), dtype=getattr(torch, self.dtype)).element_size()
+
 
 class _Tensors(Section):
     """The entry "tensors" of a described generator."""

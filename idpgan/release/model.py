@@ -27,6 +27,7 @@ from idpgan.errors import InputError
 from idpgan.files import printable, read_plain, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
+from idpgan.models.outline import TensorShape
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import FLOATING_POINT, Guarantee, PrivacyReport, check_delta, default_delta
@@ -54,18 +55,6 @@ def _one_line(text: str) -> str:
 
 
 _Name = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_one_line)]
-
-
-class TensorShape(Section):
-    """One tensor: its shape and the name of its type, such as "float32"."""
-
-    shape: tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...] = Field(max_length=8)
-    dtype: Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
-
-    @property
-    def bytes(self) -> int:
-        """Size."""
-        return math.prod(self.shape) * torch.empty((), dtype=getattr(torch, self.dtype)).element_size()
 
 
 class Described(Section):

@@ -103,6 +103,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(run, copied, tmp_path):
     for arguments, words in (
         ([tmp_path / "nothing"], "does not exist"),
         ([tmp_path], "not a run folder"),
+        ([copied / "config.toml"], "is a file, not a run. Say what its images were made from: --members"),
         ([unfinished], "is not finished"),
         ([without], "no holdout"),
         ([other], "not those that"),

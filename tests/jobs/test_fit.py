@@ -284,3 +284,21 @@ def test_evaluate_takes_pairs_and_names_classes_alike():
         idpgan.evaluate((images, labels), (images, labels), num=5, **judged)
     with pytest.raises(InputError, match="the class '7'"):
         idpgan.evaluate((images, labels), (images[labels < 7], labels[labels < 7]), **judged)
+
+
+def test_a_tensor_dataset_without_labels_is_unlabeled_images():
+    held = arrays.gathered(TensorDataset(torch.zeros(3, 1, 8, 8)), pixel_range="unit")
+    assert held.image_shape == (1, 8, 8)
+    assert held.classes == ()
+
+
+def test_errors_say_the_way_out():
+    ten = np.zeros((10, 8, 8), np.uint8)
+    with pytest.raises(InputError, match=r"holds no images"):
+        arrays.gathered(ten[:0])
+    with pytest.raises(InputError, match=r"too many to be classes\. Name the classes"):
+        arrays.gathered(ten, np.arange(10))
+    with pytest.raises(InputError, match=r"`idpgan\.fit_classifier` does"):
+        idpgan.fit(ten, epsilon=1, method="dp-sgd")
+    with pytest.raises(InputError, match=r"`idpgan\.fit` does"):
+        idpgan.fit_classifier(ten, epsilon=1, method="gaussian")
