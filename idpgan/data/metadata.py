@@ -51,14 +51,15 @@ class Table(NamedTuple):
         return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON, CUT_FROM))
 
 
-def read_table(path: Path, file_column: str = FILE_NAME) -> Table:
+def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | None = None) -> Table:
     """Read a table of images: UTF-8, one line of columns, values separated by commas, semicolons or tabs.
 
     Args:
         file_column: The column of the image files; the result calls it file_name.
+        person_column: The column of the people; the result calls it person. None = ``person``, if there is one.
 
     Raises:
-        DataError: If it cannot be read, lacks that column or has a column twice, or a row of another length.
+        DataError: If it cannot be read, lacks such a column or has a column twice, or a row of another length.
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
@@ -76,7 +77,9 @@ def read_table(path: Path, file_column: str = FILE_NAME) -> Table:
             f"{', '.join(header)[:200] or 'nothing'}. Name the column of the image files so, or say how it is named "
             "(idpgan prepare --file-column)."
         )
-    header = tuple(FILE_NAME if name == file_column else name for name in header)
+    if person_column not in (None, *header):
+        raise DataError(f"{path} has no column '{person_column}' of people. {nearest_hint(str(person_column), header)}")
+    header = tuple({file_column: FILE_NAME, person_column: PERSON}.get(name, name) for name in header)
     twice = next((name for name in header if header.count(name) > 1 or not name or not printable(name)), None)
     if twice is not None:
         raise DataError(f"{path} has the column {twice!a} twice or without a name. Give each column one name.")

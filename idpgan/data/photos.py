@@ -59,6 +59,7 @@ class LabelTable(NamedTuple):
         path: CSV file; None = the folder's own metadata.csv, if it has one.
         file_column: Its column of files, as paths below the folder.
         label_column: The one column of labels to take, beside ``person``; None = all columns.
+        person_column: Its column of people; None = ``person``, if it has one.
         only_labelled: Whether photos without a row, or with a blank label, are left out and not just unlabeled. The
             number of photos with a label is then the number of rows, which is public.
     """
@@ -66,6 +67,7 @@ class LabelTable(NamedTuple):
     path: Path | None = None
     file_column: str = FILE_NAME
     label_column: str | None = None
+    person_column: str | None = None
     only_labelled: bool = False
 
 
@@ -204,7 +206,7 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
 
 def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """Return the wanted columns of a table, each with a value for every photo; all that does not fit is one error."""
-    table = read_table(labels.path or source / METADATA, labels.file_column)
+    table = read_table(labels.path or source / METADATA, labels.file_column, labels.person_column)
     wanted = [name for name in table.columns if name != FILE_NAME]
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none

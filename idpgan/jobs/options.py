@@ -294,6 +294,7 @@ class PrepareOptions:
     )
     file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
+    person_column: str | None = option(None, "Its column of people; default: person.", metavar="COLUMN")
     only_labelled: bool = option(False, "Leave photos without a label out.")
 
     def __post_init__(self) -> None:
@@ -329,7 +330,7 @@ class PrepareOptions:
         """The table of labels, and how it is read."""
         from idpgan.data.photos import LabelTable
 
-        return LabelTable(self.labels, self.file_column, self.label_column, self.only_labelled)
+        return LabelTable(self.labels, self.file_column, self.label_column, self.person_column, self.only_labelled)
 
 
 class FolderOptions:
