@@ -111,6 +111,7 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
 
 
 @pytest.mark.trained
+@pytest.mark.slow
 def test_sums_and_teacher_of_a_run_are_attacked(tmp_path):
     few = ["release.samples=10", "method.teacher_share=0.3", "data.holdout_share=0.85", "privacy.epsilon=0.2"]
     config = jobs.load_config(CONFIGS / "digits-gaussian.toml", few)
