@@ -1,6 +1,6 @@
 # docker build -t idpgan .                                                                          for the CPU
 # docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t idpgan-cuda .      for docker run --gpus all
-# Not built where it was written: there was no Docker and no GPU. docs/scale.md says how several GPUs share a run.
+# Not built where it was written: there was no Docker and no GPU. docs/reference/scale.md says how several GPUs share a run.
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 

@@ -8,7 +8,7 @@ A line of a table is a list of cells, or words and a result, whose ``facts`` fol
 A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
 see `FACTS`.
 
-python benchmarks/readme_tables.py            # writes README.md and docs/*.md anew
+python benchmarks/readme_tables.py            # writes README.md and docs/**/*.md anew
 python benchmarks/readme_tables.py --check    # says what is out of date, writes nothing
 python benchmarks/readme_tables.py --add RUN/evaluation.json [...] --row NAME [--runs RUN ...]  # results/NAME.json
 """
@@ -57,7 +57,7 @@ def main() -> None:
 def rendered(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield every page with measured blocks, and how it should read."""
     results, tables = read_results() | read_figures(), read_tables()
-    for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))):
+    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         text = path.read_text(encoding="utf-8")
         if BLOCK.search(text):
             yield path, fill(text, tables, results)

@@ -36,7 +36,7 @@ EPSILONS = (0.3, 1.0, 3.0, 11.0)
 REAL = "real"
 ROWS_OF_SAMPLES = 2
 JUDGING = 3.0  # minutes
-# Networks narrower and runs shorter than the paper's 20,000 steps, for a CPU; as in docs/idp-gan-published.md.
+# Networks narrower and runs shorter than the paper's 20,000 steps, for a CPU; as in docs/methods/idp-gan-published.md.
 SHORT = ["training.steps=2000", "training.batch_size=64", "training.tick_steps=500", "model.width=16"]
 FASTER = ["method.learning_rate=5e-4", "method.ema_decay=0.98", "method.critic_steps_per_generator_step=2"]
 SHORT_LAPLACE = [*SHORT, *FASTER]

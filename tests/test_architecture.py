@@ -1,4 +1,4 @@
-"""Imports go down the floors, never up, and never sideways between two rooms of one floor (docs/architecture.md)."""
+"""Imports go down the floors, never up, and never sideways between two rooms of one floor."""
 
 import ast
 import importlib

@@ -30,13 +30,13 @@ def links(path):
 
 
 def test_every_link_leads_to_a_file():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     assert [(page.name, str(target)) for page in pages for target in links(page) if not target.exists()] == []
 
 
 def test_the_index_has_every_page_and_every_method_has_one():
     index = ROOT / "docs" / "README.md"
-    pages = {path for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")} - {index}
+    pages = {path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")} - {index}
     assert pages - set(links(index)) == set()
-    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
     assert [name for name in (*methods_of("gan", "classifier"), *publish.METHODS) if f"`{name}`" not in text] == []

@@ -1,4 +1,4 @@
-"""docs/architecture.md: its picture has all rooms, and each addition of the page works in a copy of the package."""
+"""docs/reference/architecture.md: its picture has all rooms, and each addition works in a copy of the package."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ import pytest
 from tests.test_architecture import FLOORS
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(?:^`(?P<path>[^`\n]+)`\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 ADDITIONS = re.findall(r"^## (Add .*)$", PAGE, re.M)
 RUNNER = """

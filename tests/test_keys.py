@@ -1,4 +1,4 @@
-"""docs/keys.md is made from the code."""
+"""docs/reference/keys.md is made from the code."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from pydantic import Field
 from idpgan.jobs import keys
 from idpgan.training.config import PrivacyConfig
 
-PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "keys.md"
 
 
 def test_the_page_is_that_of_the_code():
-    assert PAGE.read_text(encoding="utf-8") == keys.render(), "python -m idpgan.jobs.keys > docs/keys.md"
+    assert PAGE.read_text(encoding="utf-8") == keys.render(), "python -m idpgan.jobs.keys > docs/reference/keys.md"
 
 
 class Described(PrivacyConfig):

@@ -18,7 +18,7 @@ from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 # What a synopsis has and a command to be run has not: choices, optional parts, words for something else.
 PLACEHOLDER = re.compile(r"[\[\]|]|\b[A-Z]{2,}\b|(?<=[ =])[A-Z]\b|\.\.\.")

@@ -3,7 +3,7 @@
 SRA and ESRA (and LRM and MM, where an image has more rows than its rank) put noise on a few numbers and multiply these
 by noise-free factors of the private image. Whatever the noise, the released image lies in the space of those factors,
 so it can be matched with a gallery of clean photographs of the same people, equally well at every epsilon. Measured:
-docs/matrix-publishers.md.
+docs/methods/matrix-publishers.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Audit: an empirical lower bound of epsilon, found by playing the distinguishing game against a mechanism.
 
 A guarantee is an upper bound that a proof gives; an audit is a lower bound that an attack gives. An audit above the
-proven epsilon refutes proof or code. An audit below it proves nothing (docs/audit.md). The names load on first use.
+proven epsilon refutes proof or code. An audit below it proves nothing (docs/reference/audit.md).
+The names load on first use.
 """
 
 from __future__ import annotations

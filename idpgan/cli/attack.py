@@ -31,7 +31,7 @@ def attack(
     Of a run, members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC
     curves, both axes logarithmic) into the run, for the curator only. With --members and --others the images may be
     anybody's, and the result is one page of words. An attack that fails proves nothing. Several processes share the
-    distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/scale.md.
+    distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/reference/scale.md.
 
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     Example: idpgan attack synthetic.npz --members used/ --others unused/

@@ -33,7 +33,7 @@ def audit(
 
     No private image is read, but by --one-run CONFIG and --exposure, which train. A run's result goes to its
     audit.json. Exit code 1: the bound exceeds the proven epsilon.
-    Several processes share the runs by torchrun --nproc-per-node 8 -m idpgan audit ...: docs/scale.md.
+    Several processes share the runs by torchrun --nproc-per-node 8 -m idpgan audit ...: docs/reference/scale.md.
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """

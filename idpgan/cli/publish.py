@@ -27,7 +27,7 @@ def publish(
     """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
 
     Publications of one folder add up on its ledger. Several processes share the images by
-    torchrun --nproc-per-node 8 -m idpgan publish ...: docs/scale.md.
+    torchrun --nproc-per-node 8 -m idpgan publish ...: docs/reference/scale.md.
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """

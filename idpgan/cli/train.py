@@ -22,7 +22,7 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
 
     Without a config the embedded default is trained. A config may be one of the package's, by its name (idpgan init
     NAME prints it). Settings override the config. Several GPUs or machines share the steps of one run by
-    torchrun --nproc-per-node 8 -m idpgan train ...: docs/scale.md.
+    torchrun --nproc-per-node 8 -m idpgan train ...: docs/reference/scale.md.
 
     Example: idpgan train mnist-wgan-gp training.steps=20000 --data-root ../shared/data
     """
@@ -67,7 +67,7 @@ def _describe(planned: RunPlan) -> list[str]:
         total = "" if found is None else f" In total, with the releases that it will contain: {found}."
         lines = [f"# Cost: epsilon = {price.epsilon:.4g} at delta = {price.delta:.3g} ({where}).{total}"]
     if signal is not None:
-        lines.append(f"# Signal to noise: {signal.figure:.3g} at most (docs/signal.md).")
+        lines.append(f"# Signal to noise: {signal.figure:.3g} at most (docs/reference/signal.md).")
         lines += [f"# Warning: {signal.warning}"] if signal.warning else []
     return lines
 

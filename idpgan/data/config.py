@@ -42,7 +42,7 @@ class DataConfig(Section):
             `public_root`.
         public_disjoint: Declares that nobody of the private images is on those of `public_root`, or among those that a
             release was made from which is named as public. Without it the charges of such a release count; see
-            docs/totals.md.
+            docs/reference/totals.md.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
             then taken out of the private ones. Images that this package released or drew are known by the files beside
             them.

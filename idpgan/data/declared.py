@@ -56,7 +56,8 @@ def declared_shape(
         check_class_names(there.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
-            f"public about a folder is never derived from its images (docs/neighbors.md).{hint} Found in {root}: "
+            f"public about a folder is never derived from its images (docs/reference/neighbors.md).{hint} "
+            f"Found in {root}: "
             f"{', '.join(f'data.{key} = {shown(there.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:

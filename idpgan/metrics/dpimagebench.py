@@ -3,7 +3,7 @@
 Gong, Li, Lin and Wang (2025), "DPImageBench: A Unified Benchmark for Differentially Private Image Synthesis", CCS;
 repository 2019ChenGong/DPImageBench, evaluation/evaluator.py. A ResNet, a WideResNet and a ResNeXt are trained on
 60,000 generated images, and the published number is the best of the three accuracies on real test images.
-Where this differs: docs/deviations.md, "DPImageBench".
+Where this differs: docs/reference/deviations.md, "DPImageBench".
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pipelines of `diffusers` as simulators of `evolution`: their network and scheduler are driven from latent numbers.
 
 Images: unconditional (DDPM, DDIM), class-conditional, or in the latent space of an autoencoder (LDM, DiT). A pipeline
-that wants a prompt is called by a few lines of your own instead (docs/own-generator.md). Variation is image to image:
-noise is added up to a share of the schedule, and taken away again (Meng et al. 2022, "SDEdit").
+that wants a prompt is called by a few lines of your own instead (docs/methods/own-generator.md). Variation is image to
+image: noise is added up to a share of the schedule, and taken away again (Meng et al. 2022, "SDEdit").
 
 Nothing is imported here but torch: whoever has a pipeline has `diffusers` (``pip install idpgan[diffusers]``).
 """

@@ -2,7 +2,8 @@
 
 ``METHODS`` has a row for each: an infinite proven epsilon and the reason. `make_obfuscator` makes one, ``fit`` trains
 it if it has parameters to learn, and ``transform`` changes images. `idpgan.attacks` evaluates them with the same
-attackers as the private methods (docs/without-a-guarantee.md). Names other than ``METHODS`` are loaded on first use.
+attackers as the private methods (docs/results/without-a-guarantee.md).
+Names other than ``METHODS`` are loaded on first use.
 """
 
 from __future__ import annotations

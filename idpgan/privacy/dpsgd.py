@@ -295,7 +295,7 @@ class DPSGDPlan:
 
         The noise comes from `Noise`, not from a `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits
         of seed that an attacker can try out. The noise is continuous Gaussian in floating point, drawn for all weights
-        at once and added in float64: low-order bits are not covered by the proof (docs/pitfalls.md).
+        at once and added in float64: low-order bits are not covered by the proof (docs/reference/pitfalls.md).
 
         Args:
             optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.

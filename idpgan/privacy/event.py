@@ -96,7 +96,7 @@ class Event:
         if self.reason is not None and not isinstance(self.reason, str):
             raise InputError(f"reason = {self.reason!r} of a {self.kind} event must be a text.")
         if self.kind == "poisson-gaussian" and self.relation is not Relation.ZERO_OUT:
-            raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/pitfalls.md.")
+            raise InputError("Poisson sampling is accounted under zero-out-one only; see docs/reference/pitfalls.md.")
         if self.kind == "randomized-response" and self.relation is not Relation.REPLACE_ONE:
             raise InputError("randomized response is accounted under replace-one only: an absent record has no answer.")
 

@@ -95,10 +95,10 @@ class Noise(ABC):
 
     @abstractmethod
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return float64 standard normal numbers (floating point: see docs/pitfalls.md)."""
+        """Return float64 standard normal numbers (floating point: see docs/reference/pitfalls.md)."""
 
     def laplace(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return float64 Laplace numbers of scale 1 (floating point: see docs/pitfalls.md)."""
+        """Return float64 Laplace numbers of scale 1 (floating point: see docs/reference/pitfalls.md)."""
         first, second = self.uniform((2, *shape))
         return second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
 

@@ -1,7 +1,8 @@
 """The meaning of ``--method best`` and of `idpgan.fit`: a generator by what is public of the data.
 
-The rules follow the package's own tables (README, docs/teacher.md, docs/gaussian.md, docs/signal.md), each of which
-names its data, epsilon and seeds. No private image is read, so the choice costs no privacy.
+The rules follow the package's own tables (README, docs/methods/teacher.md, docs/methods/gaussian.md,
+docs/reference/signal.md), each of which names its data, epsilon and seeds. No private image is read, so the choice
+costs no privacy.
 """
 
 from __future__ import annotations

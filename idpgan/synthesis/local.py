@@ -8,7 +8,7 @@ generator learns the clean distribution (AmbientGAN, `Bora et al. 2018 <https://
 Everything after `prepare` is post-processing: epochs, tuning, architectures.
 
 Local privacy limits utility: each image is hidden by its own noise, not among other images. Our additions to channel
-and critic: docs/deviations.md, local 1 to 6.
+and critic: docs/reference/deviations.md, local 1 to 6.
 
 A null record is perturbed and released like any other, as a black image of class 0. Under replace-one being null is
 part of a record's content: a release that left null records out would show, without noise, which ones are null.

@@ -1,7 +1,7 @@
 """WGAN-GP (improved WGAN) without any privacy: the reference that the private methods are compared with.
 
 `Gulrajani et al. (2017) <https://arxiv.org/abs/1704.00028>`_, the base of IDP-GAN. What differs:
-docs/deviations.md, WGAN-GP 1 to 4.
+docs/reference/deviations.md, WGAN-GP 1 to 4.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ LEAST = 1.0  # below this figure the noise on a class is longer than the longest
 
 @dataclass(frozen=True)
 class Signal:
-    """The signal-to-noise figure of a run; docs/signal.md has formula and threshold.
+    """The signal-to-noise figure of a run; docs/reference/signal.md has formula and threshold.
 
     A record adds a vector of length at most 1 to the sum of its class, so the n records of a class add up to at most n.
     The figure is that length over the expected length of the noise on it: an upper bound, whatever the images are.

@@ -90,7 +90,7 @@ def test_the_errors_are_those_of_the_square_root_and_far_below_a_release_per_par
     running = mechanism(parts=10)
     single = running.cells.noise_std
     ratios = [(running.noise_std(number) / single) ** 2 for number in range(1, 11)]
-    assert ratios[-1] == pytest.approx(3.2, rel=0.02)  # variances of one release (docs/continual.md)
+    assert ratios[-1] == pytest.approx(3.2, rel=0.02)  # variances of one release (docs/methods/continual.md)
     assert max(ratios) < 10  # a release per part at the same guarantee adds up to at least as many
 
 

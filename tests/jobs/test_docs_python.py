@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run, one after the other."""
+"""The examples of docs/guide/python.md run, one after the other."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from idpgan.jobs import process_ledger
 from idpgan.jobs.verify import verify
 
-PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):

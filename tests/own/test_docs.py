@@ -1,4 +1,4 @@
-"""The examples of docs/own-generator.md work as they stand: the first and the last are run, the others are read."""
+"""The examples of docs/methods/own-generator.md work: the first and the last are run, the others are read."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from idpgan.jobs.sample import draw
 from idpgan.jobs.train import load_config, start
 from idpgan.jobs.verify import verify
 
-PAGE = (Path(__file__).parents[2] / "docs" / "own-generator.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "methods" / "own-generator.md").read_text(encoding="utf-8")
 FILES = dict(
     re.findall(r"^`([a-z]+\.(?:py|toml))`[^\n]*\n\n```[a-z]+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 )

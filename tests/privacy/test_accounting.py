@@ -76,7 +76,7 @@ def test_delta_zero_is_answered_by_the_pure_sum():
     from dp_accounting.pld import PLDAccountant
 
     theirs = PLDAccountant().compose(dp_accounting.LaplaceDpEvent(10304.0), 10304).get_epsilon(0.0)
-    assert theirs < 0.1  # when this fails the library has been mended: say so in docs/pitfalls.md, 12
+    assert theirs < 0.1  # when this fails the library has been mended: say so in docs/reference/pitfalls.md, 12
     # At any other delta the sum of 10,304 tiny losses is Gaussian: mu = 1 / sqrt(10304) (Dong, Roth, Su 2022).
     for delta, slack in ((1e-5, 1e-3), (1e-9, 1e-2), (1e-15, 0.1)):
         truth = _gaussian_epsilon(1 / math.sqrt(10304), delta)

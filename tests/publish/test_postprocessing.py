@@ -150,7 +150,7 @@ def test_delta_buys_less_noise(faces, method):
 
 
 def test_what_each_unit_affords_on_drawn_faces(faces):
-    """The order that docs/publishers.md reports, with room: blocks for a pixel, codewords for a whole image."""
+    """The order that docs/methods/publishers.md reports, with room: blocks for a pixel, codewords for a whole image."""
 
     def error(method, unit, epsilon):
         told = release(faces, method, epsilon=epsilon, unit=unit, noise=Noise.fixed(6)).images.clamp(0, 1)

@@ -1,4 +1,4 @@
-"""The six published algorithms: faithful to their formulas, and wrong as docs/matrix-publishers.md says."""
+"""The six published algorithms: faithful to their formulas, and wrong as docs/methods/matrix-publishers.md says."""
 
 # ruff: noqa: N806 (matrices keep their names from the papers)
 

@@ -20,7 +20,7 @@ from idpgan.privacy import Event, Relation, Unit, compose_epsilon, from_opacus
 from idpgan.release import load_model, write_model
 from tests.training.toy import digits
 
-PAGE = Path(__file__).parents[2] / "docs" / "opacus.md"
+PAGE = Path(__file__).parents[2] / "docs" / "methods" / "opacus.md"
 STEPS = (Event("poisson-gaussian", Unit.IMAGE, Relation.ZERO_OUT, 1.0, 100, 0.05),)
 CLASSES = tuple("0123456789")
 

@@ -22,7 +22,7 @@ SPLITS = {
     "few faces": (Sizes(0, 300, 0, 80), (1, 112, 92), tuple("abcdefgh")),
     "unlabeled": (Sizes(0, 8_000, 0, 80), (3, 48, 48), ()),
 }
-ROWS = {  # the best row of a table that needs no public image, and draws images; README and docs/signal.md
+ROWS = {  # the best row of a table that needs no public image, and draws images; README and docs/reference/signal.md
     "mnist": ("mnist-aggregate-no-public", {}),
     "digits": ("digits-gaussian", {}),
     "faces_photos": ("faces-wild-gaussian", {"teacher_share": 0.5, "candidates": 4}),

@@ -1,4 +1,4 @@
-"""The batch script of docs/scale.md with real `torchrun`, and SLURM's commands played by three lines each."""
+"""The batch script of docs/reference/scale.md with real `torchrun`, and SLURM's commands played by three lines each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from idpgan.config import dump_toml
 from idpgan.training.stats import read_stats
 from tests.training import pairs
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "slurm.sh"
+SCRIPT = Path(__file__).parents[2] / "docs" / "reference" / "slurm.sh"
 SRUN = '#!/bin/bash\nshift\necho $$ > "$PID_FILE"\nexec "$@"\n'
 SCONTROL = '#!/bin/bash\n[ "$1" = show ] && echo localhost || echo "$@" >> "$ASKED"\n'
 

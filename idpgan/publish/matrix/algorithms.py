@@ -9,8 +9,8 @@ proven epsilon as infinite. Their claim is theorem 7: epsilon for one column, re
 All take images (N, m, n) in [0, 1], float32 or float64, and give the same shape, dtype and device, not clamped.
 ``D1`` is the largest column L1 norm. Noise is continuous Laplace noise, as in the paper.
 
-docs/deviations.md, matrix 1 to 9, lists what the paper omits or gets wrong; docs/matrix-publishers.md explains why none
-is private.
+docs/reference/deviations.md, matrix 1 to 9, lists what the paper omits or gets wrong;
+docs/methods/matrix-publishers.md explains why none is private.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def lrm_factors(images: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
 def mm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
     """MM: ``B (L + Lap(D1 L / epsilon))`` with the eigen design ``B = Q sqrt(D), L = sqrt(D) P^T`` (Li et al. 2015).
 
-    The paper does not state the formula: docs/deviations.md, matrix 8.
+    The paper does not state the formula: docs/reference/deviations.md, matrix 8.
     """
     B, L = eigen_design(images)
     return noisy_product(B, L, column_norm(L) / epsilon, noise)
@@ -125,7 +125,7 @@ def sra(images: Tensor, epsilon: float, options: SraOptions, noise: Noise) -> Te
 def esra(images: Tensor, epsilon: float, options: EsraOptions, noise: Noise) -> Tensor:
     """ESRA: r by the exponential mechanism with eps1 = epsilon / 2, then SRA with eps2 = epsilon / 2.
 
-    The listing writes epsilon twice: docs/deviations.md, matrix 9.
+    The listing writes epsilon twice: docs/reference/deviations.md, matrix 9.
     """
     svd = decompose(images)
     choice = score_ranks(svd, epsilon)

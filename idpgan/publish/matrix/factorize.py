@@ -99,7 +99,8 @@ def descend(
     pixels that share neither row nor column are independent, so a cyclic diagonal is updated at once, for all images:
     this *is* the sequential algorithm, in the order of the diagonals (Gemulla et al. 2011).
 
-    Order of the pixels, redrawn noise, the cap of the step, k and the start: docs/deviations.md, matrix 3 to 6.
+    Order of the pixels, redrawn noise, the cap of the step, k and the start:
+    docs/reference/deviations.md, matrix 3 to 6.
 
     ``add_noise`` maps L (N, k, n) to its noisy copy, once per sweep over all pixels; ``learning_rate`` is gamma,
     ``regularization`` tau.
@@ -140,8 +141,8 @@ def low_rank_mechanism(images: Tensor, *, iterations: int) -> tuple[Tensor, Tens
 
     min ``1/2 tr(B^T B)`` subject to ``A = B L`` and columns of L in the unit L1 ball (Yuan et al. 2012, 2015), by an
     augmented Lagrangian: B in closed form, L by projected gradient, then the multiplier, ``iterations`` times; the
-    penalty doubles every ten updates. ``A = B L`` holds up to a residual. Our own choices: docs/deviations.md, matrix
-    7.
+    penalty doubles every ten updates. ``A = B L`` holds up to a residual. Our own choices:
+    docs/reference/deviations.md, matrix 7.
     """
     svd = decompose(images)
     size = svd.S[:, :1, None]  # (N, 1, 1)

@@ -1,9 +1,9 @@
 r"""SWP, SAS and sort-SWP of Liu, Yang, Zhao, Zhang, Li and Mu (2021), as published. None is private.
 
 Face Image Publication Based on Differential Privacy, doi 10.1155/2021/6680701. The available text lacks the formulas,
-which were pictures; docs/sliding-windows.md lists how they are interpreted here. Pixels are on the paper's scale, 0 ..
-255. Every image of a batch is a separate stream, and all streams step together. LAP, the paper's baseline, is Laplace
-noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
+which were pictures; docs/methods/sliding-windows.md lists how they are interpreted here. Pixels are on the paper's
+scale, 0 .. 255. Every image of a batch is a separate stream, and all streams step together. LAP, the paper's baseline,
+is Laplace noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class PublishedPrivacy(PrivacyConfig):
         epsilon2: Budget that the paper gives to the loss.
         noise: When pixel noise is drawn: "once", "per_step" or "per_batch".
         sensitivity: Overrides the paper's D0; None is its formula.
-        label_path: How private labels reach the critic; see docs/deviations.md, IDP-GAN 11.
+        label_path: How private labels reach the critic; see docs/reference/deviations.md, IDP-GAN 11.
         label_epsilon: Labels go once through randomized response of this epsilon, before anything else uses them;
             None leaves them to the noise of the coefficients.
     """
@@ -126,7 +126,7 @@ class PublishedPlan(RunPlan):
         return (*pixels.events(self.most_accesses), *self.label_events(self.most_accesses))
 
     def label_events(self, accesses: int) -> tuple[Event, ...]:
-        """Return the charges for the label of one image (docs/deviations.md, IDP-GAN 11, 12, 18)."""
+        """Return the charges for the label of one image (docs/reference/deviations.md, IDP-GAN 11, 12, 18)."""
         method, privacy = self.config.method, self.config.privacy
         if self.classes == 0:
             return ()

@@ -3,7 +3,7 @@ r"""IDP-GAN as published: unsound, built to be measured. The paper claims eps1 +
 Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", Algorithm 1. Lines 3-6,
 the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in `idpgan.models.losses`. No
 loss term sees a raw image, the gradient penalty included. Choices where the paper is silent, wrong or contradictory:
-docs/deviations.md, IDP-GAN 1 to 19.
+docs/reference/deviations.md, IDP-GAN 1 to 19.
 
 A null record is an ordinary record, a black image of class 0. Under replace-one being null is part of a record's
 content: a release that left null records out would show, without noise, which ones are null.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatch docs/slurm.sh CONFIG RUN     trains CONFIG into RUN on all GPUs of the job, and goes on where a time limit stopped it.
+# sbatch docs/reference/slurm.sh CONFIG RUN     trains CONFIG into RUN on all GPUs of the job, and goes on where a time limit stopped it.
 #
 # RUN must lie on a disk that all nodes see, and idpgan must be on the PATH of a job (PYTHON names another interpreter).
 # Two minutes before the end SLURM sends SIGTERM: the run saves itself, and the job is queued again until it is finished.
