@@ -23,8 +23,8 @@ _HEAD = """# Every key of a config
 Made from the code by `python -m idpgan.jobs.keys > docs/reference/keys.md`; a test compares. A config is a TOML file,
 as `idpgan init` prints it; a key that is left out has the default ("none": a value that only leaving it out gives), and
 an unknown one is refused. Any key can be set on the command line: `idpgan train config.toml training.steps=100`.
-`[data]`, `[model]`, `[training]` and `[release]` are the same for all methods, but for keys that stand with a method once
-more; `[method]` and `[privacy]` are the method's own, which `method.name` chooses.
+`[data]`, `[model]`, `[training]` and `[release]` are the same for all methods, but for keys that stand with a method
+once more; `[method]` and `[privacy]` are the method's own, which `method.name` chooses.
 """
 
 
