@@ -20,6 +20,7 @@ from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
+from idpgan.jobs.prepare import was_aligned
 from idpgan.jobs.probe import expected_seconds
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import duration
@@ -29,7 +30,7 @@ from idpgan.training.config import build_config, load_method
 from idpgan.training.plan import plan_run
 
 BEST = "best"
-HANDWRITING = ("digits", "mnist")
+HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
 MOST_SHOWN_CLASSES, LEAST_PER_CLASS = (
     64,
     20,
@@ -145,7 +146,12 @@ def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[st
         )
     shape, settings, people = _split(data.settings)
     per_person = -(-people[0] // people[1]) if people else None
-    return data, settings, Facts(shape, per_person, source in HANDWRITING)
+    return data, settings, Facts(shape, per_person, source in HANDWRITING, _is_aligned(source))
+
+
+def _is_aligned(source: str) -> bool:
+    """Tell whether the eyes of all faces are in the same places: a fact about the source, no photo is looked at."""
+    return source in ALIGNED if source in BY_NAME else was_aligned(Path(source))
 
 
 def _split(settings: dict[str, Setting]) -> tuple[DataShape, dict[str, Setting], tuple[int, int] | None]:

@@ -122,6 +122,21 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
     return report
 
 
+def was_aligned(folder: Path) -> bool:
+    """Tell whether a folder was prepared with ``--align eyes``; a folder of another origin was not.
+
+    Raises:
+        InputError: If its report cannot be read.
+    """
+    report = folder / REPORT
+    if not report.is_file():
+        return False
+    try:
+        return bool(json.loads(report.read_text(encoding="utf-8")).get("aligned"))
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{report} is not as idpgan prepare wrote it ({error!r}). Prepare the folder again.") from error
+
+
 class _Making(NamedTuple):
     """What becomes of each photo."""
 

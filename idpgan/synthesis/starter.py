@@ -13,6 +13,7 @@ from typing import NamedTuple
 from idpgan.data.load import DataShape
 
 EPSILON = 3.0
+SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
 
@@ -34,11 +35,13 @@ class Facts:
         shape: Sizes, image shape, classes.
         per_person: Mean number of images of a person or photo, rounded up; None where the data has no identities.
         handwriting: Whether images are strokes, as the source says; else photographs.
+        aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
     """
 
     shape: DataShape
     per_person: int | None
     handwriting: bool
+    aligned: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -78,6 +81,7 @@ def _coefficients(facts: Facts) -> Setting:
     return Setting(min(count, channels * height * width * 5 // 8), "fewer coefficients, less noise, more blur")
 
 
+_REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
@@ -88,6 +92,7 @@ def gaussian(facts: Facts) -> Sections:
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             "latent_dim": _coefficients(facts),
+            **({"shape": _REGISTERED} if facts.aligned else {}),
             "truncation": _LOOKED_AT,
         },
         "method": {"name": Setting("gaussian", "seconds; nothing is trained")},

@@ -1,5 +1,6 @@
 """What `idpgan init` prints, `idpgan train` accepts; what it counts, it says that it counted."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_it_trains(run, tmp_path, monkeypatch, kind):
     code, _, _ = run("train", "config.toml", "--out", "run", "--no-progress")
     assert code == 0
     assert (tmp_path / "run" / "release" / "generator.safetensors").exists()
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, aligned):
+    """prepared.json says how the folder was made; a folder that was cut from the middle is not registered."""
+    FOLDERS["mood"](tmp_path / "images")
+    counts = {"eyes": 58, "face": 2, "middle": 0, "none": 0} if aligned else {}
+    (tmp_path / "images" / "prepared.json").write_text(json.dumps({"aligned": counts}))
+    code, out, _ = run("init", str(tmp_path / "images"))
+    assert code == 0
+    assert tomllib.loads(out)["model"].get("shape", 0) == (12 if aligned else 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nothing"])
+def test_a_report_of_prepare_that_cannot_be_read_is_refused(run, tmp_path, text):
+    FOLDERS["mood"](tmp_path / "images")
+    (tmp_path / "images" / "prepared.json").write_text(text)
+    code, _, err = run("init", str(tmp_path / "images"))
+    assert code == 2
+    assert "prepared.json" in err
+    assert "Prepare the folder again." in err
 
 
 def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeypatch):
