@@ -134,7 +134,7 @@ def was_aligned(folder: Path) -> bool:
     try:
         return bool(json.loads(report.read_text(encoding="utf-8")).get("aligned"))
     except (ValueError, AttributeError) as error:
-        raise InputError(f"{report} is not as idpgan prepare wrote it ({error!r}). Prepare the folder again.") from error
+        raise InputError(f"{report} is not as idpgan prepare wrote it: {error}. Prepare the folder again.") from error
 
 
 class _Making(NamedTuple):

@@ -172,7 +172,7 @@ class GaussianPlan(SumsPlan):
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the map of an image to its vector, and which of its constants public images have set."""
-        learned = ("center and scale, learned from public images",) if self.shape.sizes.public else ()
+        learned = ("center, scale and covariance, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
         return (fixed, *learned, *self.capped)
 
@@ -237,6 +237,8 @@ class GaussianMoments(ReadsOnce):
         told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
         sums = self.sums(told, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        if self.moments.covariance is not None:
+            released["covariance"] = self.moments.covariance
         if self.moments.template is not None:
             released["template"] = self.moments.template
         if self.teaching is not None:
@@ -247,7 +249,7 @@ class GaussianMoments(ReadsOnce):
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Make the generator of what was released."""
         super()._take_released(released)
-        self.moments.set_public(released["center"], released["variance"])
+        self.moments.set_public(released["center"], released["variance"], released.get("covariance"))
         normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
         self.generator.set_moments(normals.mean, normals.factor)
         if TEACHER in released:

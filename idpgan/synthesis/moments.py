@@ -20,6 +20,10 @@ public spectrum. Only half of the variance that is surely there is spread: the i
 nearest to another (in Wasserstein-2 distance) has the mean of its standard deviations, hence less variance the more
 uneven they are. Of the shares 0, a quarter, a third, a half and 1, a half was the nearest to the truth or within 10 %
 of it, on ORL and on drawn faces with the noise of epsilon 1 to 10; share 1 was up to a fifth farther away than share 0.
+
+Public images say more: their covariance stands in for what the noise hides, and the difference from it is what is
+shrunk (`beside_public`). How much it counts against an even spread is the least squares fit of both to the noisy
+covariance: one number of q^2 noisy ones, so that public images of another kind, or few, count little.
 """
 
 from __future__ import annotations
@@ -131,17 +135,19 @@ class MomentMap:
         self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
-    def set_public(self, center: Tensor, variance: Tensor) -> None:
-        """Take m and s^2, (q,) each, float64."""
+    def set_public(self, center: Tensor, variance: Tensor, covariance: Tensor | None = None) -> None:
+        """Take m and s^2, (q,) each, float64, and the covariance of y in public images, (q, q), where there are any."""
         self.center, self.scale = center, variance.sqrt() * self._clip * math.sqrt(self.size)
-        self.variance = variance
+        self.variance, self.covariance = variance, covariance
 
     def learn_public(self, public: Images) -> None:
-        """Take m and s from public images; where these say too little of a coefficient, s is that of the spectrum."""
+        """Take m, s and the covariance of y from public images; few of them leave s that of the spectrum."""
         found = torch.cat([self.coefficients(to_float(part)) for part in public.images.split(_MOST_ROWS)])
         kept = len(found) / (len(found) + _PRIOR_IMAGES)
         center = found.mean(0)
         self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
+        y = self._shortened(found)[0]
+        self.covariance = y.T.cov(correction=0)
 
     def coefficients(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W) in [-1, 1] to (B, q) float64."""
@@ -165,12 +171,16 @@ class MomentMap:
 
         With these weights the products ``z z^T`` have the norm that `__call__` gives them.
         """
-        u = (self.coefficients(images) - self.center.to(images.device)) / self.scale.to(images.device)
-        length = u.norm(dim=1, keepdim=True)
-        y = u / length.clamp(min=1)
+        y, length = self._shortened(self.coefficients(images))
         z = torch.cat([y.new_full((len(y), 1), self.constant), self.weight * y], dim=1)
         power = (length.square() / _MOST_POWER).clamp(max=1)
         return z, math.sqrt(_POWER_SHARE) * power
+
+    def _shortened(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y and the norm of u, (B, q) and (B, 1), of coefficients (B, q)."""
+        u = (coefficients - self.center.to(coefficients.device)) / self.scale.to(coefficients.device)
+        length = u.norm(dim=1, keepdim=True)
+        return u / length.clamp(min=1), length
 
     @property
     def constant(self) -> float:
@@ -262,8 +272,11 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     total = counts.sum()
     within = (counts[:, None, None] * covariances).sum(0) / total
     noise = found.second_std * math.sqrt(len(sums)) / total.item()  # standard deviation on the diagonal of `within`
-    common = shrunk(within, math.sqrt(2 * moments.size) * noise)
-    common = filled(common, within.trace().item(), math.sqrt(moments.size) * noise)
+    within_edge = math.sqrt(2 * moments.size) * noise
+    if moments.covariance is None:
+        common = filled(shrunk(within, within_edge), within.trace().item(), math.sqrt(moments.size) * noise)
+    else:
+        common = beside_public(within, moments.covariance, within_edge)
     # A row's own noise counts 1/n - 1/N times in its difference from the common covariance, that of the others 1/N.
     parts = ((1 / counts - 1 / total).square() + (len(sums) - 1) / total.square()).sqrt()
     factors, ranks = [], []
@@ -294,6 +307,18 @@ def filled(shrunken: Tensor, trace: float, trace_std: float) -> Tensor:
         return shrunken
     values = torch.where(empty, _SPREAD_SHARE * lacking / int(empty.sum()), values)
     return (vectors * values) @ vectors.T
+
+
+def beside_public(noisy: Tensor, public: Tensor, edge: float) -> Tensor:
+    """Return a covariance (q, q): what a public one says of a noisy one, and their difference, shrunk by its edge."""
+    trace = noisy.trace().clamp(min=0)
+    even = torch.eye(len(noisy), dtype=noisy.dtype) * trace / len(noisy)
+    alike = public * (trace / public.trace().clamp(min=1e-300))
+    share = ((noisy - even) * (alike - even)).sum() / (alike - even).square().sum()
+    share = share.nan_to_num(0.0).clamp(0, 1)
+    expected = share * alike + (1 - share) * _SPREAD_SHARE * even
+    values, vectors = torch.linalg.eigh(expected + shrunk(noisy - expected, edge))
+    return (vectors * values.clamp(min=0)) @ vectors.T
 
 
 def shrunk(matrix: Tensor, edge: float) -> Tensor:

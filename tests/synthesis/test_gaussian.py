@@ -19,7 +19,7 @@ from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.gaussian import GaussianMoments
-from idpgan.synthesis.moments import MomentMap, estimate_normals, filled, private_moments, shrunk
+from idpgan.synthesis.moments import MomentMap, beside_public, estimate_normals, filled, private_moments, shrunk
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (1, 8, 8), 6
@@ -162,6 +162,31 @@ def test_variance_that_noise_hides_is_half_given_back_where_it_is_surely_there()
     )  # control: noise alone gives nothing
 
 
+def test_a_public_covariance_stands_in_for_what_noise_hides():
+    """Nearer to the truth than an even spread where it is of the same kind, hardly farther where it is not."""
+    size, std = 100, 0.05
+    rng = torch.Generator().manual_seed(3)
+    mixing = torch.randn(size, size, generator=rng).double() * torch.linspace(1, 0.05, size)
+    truth = mixing @ mixing.T / size
+    noise = torch.randn(size, size, generator=rng).double().triu() * std
+    noisy, edge = truth + (noise + noise.T) / 2**0.5, (2 * size) ** 0.5 * std
+    alike = (mixing @ torch.randn(size, 400, generator=rng).double()).cov() * 7  # scale does not matter
+    other = torch.randn(size, 400, generator=rng).double().cov()
+    alone = filled(shrunk(noisy, edge), noisy.trace().item(), size**0.5 * std)
+    distance = {
+        name: (found - truth).norm().item()
+        for name, found in {
+            "alone": alone,
+            "alike": beside_public(noisy, alike, edge),
+            "other": beside_public(noisy, other, edge),
+            "one image": beside_public(noisy, torch.zeros(size, size).double(), edge),
+        }.items()
+    }
+    assert distance["alike"] < 0.7 * distance["alone"]
+    assert max(distance["other"], distance["one image"]) < 1.1 * distance["alone"]
+    assert (torch.linalg.eigvalsh(beside_public(noisy - 9 * torch.eye(size), alike, edge)) > -1e-9).all()
+
+
 def test_contrast_that_was_cut_is_given_back():
     images = random_images(2000, classes=1)
     moments = moment_map(contrast=0.05)  # far too little: all are cut
@@ -220,7 +245,7 @@ def test_any_size_color_unit_and_drawn_public_faces(tmp_path, unit, channels):
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 24, 20)
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert (stated["num_public"], stated["unit"]) == (50, unit)
-    assert "center and scale, learned from public images" in stated["report"]["public_assumptions"]
+    assert "center, scale and covariance, learned from public images" in stated["report"]["public_assumptions"]
 
 
 def test_public_images_set_center_and_scale():
