@@ -104,7 +104,7 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
     if "figure" in table:
         return "\n" + "\n".join(read_table(table["figure"])) + "\n"
     if "audits" in table:
-        return "\n" + "\n".join(audit_lines(AUDITS / table["audits"])) + "\n"
+        return "\n" + "\n".join(audit_lines(AUDITS / table["audits"], table.get("only", ()))) + "\n"
     lines = [line(table["head"]), "|" + "---|" * len(table["head"])]
     for row in table["rows"]:
         words = row

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,12 @@ def audited(name: str, epsilon: float) -> dict[str, Any]:
     return {**shown, **facts, "seconds": round(time.perf_counter() - began, 1)}
 
 
-def lines(path: Path) -> list[str]:
-    """Return the lines of the table of a file of audits; an audit that refutes the claim is bold."""
+def lines(path: Path, only: Collection[str] = ()) -> list[str]:
+    """Return the lines of the table of a file of audits, of all methods or some; an audit above the claim is bold."""
     document = json.loads(path.read_text(encoding="utf-8"))
     rows = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
     for name, row in document["methods"].items():
-        if row["audited"] is not None:
+        if row["audited"] is not None and (not only or name in only):
             claimed, proven, audited = (_number(row[key]) for key in _HEAD[3:6])
             if row["claimed"] is not None and row["audited"] > row["claimed"]:
                 audited = f"**{audited}**"

@@ -3,20 +3,37 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from idpgan import obfuscate, publish
 from idpgan.methods import methods_of
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readme_names_both_commands_and_every_method():
+def words_of(path):
+    return len(path.read_text(encoding="utf-8").split())
+
+
+def test_the_readme_has_both_commands_and_at_most_a_thousand_words():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for word in (
-        "make demo",
-        "make test",
-        *(f"`{name}`" for name in (*methods_of("gan", "classifier"), *publish.METHODS, *obfuscate.METHODS)),
-    ):
-        assert word in text
+    assert "make demo" in text
+    assert "make test" in text
+    assert words_of(ROOT / "README.md") <= 1000
+
+
+def test_the_overview_names_every_method():
+    text = (ROOT / "docs" / "methods" / "overview.md").read_text(encoding="utf-8")
+    known = *methods_of("gan", "classifier"), *publish.METHODS, *obfuscate.METHODS
+    assert [name for name in known if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "guide").glob("*.md")), ids=lambda path: path.stem)
+def test_a_page_of_the_guide_says_what_it_is_for_and_begins_with_an_example(path):
+    title, purpose, *_ = path.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert purpose[0].isalpha()
+    assert "```" in path.read_text(encoding="utf-8")[:1600]
 
 
 def test_the_changelog_has_a_privacy_heading():
@@ -27,6 +44,23 @@ def links(path):
     """Targets of all links of a page that lead to a file."""
     found = re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", path.read_text(encoding="utf-8"))
     return [(path.parent / target).resolve() for target in found]
+
+
+def anchors(path):
+    """Names of the headings of a page, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.M)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def test_every_anchor_of_a_link_is_a_heading():
+    lost = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            found = (page.parent / target).resolve() if target else page
+            if found.suffix == ".md" and anchor not in anchors(found):
+                lost.append((page.name, target, anchor))
+    assert lost == []
 
 
 def test_every_link_leads_to_a_file():
