@@ -52,7 +52,7 @@ from idpgan.synthesis.gaussian import GaussianPlan, GaussianRun
 from idpgan.synthesis.hybrid import HybridPlan, HybridRun
 from idpgan.synthesis.moments import count_moments
 from idpgan.synthesis.people import AggregatePrivacy
-from idpgan.synthesis.teacher import Teaching, teaching_beside
+from idpgan.synthesis.teacher import Lessons, Teaching
 from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import TrainingConfig
 
@@ -188,13 +188,14 @@ def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
 
 
 def _aggregate(request: Request) -> AuditCase:
-    sums = sums_of(AggregateConfig(law=cast(Law, request.law)), _asked(request), _CELLS, _DIMENSIONS)
+    sums = sums_of(AggregateConfig(law=cast(Law, request.law)), _asked(request), _CELLS, _DIMENSIONS, 1)
     return sums_case(sums, request, method="idp-gan-aggregate")
 
 
 def _aggregate_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
-    sums, method = sums_of(config.method, config.privacy, *facts.prepared_shape("sums")), config.method
-    teaching = teaching_beside(method.teacher_share, sums, method.evolution_share)
+    method, (cells, dimensions) = config.method, facts.prepared_shape("sums")
+    sums = sums_of(method, config.privacy, cells, dimensions, facts.num_private)
+    teaching = Lessons.of(method, sums.unit, facts.num_private).teaching(sums, method.evolution_share)
     voting, request = voting_of(method, config.privacy), asked_of(config)
     if voting is None:
         return taught_case(sums, teaching, request, facts.claimed, method="idp-gan-aggregate")
@@ -440,15 +441,16 @@ def sums_and_steps_case(
 
 def _hybrid(request: Request) -> AuditCase:
     share = AggregatePrivacy(epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0)
-    sums = sums_of(AggregateConfig(), share, _CELLS, _DIMENSIONS)
+    sums = sums_of(AggregateConfig(), share, _CELLS, _DIMENSIONS, 1)
     return sums_and_steps_case(sums, _planned_steps(request, (sums.event,)), request)
 
 
 def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     plan = HybridPlan(config, known_shape(config.data))
     first, steps = plan.first.config, _steps_of(plan.second)
-    sums = sums_of(first.method, first.privacy, *facts.prepared_shape("sums"))
-    teaching = teaching_beside(first.method.teacher_share, sums)
+    cells, dimensions = facts.prepared_shape("sums")
+    sums = sums_of(first.method, first.privacy, cells, dimensions, plan.shape.num_private)
+    teaching = plan.first.lessons.teaching(sums)
     return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)
 
 

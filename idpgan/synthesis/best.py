@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from idpgan.synthesis import starter
-from idpgan.synthesis.starter import Facts, Sections, Setting
+from idpgan.synthesis.starter import Facts, Sections
 
 MANY, SOME = 5_000, 1_000  # private images of a class from which on a rule holds: where it was measured, rounded down
 
@@ -35,11 +35,7 @@ class _Rule(NamedTuple):
 def gaussian_with_teacher(facts: Facts) -> Sections:
     """Return the settings of gaussian with half of the budget for a teacher; what faces add to it belongs here."""
     sections = starter.gaussian(facts)
-    taught = {
-        "teacher_share": Setting(0.5, "of the budget, for a classifier that chooses among candidates"),
-        "candidates": Setting(4, "images drawn for each one that it chooses"),
-    }
-    return {**sections, "method": {**sections["method"], **taught}}
+    return {**sections, "method": {**sections["method"], **starter.taught(facts, 4)}}
 
 
 _RULES = (

@@ -27,7 +27,6 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
 from idpgan.models.gaussian import GaussianGenerator, count_coefficients
-from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -48,18 +47,17 @@ from idpgan.synthesis.teacher import (
     TEACHER,
     SumsPlan,
     SumsRun,
+    TaughtConfig,
     Teaching,
-    beside_sums,
     fit_teacher,
     teacher_of,
-    teaching_beside,
 )
 from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template, template_sums
-from idpgan.training.config import MethodConfig, TrainingConfig
+from idpgan.training.config import TrainingConfig
 from idpgan.training.method import ReleasedSums
 
 
-class GaussianConfig(MethodConfig):
+class GaussianConfig(TaughtConfig):
     """[method] of gaussian.
 
     The defaults are statements on photographs, checked on drawn faces and on ORL.
@@ -70,9 +68,6 @@ class GaussianConfig(MethodConfig):
             means less noise, and less of what makes the image different.
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
-        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
-            0 = none. See `idpgan.synthesis.teacher`.
-        candidates: Images that the released generator draws for each one that the classifier chooses.
         template_share: Share of the budget that the template gets, where model.shape is above 0.
     """
 
@@ -80,8 +75,6 @@ class GaussianConfig(MethodConfig):
     contrast: float = Field(CONTRAST, gt=0, le=1)
     clip: float = Field(CLIP, gt=0, le=100)
     count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
-    teacher_share: float = Field(0.0, ge=0, le=0.95)
-    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
     template_share: float = Field(0.04, gt=0, le=0.5)
 
 
@@ -140,9 +133,7 @@ class GaussianPlan(SumsPlan):
             count_moments(self.shape.image_shape, config.model.latent_dim, config.model.shape),
             "gaussian",
             **config.privacy.terms,
-            **beside_sums(
-                config.method.teacher_share,
-                self.unit,
+            **self.lessons.beside(
                 self.template_share,
                 lambda multiplier: (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else (),
             ),
@@ -157,7 +148,7 @@ class GaussianPlan(SumsPlan):
     @functools.cached_property
     def teaching(self) -> Teaching | None:
         """The teacher; None without one."""
-        return teaching_beside(self.config.method.teacher_share, self.sums, self.template_share)
+        return self.lessons.teaching(self.sums, self.template_share)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:

@@ -8,8 +8,14 @@ network", 2015), and all of it is post-processing.
 
 Budget. Two Gaussian releases of noise multipliers ``m / sqrt(1 - s)`` and ``m / sqrt(s)`` together are as private as
 one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and T steps of ``m sqrt(T / s)`` as
-one of ``m / sqrt(s)``. So s is the share of the squared signal. The ledger charges the events, not this rule, and m is
+one of ``m / sqrt(s)``. So s is the share of the squared signal. Steps that draw each image by a coin of chance q take
+``1 / sqrt(ln(1 + s / (q^2 T m^2)))``, which in the limit of many steps is as private (Bu, Dong, Long and Su, "Deep
+learning with Gaussian differential privacy", 2020, theorem 5). The ledger charges the events, not this rule, and m is
 the least with which all of them together stay within (epsilon, delta).
+
+Why more steps cost no noise: T steps of rate r and full batches move a weight by r T times a gradient and by noise of
+r sqrt(T) sigma C / N, and sigma grows with sqrt(T). So at the same r T there is the same noise, and shorter steps
+follow the descent more closely. What they cost is time, which a draw of q N images pays for.
 
 Sensitivity of a step: `classify.scattering_linear`; for unit person each image's clipped gradient is weighted by its
 share of the person (`DPSGDPlan.clipped_outer_sum`).
@@ -24,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.classify.classifier import ClassifierPrivacy
@@ -38,7 +44,7 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.config import Purpose
-from idpgan.models.generator import Generator
+from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
@@ -47,6 +53,7 @@ from idpgan.privacy.sums import CellSums
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.people import shares as shares_of
+from idpgan.training.config import MOST_STEPS, MethodConfig
 from idpgan.training.signal import Signal
 
 _NO_LIMIT = 1e6
@@ -56,56 +63,100 @@ TEACHER = "teacher"  # of the names of what is released
 _SECTION, _TRAINING = ScatteringLinearConfig(), ScatteringLinearTraining()
 
 
+class TaughtConfig(MethodConfig):
+    """[method] of a method that releases sums, and perhaps a teacher.
+
+    Attributes:
+        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
+            0 = none. See `idpgan.synthesis.teacher`.
+        candidates: Images that the released generator draws for each one that the classifier chooses.
+        teacher_steps: Steps of noisy gradient descent of that classifier. More cost no budget, but time: 400 where the
+            package proposes a config.
+        teacher_batch_size: Expected number of images in such a step, each drawn by a coin; all of them up to so many,
+            and always for a larger unit than image. 5,000 where the package proposes a config.
+    """
+
+    teacher_share: float = Field(0.0, ge=0, le=0.95)
+    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
+    teacher_steps: int = Field(_TRAINING.steps, ge=1, le=MOST_STEPS)
+    teacher_batch_size: int = Field(_TRAINING.batch_size, ge=1, le=_TRAINING.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lessons:
+    """What a teacher reads, but for the noise.
+
+    Attributes:
+        share: s in [0, 1); 0 = there is no teacher.
+        unit: What one record is.
+        steps: T.
+        sample_rate: q, the chance of each image to be in a step.
+    """
+
+    share: float
+    unit: Unit
+    steps: int
+    sample_rate: float
+
+    @classmethod
+    def of(cls, method: TaughtConfig, unit: Unit, num_private: int) -> Lessons:
+        """Return those that a config asks for; the coins of one person's images would not be those of a person."""
+        rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
+        return cls(method.teacher_share, unit, method.teacher_steps, rate)
+
+    def beside(
+        self, other: float = 0.0, others: Callable[[float], Sequence[Event]] = lambda multiplier: ()
+    ) -> dict[str, Any]:
+        """Return the arguments of `CellSums.calibrated` that leave a share of the budget to the teacher.
+
+        Args:
+            other: Share of the budget for further events.
+            others: Maps m to these events.
+        """
+        if not self.share and not other:
+            return {}
+
+        def beside(multiplier: float) -> Sequence[Event]:
+            taught = (Teaching(self, multiplier).event,) if self.share else ()
+            return (*taught, *others(multiplier))
+
+        return {"factor": 1 / math.sqrt(1 - self.share - other), "beside": beside}
+
+    def teaching(self, sums: CellSums, other: float = 0.0) -> Teaching | None:
+        """Return the teacher on the share of the budget that such sums leave; None for no share."""
+        return Teaching(self, sums.noise_multiplier * math.sqrt(1 - self.share - other)) if self.share else None
+
+
 @dataclasses.dataclass(frozen=True)
 class Teaching:
     """What the teacher costs.
 
     Attributes:
-        share: s in (0, 1).
+        lessons: With a share in (0, 1).
         multiplier: m, of teacher and sums together.
-        unit: What one record is.
     """
 
-    share: float
+    lessons: Lessons
     multiplier: float
-    unit: Unit
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise of a step over the clip norm; see the module."""
+        steps, share, rate = self.lessons.steps, self.lessons.share, self.lessons.sample_rate
+        if rate == 1:
+            return self.multiplier * math.sqrt(steps / share)
+        return 1 / math.sqrt(math.log1p(share / (rate**2 * steps * self.multiplier**2)))
 
     def plan(self, num_private: int) -> DPSGDPlan:
-        """Return the steps for N private images, all of which are in every step."""
-        sigma = self.multiplier * math.sqrt(_TRAINING.steps / self.share)
-        return DPSGDPlan(1.0, _SECTION.clip_norm, num_private, sigma, self.unit)
+        """Return the steps for N private images."""
+        rate = self.lessons.sample_rate
+        divisor = max(1, round(rate * num_private))
+        return DPSGDPlan(rate, _SECTION.clip_norm, divisor, self.noise_multiplier, self.lessons.unit)
 
     @property
     def event(self) -> Event:
         """Price of all steps."""
-        return self.plan(1).event.repeated(_TRAINING.steps)
-
-
-def beside_sums(
-    share: float,
-    unit: Unit,
-    other: float = 0.0,
-    others: Callable[[float], Sequence[Event]] = lambda multiplier: (),
-) -> dict[str, Any]:
-    """Return the arguments of `CellSums.calibrated` that leave a share of the budget to a teacher.
-
-    Args:
-        other: Share of the budget for further events.
-        others: Maps m to these events.
-    """
-    if not share and not other:
-        return {}
-
-    def beside(multiplier: float) -> Sequence[Event]:
-        taught = (Teaching(share, multiplier, unit).event,) if share else ()
-        return (*taught, *others(multiplier))
-
-    return {"factor": 1 / math.sqrt(1 - share - other), "beside": beside}
-
-
-def teaching_beside(share: float, sums: CellSums, other: float = 0.0) -> Teaching | None:
-    """Return the teacher on the share of the budget that such sums leave; None for no share."""
-    return Teaching(share, sums.noise_multiplier * math.sqrt(1 - share - other), sums.unit) if share else None
+        return self.plan(1).event.repeated(self.lessons.steps)
 
 
 class SumsRun(PeopleRun):
@@ -134,10 +185,15 @@ class SumsPlan(PeoplePlan):
         """The release, with the least noise that keeps all of it to [privacy]."""
         raise NotImplementedError
 
+    @property
+    def lessons(self) -> Lessons:
+        """What a teacher reads."""
+        return Lessons.of(self.config.method, self.unit, self.shape.num_private)
+
     @functools.cached_property
     def teaching(self) -> Teaching | None:
         """The teacher; None without one."""
-        return teaching_beside(self.config.method.teacher_share, self.sums)
+        return self.lessons.teaching(self.sums)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -187,26 +243,27 @@ def fit_teacher(
     Args:
         private: Labeled; all of them are read at every step.
         cap: Images of one person that count, for unit person; None for unit image.
-        noise: Source of the noise.
+        noise: Source of coins and noise.
     """
     kept, shares = shares_of(private, cap)
     private, shares = private.select(kept), None if shares is None else shares[kept]
-    plan, nobody = teaching.plan(len(private)), private.select(torch.arange(0))
+    plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.lessons.steps
+    training = ScatteringLinearTraining(steps=steps, batch_size=min(plan.divisor, _TRAINING.batch_size))
     privacy = ClassifierPrivacy(  # no limit here: the caller's ledger, not this one, limits the cost
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
     )
     method = ScatteringLinear.of(
-        ScatteringLinearRun(method=_SECTION, privacy=privacy, training=_TRAINING),
+        ScatteringLinearRun(method=_SECTION, privacy=privacy, training=training),
         Split(nobody, private, nobody, nobody),
-        ledger=Ledger(teaching.unit, Relation.ZERO_OUT),
+        ledger=Ledger(plan.unit, Relation.ZERO_OUT),
         device=device,
         noise=noise,
         shares=shares,
     )
     method.dpsgd, method.progress = plan, renamed(progress, "features for the teacher")
-    for step in range(1, _TRAINING.steps + 1):
+    for step in range(1, steps + 1):
         method.step(step)
-        progress("teacher", step, _TRAINING.steps)
+        progress("teacher", step, steps)
     return method.product.weight.detach()
 
 

@@ -26,7 +26,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis.follow import running_sums
-from idpgan.synthesis.teacher import balanced, teaching_beside
+from idpgan.synthesis.teacher import Lessons, balanced
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from idpgan.training.samples import class_grid
@@ -54,7 +54,10 @@ AGGREGATE = {
 # The price --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [{}, AGGREGATE])
+DRAWN = {"method": {"teacher_steps": 30, "teacher_batch_size": 400}}  # of 1,294 digits
+
+
+@pytest.mark.parametrize("kind", [{}, AGGREGATE, DRAWN])
 def test_teacher_and_sums_together_cost_what_was_asked(kind):
     config = config_of(**kind)
     shape = load(config.data).shape
@@ -65,8 +68,9 @@ def test_teacher_and_sums_together_cost_what_was_asked(kind):
     assert compose_epsilon(events[1:], 1e-5) < 6  # control: each of them is a real part of it
 
 
-def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch):
-    config, taken, noisy_step = config_of(), [], DPSGDPlan.noisy_step
+@pytest.mark.parametrize("kind", [{}, DRAWN])
+def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch, kind):
+    config, taken, noisy_step = config_of(**kind), [], DPSGDPlan.noisy_step
 
     def watched(plan, *arguments):
         taken.append(plan)
@@ -81,17 +85,55 @@ def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch):
     }
 
 
+def test_a_drawn_teacher_reads_what_its_coins_say(monkeypatch):
+    config, rows, clipped = config_of(**DRAWN), [], DPSGDPlan.clipped_outer_sum
+
+    def watched(plan, residuals, features, **others):
+        rows.append((plan.sample_rate, plan.divisor, len(residuals)))
+        return clipped(plan, residuals, features, **others)
+
+    monkeypatch.setattr(DPSGDPlan, "clipped_outer_sum", watched)
+    split = load(config.data)
+    train_on(config, split)
+    rates, divisors, counts = zip(*rows, strict=True)
+    num = len(split.private)
+    assert (set(rates), set(divisors), len(rows)) == ({400 / num}, {400}, 30)
+    assert len(set(counts)) > 5
+    std = (num * rates[0] * (1 - rates[0]) / len(rows)) ** 0.5
+    assert abs(sum(counts) / len(rows) - 400) < 5 * std
+    assert abs(num - 400) > 5 * std  # control: not all of them
+
+
+def test_drawing_costs_hardly_more_than_reading_everything():
+    """The rule for the noise of drawn steps: m is nearly that of two Gaussian releases; half of that noise is not."""
+    shape = load(config_of().data).shape
+    whole, drawn = (plan_run(config_of(**kind), shape) for kind in ({}, DRAWN))
+    assert drawn.teaching.multiplier == pytest.approx(whole.teaching.multiplier, rel=0.03)
+    half = dataclasses.replace(drawn.teaching.event, noise_multiplier=drawn.teaching.event.noise_multiplier / 2)
+    assert compose_epsilon([drawn.sums.event, half], 1e-5) > 1.2 * 8
+
+
+def test_a_larger_unit_than_an_image_is_not_drawn_by_images():
+    """The coins of a person's images would not be one coin of the person."""
+    config = config_of(**DRAWN)
+    assert Lessons.of(config.method, Unit.IMAGE, 1294).sample_rate == 400 / 1294
+    assert Lessons.of(config.method, Unit.PERSON, 1294).sample_rate == 1
+    assert Lessons.of(config.method, Unit.PHOTO, 1294).sample_rate == 1
+    assert Lessons.of(config.method, Unit.IMAGE, 399).sample_rate == 1
+    assert Lessons.of(config_of().method, Unit.IMAGE, 1294) == Lessons(0.5, Unit.IMAGE, 80, 1.0)  # as old releases
+
+
 def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():
     split = load(config_of().data)
     noises = []
     for share in (0.0, 0.2, 0.8):
         config = config_of(share)
-        sums = plan_run(config, split.shape).sums
-        teaching = teaching_beside(share, sums)
+        plan = plan_run(config, split.shape)
+        sums, teaching = plan.sums, plan.teaching
         noises.append((sums.noise_std, teaching.plan(1).noise_multiplier if teaching else float("inf")))
     assert [sums for sums, _ in noises] == sorted(sums for sums, _ in noises)
     assert [steps for _, steps in noises] == sorted((steps for _, steps in noises), reverse=True)
-    assert teaching_beside(0.0, sums) is None
+    assert plan_run(config_of(0.0), split.shape).teaching is None
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])

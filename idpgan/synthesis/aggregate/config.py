@@ -24,7 +24,6 @@ from pydantic import Field, model_validator
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.features import DATALESS, PublicFeatures
-from idpgan.models.generator import MOST_CANDIDATES
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -32,8 +31,8 @@ from idpgan.synthesis.aggregate.vectors import PhotoFeatures
 from idpgan.synthesis.evolution.method import EvolutionConfig, EvolutionPlan, EvolutionRun, EvolutionTraining
 from idpgan.synthesis.evolution.votes import Votes
 from idpgan.synthesis.people import AggregatePrivacy, GaussianPrivacy
-from idpgan.synthesis.teacher import SumsPlan, SumsRun, Teaching, beside_sums, teaching_beside
-from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.synthesis.teacher import Lessons, SumsPlan, SumsRun, TaughtConfig, Teaching
+from idpgan.training.config import MOST_STEPS, TrainingConfig
 
 
 class EvolvedConfig(EvolutionConfig):
@@ -50,7 +49,7 @@ class EvolvedConfig(EvolutionConfig):
     images: int = Field(6000, ge=1, le=1_000_000)
 
 
-class AggregateConfig(MethodConfig):
+class AggregateConfig(TaughtConfig):
     """[method] of idp-gan-aggregate.
 
     Attributes:
@@ -79,9 +78,6 @@ class AggregateConfig(MethodConfig):
         beta1: Decay of Adam's first moment.
         beta2: Decay of Adam's second moment.
         ema_decay: Weight of the past in the averaged generator.
-        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
-            0 = none. See `idpgan.synthesis.teacher`.
-        candidates: Images that the released generator draws for each one that the classifier chooses.
         evolution_share: Share of the budget that the votes of evolution get; what they choose is what a "warp"
             generator is pre-trained on, in place of public images. 0 = none. See `idpgan.synthesis.aggregate.config`.
         evolution: [method.evolution], as [method] of evolution; the simulator is that of [model].
@@ -107,8 +103,6 @@ class AggregateConfig(MethodConfig):
     beta1: float = Field(0.8, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
     ema_decay: float = Field(0.99, ge=0, lt=1)
-    teacher_share: float = Field(0.0, ge=0, le=0.95)
-    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
     evolution_share: float = Field(0.0, ge=0, le=0.95)
     evolution: EvolvedConfig = EvolvedConfig()
 
@@ -228,14 +222,20 @@ def vote_events(voting: Voting | None, sums: CellSums, teacher: float) -> tuple[
     return () if voting is None else (voting.event(voting.multiplier_beside(sums, teacher)),)
 
 
-def sums_of(method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int) -> CellSums:
-    """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy]."""
+def sums_of(
+    method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int, num_private: int
+) -> CellSums:
+    """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy].
+
+    Args:
+        num_private: Images that a teacher draws from, where there is one.
+    """
     voting = voting_of(method, privacy)
 
     def votes(multiplier: float) -> tuple[Event, ...]:
         return () if voting is None else (voting.event(multiplier),)
 
-    beside = beside_sums(method.teacher_share, privacy.unit, method.evolution_share, votes)
+    beside = Lessons.of(method, privacy.unit, num_private).beside(method.evolution_share, votes)
     return CellSums.calibrated(cells, dimensions, method.law, **privacy.terms, **beside)
 
 
@@ -264,12 +264,12 @@ class AggregatePlan(SumsPlan):
             dimensions = PublicFeatures.count_dimensions(
                 shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
             )
-        return sums_of(method, privacy, self.rows * method.clusters * method.groups, dimensions)
+        return sums_of(method, privacy, self.rows * method.clusters * method.groups, dimensions, shape.num_private)
 
     @functools.cached_property
     def teaching(self) -> Teaching | None:
         """The teacher; None without one."""
-        return teaching_beside(self.config.method.teacher_share, self.sums, self.config.method.evolution_share)
+        return self.lessons.teaching(self.sums, self.config.method.evolution_share)
 
     @functools.cached_property
     def votes(self) -> Votes | None:

@@ -1,0 +1,44 @@
+"""benchmarks/gpu.py on the CPU: one file with every part, and parts that failed say why."""
+
+import json
+import sys
+
+import gpu
+import pytest
+
+
+def measured(monkeypatch, tmp_path, *options):
+    """The file that the script writes, and its exit code."""
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--device", "cpu", "--quick", *options])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    return json.loads((tmp_path / "gpu.json").read_text()), ended.value.code
+
+
+@pytest.mark.slow
+def test_all_parts_are_measured_and_a_finished_run_is_not_trained_again(monkeypatch, tmp_path):
+    options = ["--methods", "gaussian"]
+    found, code = measured(monkeypatch, tmp_path, *options)
+    assert code == 0
+    judged = [found["parts"][f"gaussian epsilon {epsilon}: judge"]["found"] for epsilon in gpu.EPSILONS]
+    assert all(row["utility"]["scores"][0]["accuracies"] for row in judged)
+    assert "gaussian epsilon 1.0: train" in found["parts"]
+    again, code = measured(monkeypatch, tmp_path, *options)
+    assert code == 0
+    assert "gaussian epsilon 1.0: train" not in again["parts"]
+
+
+def test_what_cannot_be_measured_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "pytest_command", lambda quick: [sys.executable, "-c", "raise SystemExit('no such luck')"])
+    found, code = measured(monkeypatch, tmp_path, "--methods", "no-such-method")
+    assert code == 1
+    assert "no such luck" in found["parts"]["tests"]["why"]
+    assert "gaussian" in found["parts"]["no-such-method epsilon 1.0"]["why"]
+
+
+@pytest.mark.parametrize("minutes", ["0", "0.005"])
+def test_a_part_that_takes_too_long_is_ended(monkeypatch, tmp_path, minutes):
+    monkeypatch.setattr(gpu, "pytest_command", lambda quick: [sys.executable, "-c", "import time; time.sleep(60)"])
+    found, code = measured(monkeypatch, tmp_path, "--methods", "none", "--minutes", minutes)
+    assert code == 1
+    assert "time" in found["parts"]["tests"]["why"]
