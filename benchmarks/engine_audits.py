@@ -2,7 +2,7 @@
 
 Gradient canaries (`idpgan.audit.gradient_canaries`) go through dp-gan's critic steps with ``engine = "opacus"``, sample
 rate 0.5, with and without `secure_mode`. One JSON line an audit: `share` is the lower bound of 95 % confidence on the
-separation over the proven one. All four take about an hour of one core; --scale 0.02 a minute, for a look.
+separation over the proven one. All four take two minutes of one core; --scale 0.02 is for a look.
 
 python benchmarks/engine_audits.py [--engine opacus] [--epsilon 1 10] [--scale 1]
 """
