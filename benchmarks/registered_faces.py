@@ -44,6 +44,10 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         "model": {"latent_dim": 160, "shape": 12},
         "method": {"symmetric": True, "teacher_share": 0.5},
     },
+    "symmetric with a teacher, 80": {
+        "model": {"latent_dim": 80, "shape": 12},
+        "method": {"symmetric": True, "teacher_share": 0.5},
+    },
 }
 REAL = "real photos"
 
