@@ -83,6 +83,7 @@ def _coefficients(facts: Facts) -> Setting:
 
 
 _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")
+_MIRRORED = Setting(True, "a mirrored face is as likely as the face, which leaves out numbers, and their noise")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
@@ -96,7 +97,10 @@ def gaussian(facts: Facts) -> Sections:
             **({"shape": _REGISTERED} if facts.aligned else {}),
             "truncation": _LOOKED_AT,
         },
-        "method": {"name": Setting("gaussian", "seconds; nothing is trained")},
+        "method": {
+            "name": Setting("gaussian", "seconds; nothing is trained"),
+            **({"symmetric": _MIRRORED} if facts.aligned else {}),
+        },
         "privacy": privacy(facts),
     }
 
