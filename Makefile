@@ -25,11 +25,11 @@ slow: $(STAMP)
 everywhere: $(STAMP)
 	nice $(BIN)/python tools/everywhere.py
 
-# The site: .site/index.html and all pages, which need no server and no network.
+# The site, which needs no network.
 docs: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "Look at .site/index.html"
+	@echo "Look at .site/index.html; with the search: python -m http.server --directory .site"
 
 # What a reader sees and tries: pages in a browser, the notebook, the wheel, every example of README, guide and methods.
 docs-check: $(STAMP)
