@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test slow everywhere docs-check clean
+.PHONY: demo test slow everywhere docs docs-check clean
 
 demo: $(STAMP)
 	$(BIN)/idpgan train --out $(RUN)
@@ -25,7 +25,13 @@ slow: $(STAMP)
 everywhere: $(STAMP)
 	nice $(BIN)/python tools/everywhere.py
 
-# What a reader sees and tries: pages in a browser, the notebook, the wheel, every command of the README.
+# The site, which needs no network.
+docs: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Look at .site/index.html; with the search: python -m http.server --directory .site"
+
+# What a reader sees and tries: pages in a browser, the notebook, the wheel, every example of README, guide and methods.
 docs-check: $(STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test,dev,docs]"
 	$(BIN)/pytest -q -m "browser or notebook or wheel or docs"

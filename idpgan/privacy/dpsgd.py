@@ -90,11 +90,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class DPSGDPlan:
-    r"""Everything in DP-SGD that decides on privacy: `sample`, `clipped_sum`, `noisy_step` and their `event`.
+    """Everything in DP-SGD that decides on privacy: `sample`, `clipped_sum`, `noisy_step` and their `event`.
 
     One step draws each record by a secret coin of chance q (`sample`), and moves the weights by
 
-    .. math:: \frac{1}{B} \Big( \sum_{i\ \mathrm{drawn}} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
+        (1 / B) (sum of clip_C(g_i) over the drawn i + N(0, (sigma C)^2 I))
 
     with a public constant B and g_i the gradient of record i's loss in all weights together.
 

@@ -68,13 +68,13 @@ class Browser:
         return answer["result"]
 
     def load(self, path, width, height=900, dark=False):
-        """Load a file in a window of a size in CSS pixels."""
+        """Load a file, or a URL, in a window of a size in CSS pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = "dark" if dark else "light"
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._seen.clear()
-        self.ask("Page.navigate", url=path.as_uri())
+        self.ask("Page.navigate", url=path if isinstance(path, str) else path.as_uri())
         if not any(found.get("method") == "Page.loadEventFired" for found in self._seen):
             self._wait(lambda found: found.get("method") == "Page.loadEventFired")
 
