@@ -48,6 +48,14 @@ def count_coefficients(image_shape: Sequence[int], latent_dim: int) -> int:
     return sum(_counts(channels, height * width, latent_dim))
 
 
+def odd_coefficients(image_shape: Sequence[int], latent_dim: int) -> Tensor:
+    """Return which coefficients change their sign in the mirror image, left for right, (q,) bool; the others stay."""
+    channels, height, width = image_shape
+    ordered = _frequencies(height, width)
+    counts = _counts(channels, height * width, latent_dim)
+    return torch.tensor([v % 2 == 1 for count in counts for _, v in ordered[:count]], dtype=torch.bool)
+
+
 def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     """Return the functions of lowest frequency, and how variance falls with frequency.
 
@@ -58,10 +66,10 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
     For a color image, two thirds of the ``latent_dim`` functions describe the brightness.
     """
     channels, height, width = (int(side) for side in image_shape)
-    ordered = sorted((u * u + v * v, u, v) for u in range(height) for v in range(width))
-    falling = torch.tensor([1 / (1 + square) for square, _, _ in ordered], dtype=torch.float64)
+    ordered = _frequencies(height, width)
+    falling = torch.tensor([1 / (1 + u * u + v * v) for u, v in ordered], dtype=torch.float64)
     counts = _counts(channels, height * width, latent_dim)
-    functions = cosines(height, width, [(u, v) for _, u, v in ordered[: max(counts)]])
+    functions = cosines(height, width, ordered[: max(counts)])
     # Orthonormal rows: brightness, and red-blue and green-magenta differences where there are colors.
     axes = torch.tensor([[1, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
     axes = axes / axes.norm(dim=1, keepdim=True) if channels == 3 else torch.ones(1, 1, dtype=torch.float64)
@@ -71,6 +79,12 @@ def low_spectrum(image_shape: Sequence[int], latent_dim: int) -> Spectrum:
         variances.append(falling[:count] * (_CHROMA_VARIANCE if number else 1.0))
     whole = falling.sum() * (1 + _CHROMA_VARIANCE * (channels - 1))
     return Spectrum(torch.cat(parts, dim=1), torch.cat(variances) / whole)
+
+
+def _frequencies(height: int, width: int) -> list[tuple[int, int]]:
+    """Return all pairs (u, v), vertical and horizontal, the lowest first."""
+    ordered = sorted((u * u + v * v, u, v) for u in range(height) for v in range(width))
+    return [(u, v) for _, u, v in ordered]
 
 
 def _counts(channels: int, pixels: int, latent_dim: int) -> list[int]:

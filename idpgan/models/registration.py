@@ -51,6 +51,16 @@ def shape_variance(count: int) -> Tensor:
     return torch.tensor(each * 2, dtype=torch.float64)
 
 
+def odd_displacements(count: int) -> Tensor:
+    """Return which coefficients of a displacement change their sign for the mirror image, (2 count,) bool.
+
+    The mirror image of a face is brought into place on a mirror-symmetric template by the mirrored displacement, whose
+    horizontal part points the other way: ``d_x'(p) = -d_x(Mp)`` and ``d_y'(p) = d_y(Mp)``.
+    """
+    across = [v % 2 == 1 for _, v in low_frequencies(count)]
+    return torch.tensor([not odd for odd in across] + across, dtype=torch.bool)
+
+
 def displaced(images: Tensor, shapes: Tensor) -> Tensor:
     """Return images (B, C, H, W), read at the places to which the displacements (B, 2 count) point."""
     return _read(images, _field(shapes, *images.shape[2:]), "bicubic")

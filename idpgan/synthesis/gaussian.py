@@ -69,6 +69,8 @@ class GaussianConfig(TaughtConfig):
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
         template_share: Share of the budget that the template gets, where model.shape is above 0.
+        symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
+            that leaves out of the sums makes noise smaller. Not for writing.
     """
 
     name: Literal["gaussian"] = "gaussian"
@@ -76,6 +78,7 @@ class GaussianConfig(TaughtConfig):
     clip: float = Field(CLIP, gt=0, le=100)
     count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
     template_share: float = Field(0.04, gt=0, le=0.5)
+    symmetric: bool = False
 
 
 class GaussianTraining(TrainingConfig):
@@ -124,13 +127,20 @@ class GaussianPlan(SumsPlan):
         size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
         return template_sums(size, self.template_share, multiplier, self.config.privacy)
 
+    @property
+    def dimensions(self) -> int:
+        """Numbers of an image's vector."""
+        model = self.config.model
+        symmetric = self.config.method.symmetric
+        return count_moments(self.shape.image_shape, model.latent_dim, model.shape, symmetric=symmetric)
+
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         config = self.config
         return CellSums.calibrated(
             self.rows,
-            count_moments(self.shape.image_shape, config.model.latent_dim, config.model.shape),
+            self.dimensions,
             "gaussian",
             **config.privacy.terms,
             **self.lessons.beside(
@@ -170,8 +180,7 @@ class GaussianPlan(SumsPlan):
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
         model, image_shape = self.config.model, self.shape.image_shape
-        moments = self.rows * count_moments(image_shape, model.latent_dim, model.shape)
-        needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * moments
+        needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * self.rows * self.dimensions
         self.check_teacher()
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
         self.check_people()
@@ -214,6 +223,7 @@ class GaussianMoments(ReadsOnce):
             contrast=method.contrast,
             clip=method.clip,
             count_share=method.count_share,
+            symmetric=method.symmetric,
         )
 
     def _release(self) -> dict[str, Tensor]:
@@ -221,7 +231,7 @@ class GaussianMoments(ReadsOnce):
         private, cap = self._take_private(), self._run.privacy.cap
         if self.plan.template is not None and self.moments.registration is not None:
             found = TemplateMap(self._map(0), self.moments.registration)
-            self.moments.template = release_template(self.plan.template, found, private, cap, self.noise)
+            self.moments.set_template(release_template(self.plan.template, found, private, cap, self.noise))
         if len(self._public):
             self.moments.learn_public(self._public)
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
@@ -240,6 +250,7 @@ class GaussianMoments(ReadsOnce):
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Make the generator of what was released."""
         super()._take_released(released)
+        self.moments.template = released.get("template")
         self.moments.set_public(released["center"], released["variance"], released.get("covariance"))
         normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
         self.generator.set_moments(normals.mean, normals.factor)

@@ -21,6 +21,9 @@ nearest to another (in Wasserstein-2 distance) has the mean of its standard devi
 uneven they are. Of the shares 0, a quarter, a third, a half and 1, a half was the nearest to the truth or within 10 %
 of it, on ORL and on drawn faces with the noise of epsilon 1 to 10; share 1 was up to a fifth farther away than share 0.
 
+Where images are taken to be mirror-symmetric in law (``symmetric``), as faces nearly are, moments that a mirror would
+negate are left out. Even and odd coefficients are then two uncorrelated blocks, and each has its own, lower edge.
+
 Public images say more: their covariance stands in for what the noise hides, and the difference from it is what is
 shrunk (`beside_public`). How much it counts against an even spread is the least squares fit of both to the noisy
 covariance: one number of q^2 noisy ones, so that public images of another kind, or few, count little.
@@ -28,6 +31,7 @@ covariance: one number of q^2 noisy ones, so that public images of another kind,
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -36,8 +40,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.models.gaussian import count_coefficients, low_spectrum
-from idpgan.models.registration import Registration, displaced, shape_variance
+from idpgan.models.gaussian import count_coefficients, low_spectrum, odd_coefficients
+from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.synthesis.people import shares
 
@@ -59,23 +63,29 @@ class Sums(NamedTuple):
         first: Of y, (rows, q).
         second: Of y y^T, (rows, q, q).
         power: Of the squared length before it was cut, (rows,).
-        second_std: Standard deviation of the noise on the diagonal of `second`; off it, sqrt(2) times less.
+        second_std: Standard deviation of the noise on the diagonal of `second`, (q,); off it, sqrt(2) times less.
     """
 
     counts: Tensor
     first: Tensor
     second: Tensor
     power: Tensor
-    second_std: float
+    second_std: Tensor
 
 
-def count_moments(image_shape: Sequence[int], latent_dim: int, shape: int = 0) -> int:
+def count_moments(image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, symmetric: bool = False) -> int:
     """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power.
 
-    ``latent_dim`` and ``shape`` are those of `ModelConfig`.
+    ``latent_dim`` and ``shape`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
     """
-    size = count_coefficients(image_shape, latent_dim) + 2 * shape + 1
-    return size * (size + 1) // 2 + 1
+    size = count_coefficients(image_shape, latent_dim) + 2 * shape
+    odd = int(_odd(image_shape, latent_dim, shape).sum()) if symmetric else 0
+    return (size - odd + 1) * (size - odd + 2) // 2 + odd * (odd + 1) // 2 + 1
+
+
+def _odd(image_shape: Sequence[int], latent_dim: int, shape: int) -> Tensor:
+    """Return which coefficients, of an image and of its displacement, the mirror image has with the other sign."""
+    return torch.cat([odd_coefficients(image_shape, latent_dim), odd_displacements(shape)])
 
 
 class MomentMap:
@@ -96,6 +106,14 @@ class MomentMap:
     every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
     sum by at most 1 (`privacy.sums` has the rest: rounding, other relations, people).
 
+    *Mirror symmetry.* In the mirror image the coefficients e of even functions stay, and the others, o, change their
+    signs; m is even. The mean of v over both signs of o has zeros for the first moments of o and for products of e and
+    o, which are left out. The products of o with each other get a further factor w, ``w^2 = (1 + t) / (1 - t)``. Proof
+    that ``|v| <= 1`` still: with ``a = |e|^2`` and ``b = |o|^2`` in y, the triangle has the squared norm
+    ``t^2 + 2 t (1 - t) a + (1 - t)^2 (a^2 + w^2 b^2)``. It is convex in (a, b), and ``a, b >= 0``, ``a + b <= 1`` is a
+    triangle, so it is largest at a corner: t^2 at (0, 0), 1 at (1, 0), and ``t^2 + (1 - t)^2 w^2 = 1`` at (0, 1). No
+    larger w would do. Signs are changed, and no mirror image is registered: v is a function of one image as before.
+
     Dividing by s before the noise makes the noise on each coefficient a like share of it: white noise on the
     coefficients themselves would drown all frequencies but the lowest.
 
@@ -106,10 +124,12 @@ class MomentMap:
         contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
+        symmetric: Whether to leave out what a mirror, left for right, would negate.
 
     Attributes:
         size: q.
         dimensions: D.
+        odd: Coefficients that the mirror image would negate, (q,) bool; none unless symmetric.
         registration: Brings images into place; None without.
         template: (C, H, W) float32, onto which they are brought.
     """
@@ -123,17 +143,27 @@ class MomentMap:
         contrast: float = CONTRAST,
         clip: float = CLIP,
         count_share: float = COUNT_SHARE,
+        symmetric: bool = False,
     ) -> None:
         spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
         self.basis = spectrum.basis  # (C H W, q)
         self.size = self.basis.shape[1] + 2 * shape
-        self.dimensions = count_moments(image_shape, latent_dim, shape)
+        self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric)
+        self.odd = _odd(image_shape, latent_dim, shape) & symmetric
         self.registration = Registration(image_shape, shape) if shape else None
         self.template: Tensor | None = None
         self.count_share, self._clip = count_share, clip
         self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
+
+    def set_template(self, template: Tensor) -> None:
+        """Take a released template (C, H, W): images are brought into place on it, and m is its texture.
+
+        As a mean image it leaves less of u to be shortened than grey does, and costs nothing more.
+        """
+        self.template, texture = template, template.flatten().double() @ self.basis
+        self.center = torch.cat([texture, self.center[len(texture) :]]).masked_fill(self.odd, 0.0)
 
     def set_public(self, center: Tensor, variance: Tensor, covariance: Tensor | None = None) -> None:
         """Take m and s^2, (q,) each, float64, and the covariance of y in public images, (q, q), where there are any."""
@@ -143,8 +173,10 @@ class MomentMap:
     def learn_public(self, public: Images) -> None:
         """Take m, s and the covariance of y from public images; few of them leave s that of the spectrum."""
         found = torch.cat([self.coefficients(to_float(part)) for part in public.images.split(_MOST_ROWS)])
-        kept = len(found) / (len(found) + _PRIOR_IMAGES)
-        center = found.mean(0)
+        kept = len(public) / (len(public) + _PRIOR_IMAGES)
+        if self.odd.any():
+            found = torch.cat([found, torch.where(self.odd, -found, found)])
+        center = found.mean(0).masked_fill(self.odd, 0.0)
         self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
         y = self._shortened(found)[0]
         self.covariance = y.T.cov(correction=0)
@@ -162,9 +194,27 @@ class MomentMap:
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1] to vectors (B, D) float64 of norm at most 1."""
         z, power = self.parts(images)
-        rows, columns = torch.triu_indices(self.size + 1, self.size + 1, device=z.device)
-        weights = torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        rows, columns, weights = (part.to(z.device) for part in self._triangle)
         return torch.cat([z[:, rows] * z[:, columns] * weights, power], dim=1)
+
+    @functools.cached_property
+    def _triangle(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows and columns of the entries of ``z z^T`` that are released, and their weights, (D - 1,) each."""
+        rows, columns = torch.triu_indices(self.size + 1, self.size + 1)
+        odd = torch.cat([torch.zeros(1, dtype=torch.bool), self.odd])
+        kept = odd[rows] == odd[columns]
+        rows, columns = rows[kept], columns[kept]
+        weights = torch.where(rows == columns, 1.0, math.sqrt(2.0))
+        return rows, columns, weights * self._heavier(odd[rows])
+
+    def _heavier(self, odd: Tensor) -> Tensor:
+        """Return w where a second moment is one of odd coefficients, else 1, float64."""
+        return 1 + (self.odd_weight - 1) * odd.double()
+
+    @property
+    def odd_weight(self) -> float:
+        """w, of the second moments of coefficients that the mirror image would negate."""
+        return math.sqrt((1 + self.count_share) / (1 - self.count_share))
 
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return what vectors are made of: z with ``(1 - r)^(1/4)`` (B, q + 1), and ``sqrt(r) p``, (B, 1), float64.
@@ -195,8 +245,8 @@ class MomentMap:
     def read(self, sums: Tensor, noise_std: float) -> Sums:
         """Split noisy sums of vectors, (rows, D), into the moments of each row."""
         side, share = self.size + 1, self.count_share
-        rows, columns = torch.triu_indices(side, side)
-        entries = sums[:, :-1] / torch.where(rows == columns, 1.0, math.sqrt(2.0)) / math.sqrt(1 - _POWER_SHARE)
+        rows, columns, weights = self._triangle
+        entries = sums[:, :-1] / weights / math.sqrt(1 - _POWER_SHARE)
         matrices = sums.new_zeros(len(sums), side, side)
         matrices[:, rows, columns] = entries
         matrices[:, columns, rows] = entries
@@ -205,7 +255,7 @@ class MomentMap:
             first=matrices[:, 0, 1:] / math.sqrt(share * (1 - share)),
             second=matrices[:, 1:, 1:] / (1 - share),
             power=sums[:, -1] * _MOST_POWER / math.sqrt(_POWER_SHARE),
-            second_std=noise_std / (1 - share) / math.sqrt(1 - _POWER_SHARE),
+            second_std=noise_std / (1 - share) / math.sqrt(1 - _POWER_SHARE) / self._heavier(self.odd),
         )
 
 
@@ -267,30 +317,45 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     found = moments.read(sums, noise_std)
     counts = found.counts.clamp(min=1)  # noisy images of each row
     means = found.first / counts[:, None]
-    covariances = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
-    edge = math.sqrt(2 * moments.size) * found.second_std  # of the noise on a sum of second moments
-    total = counts.sum()
-    within = (counts[:, None, None] * covariances).sum(0) / total
-    noise = found.second_std * math.sqrt(len(sums)) / total.item()  # standard deviation on the diagonal of `within`
-    within_edge = math.sqrt(2 * moments.size) * noise
-    if moments.covariance is None:
-        common = filled(shrunk(within, within_edge), within.trace().item(), math.sqrt(moments.size) * noise)
-    else:
-        common = beside_public(within, moments.covariance, within_edge)
-    # A row's own noise counts 1/n - 1/N times in its difference from the common covariance, that of the others 1/N.
-    parts = ((1 / counts - 1 / total).square() + (len(sums) - 1) / total.square()).sqrt()
-    factors, ranks = [], []
-    for covariance, part in zip(covariances, parts.tolist(), strict=True):
-        values, vectors = torch.linalg.eigh(common + shrunk(covariance - within, edge * part))
-        values = values.clamp(min=0)
-        factors.append(vectors * values.sqrt())
-        ranks.append(int((values > values.max() * 1e-9).sum()))
+    noisy = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
+    covariances = torch.zeros_like(noisy)
+    for block in (~moments.odd, moments.odd):
+        if block.any():
+            public = None if moments.covariance is None else moments.covariance[block][:, block]
+            cell = (slice(None), *torch.meshgrid(*[block.nonzero()[:, 0]] * 2, indexing="ij"))
+            covariances[cell] = _denoised(noisy[cell], counts, float(found.second_std[block][0]), public)
+    values, vectors = torch.linalg.eigh(covariances)
+    values = values.clamp(min=0)
+    ranks = (values > values.amax(1, keepdim=True) * 1e-9).sum(1).tolist()
     kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
     # By how much images are longer than what was kept of them: it gives them back their contrast. One number for all
     # rows, which belong to one kind of images.
     gain = math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
     scale = moments.scale * gain
-    return Normals(moments.center + scale * means, scale[:, None] * torch.stack(factors), tuple(ranks))
+    factors = vectors * values.sqrt()[:, None]
+    return Normals(moments.center + scale * means, scale[:, None] * factors, tuple(ranks))
+
+
+def _denoised(noisy: Tensor, counts: Tensor, second_std: float, public: Tensor | None) -> Tensor:
+    """Return covariances (rows, q, q), not yet positive, of noisy ones: a common one, and what classes differ by.
+
+    Args:
+        counts: Noisy images of each row.
+        second_std: Standard deviation of the noise on the diagonal of a row's sum of second moments.
+        public: Covariance in public images, (q, q).
+    """
+    size, rows, total = noisy.shape[1], len(noisy), counts.sum()
+    edge = math.sqrt(2 * size) * second_std
+    within = (counts[:, None, None] * noisy).sum(0) / total
+    noise = second_std * math.sqrt(rows) / total.item()  # standard deviation on the diagonal of `within`
+    within_edge = math.sqrt(2 * size) * noise
+    if public is None:
+        common = filled(shrunk(within, within_edge), within.trace().item(), math.sqrt(size) * noise)
+    else:
+        common = beside_public(within, public, within_edge)
+    # A row's own noise counts 1/n - 1/N times in its difference from the common covariance, that of the others 1/N.
+    parts = ((1 / counts - 1 / total).square() + (rows - 1) / total.square()).sqrt().tolist()
+    return torch.stack([common + shrunk(one - within, edge * part) for one, part in zip(noisy, parts, strict=True)])
 
 
 def filled(shrunken: Tensor, trace: float, trace_std: float) -> Tensor:

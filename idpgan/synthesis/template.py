@@ -63,9 +63,10 @@ class TemplateMap:
         return self._texture.parts(images)[0]
 
     def read(self, sums: Tensor) -> Tensor:
-        """Return the mean image (C, H, W) float32 of noisy sums (1, dimensions)."""
+        """Return the mean image (C, H, W) float32 of noisy sums (1, dimensions), symmetric where images are."""
         constant, texture = self._texture.constant, self._texture
         mean = sums[0, 1:] / (sums[0, 0] / constant).clamp(min=1) / texture.weight
+        mean = mean.masked_fill(texture.odd, 0.0)
         image = texture.basis @ (texture.center + texture.scale * mean)
         return image.view(texture.image_shape).clamp(-1, 1).float()
 
