@@ -21,8 +21,8 @@ nearest to another (in Wasserstein-2 distance) has the mean of its standard devi
 uneven they are. Of the shares 0, a quarter, a third, a half and 1, a half was the nearest to the truth or within 10 %
 of it, on ORL and on drawn faces with the noise of epsilon 1 to 10; share 1 was up to a fifth farther away than share 0.
 
-Where images are taken to be mirror-symmetric in law (``symmetric``), as faces are, moments that a mirror would negate
-are left out. Even and odd coefficients are then two blocks, each with a lower edge of its own, and independent.
+Where images are taken to be mirror-symmetric in law (``symmetric``), as faces nearly are, moments that a mirror would
+negate are left out. Even and odd coefficients are then two uncorrelated blocks, and each has its own, lower edge.
 
 Public images say more: their covariance stands in for what the noise hides, and the difference from it is what is
 shrunk (`beside_public`). How much it counts against an even spread is the least squares fit of both to the noisy
@@ -106,12 +106,13 @@ class MomentMap:
     every u of norm at least sqrt(P). A null record adds v = 0, count included, so that zeroing out a record moves one
     sum by at most 1 (`privacy.sums` has the rest: rounding, other relations, people).
 
-    *Mirror symmetry.* In the mirror image some coefficients, e of even functions, stay, and the others, o, change sign.
-    The mean of v over an image and its mirror image has zeros for the first moments of o and for products of e and o,
-    which are left out; m is even. The products of o with each other get a weight w more, with ``w^2 = (1 + t)/(1 - t)``.
-    Proof that ``|v| <= 1``: with ``a = |e|^2``, ``b = |o|^2`` in y, ``a, b >= 0`` and ``a + b <= 1``, the squared norm of
-    the triangle is ``t^2 + 2 t (1 - t) a + (1 - t)^2 (a^2 + w^2 b^2)``. It is convex in (a, b), so it is largest at a
-    corner of the triangle that they fill: t^2 at (0, 0), 1 at (1, 0), and ``t^2 + (1 - t)^2 w^2 = 1`` at (0, 1).
+    *Mirror symmetry.* In the mirror image the coefficients e of even functions stay, and the others, o, change their
+    signs; m is even. The mean of v over both signs of o has zeros for the first moments of o and for products of e and
+    o, which are left out. The products of o with each other get a further factor w, ``w^2 = (1 + t) / (1 - t)``. Proof
+    that ``|v| <= 1`` still: with ``a = |e|^2`` and ``b = |o|^2`` in y, the triangle has the squared norm
+    ``t^2 + 2 t (1 - t) a + (1 - t)^2 (a^2 + w^2 b^2)``. It is convex in (a, b), and ``a, b >= 0``, ``a + b <= 1`` is a
+    triangle, so it is largest at a corner: t^2 at (0, 0), 1 at (1, 0), and ``t^2 + (1 - t)^2 w^2 = 1`` at (0, 1). No
+    larger w would do. Signs are changed, and no mirror image is registered: v is a function of one image as before.
 
     Dividing by s before the noise makes the noise on each coefficient a like share of it: white noise on the
     coefficients themselves would drown all frequencies but the lowest.
@@ -123,7 +124,7 @@ class MomentMap:
         contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
-        symmetric: Whether to leave out what the mirror image would negate.
+        symmetric: Whether to leave out what a mirror, left for right, would negate.
 
     Attributes:
         size: q.
@@ -157,11 +158,12 @@ class MomentMap:
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
     def set_template(self, template: Tensor) -> None:
-        """Take a released template (C, H, W): images are brought into place on it, and m is its texture."""
-        self.template = template
-        self.center = self.center.clone()
-        texture = self.basis.shape[1]
-        self.center[:texture] = torch.where(self.odd[:texture], 0.0, template.flatten().double() @ self.basis)
+        """Take a released template (C, H, W): images are brought into place on it, and m is its texture.
+
+        As a mean image it leaves less of u to be shortened than grey does, and costs nothing more.
+        """
+        self.template, texture = template, template.flatten().double() @ self.basis
+        self.center = torch.cat([texture, self.center[len(texture) :]]).masked_fill(self.odd, 0.0)
 
     def set_public(self, center: Tensor, variance: Tensor, covariance: Tensor | None = None) -> None:
         """Take m and s^2, (q,) each, float64, and the covariance of y in public images, (q, q), where there are any."""
@@ -171,10 +173,10 @@ class MomentMap:
     def learn_public(self, public: Images) -> None:
         """Take m, s and the covariance of y from public images; few of them leave s that of the spectrum."""
         found = torch.cat([self.coefficients(to_float(part)) for part in public.images.split(_MOST_ROWS)])
+        kept = len(public) / (len(public) + _PRIOR_IMAGES)
         if self.odd.any():
             found = torch.cat([found, torch.where(self.odd, -found, found)])
-        kept = len(public) / (len(public) + _PRIOR_IMAGES)
-        center = found.mean(0)
+        center = found.mean(0).masked_fill(self.odd, 0.0)
         self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
         y = self._shortened(found)[0]
         self.covariance = y.T.cov(correction=0)
