@@ -1,16 +1,15 @@
-"""Every command of README and docs is one that the program has; those of README.md run, one after the other."""
+"""Every command of README and docs is one that the program has; the examples of README, guide and methods run."""
 
-import inspect
 import os
 import re
 import shlex
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 import typer
 
 from idpgan.cli import app
@@ -19,7 +18,14 @@ from idpgan.data.images import png_bytes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+METHODS = sorted((ROOT / "docs" / "methods").glob("*.md"))
+# A block, the file that it is the text of, and the reason why it is not run here, where they are said above it.
+BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n+)?(?:^`(?P<file>[^`\n]+)`[^\n]*\n\n)?"
+    r"^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
 # What a synopsis has and a command to be run has not: choices, optional parts, words for something else.
 PLACEHOLDER = re.compile(r"[\[\]|]|\b[A-Z]{2,}\b|(?<=[ =])[A-Z]\b|\.\.\.")
 # Commands of the README that are not run here, with the reason; a word that begins the command is enough.
@@ -39,14 +45,16 @@ NOT_RUN = {
 SECONDS = 900  # of one command
 
 
-def commands(path, languages=("sh", "bash")):
-    """Return the commands of a page, continued lines joined, comments left out."""
-    found = []
-    for language, text in BLOCK.findall(path.read_text(encoding="utf-8")):
-        if language in languages:
-            lines = text.replace("\\\n", " ").splitlines()
-            found += [line for line in (re.sub(r"(^|\s+)# .*$", "", line).strip() for line in lines) if line]
-    return found
+def lines(text):
+    """Return the commands of a block, continued lines joined, comments left out."""
+    plain = (re.sub(r"(^|\s+)# .*$", "", line).strip() for line in text.replace("\\\n", " ").splitlines())
+    return [line for line in plain if line]
+
+
+def commands(path):
+    """Return the commands of a page."""
+    blocks = BLOCK.finditer(path.read_text(encoding="utf-8"))
+    return [line for found in blocks if found["language"] in ("sh", "bash") for line in lines(found["text"])]
 
 
 def calls(line):
@@ -86,50 +94,145 @@ def not_run(line):
     return next((reason for start, reason in NOT_RUN.items() if line.startswith(start)), None)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A folder as a new user has it: the checkout's files, photos of drawn people in a folder each, and the program."""
-    folder = tmp_path_factory.mktemp("readme")
-    for name in ("configs", "checkpoints", "benchmarks", "docs"):
-        (folder / name).symlink_to(ROOT / name)
-    images = draw(240, 64, 3, people=60, seed=1)
+# What a page takes for granted, beside the files of the checkout: names of `Stock`.
+GIVEN = {
+    "README.md": "photos",
+    "attacking.md": "synthetic-faces faces48 others48",
+    "license.md": "config.toml",
+    "own-data.md": "photos",
+    "public-images.md": "faces48 consenting48",
+    "publish.md": "faces",
+    "report.md": "run",
+    "which-epsilon.md": "config.toml",
+    "which-method.md": "faces48",
+}
+# What a page's Python takes for granted.
+GIVEN_NAMES = {
+    "opacus.md": "import torch\nimages, labels = torch.rand(640, 1, 8, 8) * 2 - 1, torch.arange(640) % 10\n",
+}
+
+
+def write_photos(folder, num, people, side, seed):
+    """Write photos of drawn people, a folder a person: stand-ins for what a reader has."""
+    images = draw(num, side, 3, people=people, seed=seed)
     for number, (image, person) in enumerate(zip(images.images, images.identities.tolist(), strict=True)):
-        path = folder / "photos" / f"person {person}" / f"{number}.png"
+        path = folder / f"person {person}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png_bytes(image))
-    (folder / "bin").mkdir()
-    program = folder / "bin" / "idpgan"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m idpgan "$@"\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return folder
 
 
-def environment(world):
-    path = os.pathsep.join([str(world / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+FROM = {  # what -> of what, by which command
+    "faces48": ("photos", "idpgan prepare photos faces48 --size 48 --folders person"),
+    "others48": ("others", "idpgan prepare others others48 --size 48 --folders person"),
+    "consenting48": ("others", "idpgan prepare others consenting48 --size 48 --folders person"),
+    "config.toml": ("faces48", "idpgan init faces48 --no-probe > config.toml"),
+    "run": ("config.toml", "idpgan train config.toml --out run"),
+    "synthetic-faces": ("run", "idpgan sample run --num 200 --out synthetic-faces"),
+}
+PHOTOS = {"photos": (240, 60, 64, 1), "others": (80, 20, 64, 2), "faces": (12, 3, 32, 3)}  # of people, px, seed
+
+
+class Stock:
+    """Makes what pages take for granted, each once, by the commands of the other pages."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def find(self, name):
+        """Return where something lies."""
+        path = self.folder / name
+        if not path.exists() and name in PHOTOS:
+            write_photos(path, *PHOTOS[name])
+        elif not path.exists():
+            source, line = FROM[name]
+            self.find(source)
+            run(line, self.folder)
+        return path
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory):
+    return Stock(tmp_path_factory.mktemp("stock"))
+
+
+def run(line, folder):
+    """Run a command as a reader does, with the program on the path."""
+    program = folder / ".bin" / "idpgan"
+    if not program.exists():
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m idpgan "$@"\n')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    path = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     roots = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, "PATH": path, "PYTHONPATH": roots, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": roots, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def examples(path):
+    """Return the blocks that are to be run or written: all, but of a method's page those before its second section."""
+    text = path.read_text(encoding="utf-8")
+    if path in METHODS:
+        starts = [found.start() for found in re.finditer(r"^## ", text, re.M)]
+        first = BLOCK.search(text)
+        text = text[: next((start for start in starts if first and start > first.end()), len(text))]
+    return [found for found in BLOCK.finditer(text) if not found["reason"]]
+
+
+def follow(path, folder):
+    """Do what a page says, in its order, and its Python at the end; return what was done."""
+    done, script = [], ""
+    for found in examples(path):
+        if found["file"]:
+            (folder / found["file"]).write_text(found["text"], encoding="utf-8")
+        elif found["language"] in ("sh", "bash"):
+            for line in lines(found["text"]):
+                if not not_run(line) and not PLACEHOLDER.search(line):  # a synopsis: its options are looked at above
+                    run(line, folder)
+                    done.append(line)
+        elif found["language"] == "python":
+            script += found["text"]
+    if script:
+        (folder / "script.py").write_text(GIVEN_NAMES.get(path.name, "") + script, encoding="utf-8")
+        run("python script.py", folder)
+        done.append("python script.py")
+    return done
+
+
+def has_examples(path):
+    return any(found["language"] in ("sh", "bash", "python") for found in examples(path))
 
 
 @pytest.mark.docs
-def test_the_commands_of_the_readme_run(world):
-    ran = []
-    for line in commands(ROOT / "README.md"):
-        if not_run(line) or PLACEHOLDER.search(line):
-            continue  # a synopsis: its options are looked at above
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=world, env=environment(world), capture_output=True, text=True, timeout=SECONDS
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-        ran.append(line)
-    assert len(ran) >= 3, ran
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *GUIDE, *filter(has_examples, METHODS)], ids=lambda path: path.stem
+)
+def test_the_examples_of_a_page_run(path, stock, tmp_path):
+    for name in ("configs", "checkpoints", "benchmarks", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in GIVEN.get(path.name, "").split():
+        (tmp_path / name).symlink_to(stock.find(name))
+    assert follow(path, tmp_path)
 
 
-@pytest.mark.docs
-def test_the_python_of_the_readme_runs(world, monkeypatch):
-    monkeypatch.chdir(world)
-    (world / "OUT").mkdir(exist_ok=True)
-    names = {"images": torch.rand(4, 48, 48)}
-    blocks = [text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == "python"]
-    assert blocks
-    for block in blocks:
-        exec(compile(inspect.cleandoc(block), "README.md", "exec"), names)  # a block goes on where the last one ended
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_config_of_a_page_has_keys_that_there_are(path):
+    known = set(re.findall(r"^\| `([\w.]+)`", (ROOT / "docs" / "reference" / "keys.md").read_text("utf-8"), re.M))
+    for found in BLOCK.finditer(path.read_text(encoding="utf-8")):
+        if found["language"] == "toml":
+            given = keys(tomllib.loads(found["text"]))
+            assert [key for key in given if key not in known and key.rpartition(".")[0] not in known] == []
+
+
+def keys(table, prefix=""):
+    """Return the dotted keys of a table, down to those that have a value."""
+    found = set()
+    for key, value in table.items():
+        found |= keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key}
+    return found

@@ -40,7 +40,8 @@ def stand_ins(shape: DataShape, progress: Progress = silent) -> Split:
     """Draw private, public and test images in the place of those of a data set; there is no holdout.
 
     Args:
-        shape: What is public of the data set. People, where it knows them, have equally many images each.
+        shape: What is public of the data set. People, where it knows them, have equally many images each, all of them
+            in one part, as unit person demands.
     """
     sizes = shape.sizes
     numbers = {"private": sizes.private, "public": sizes.public}
@@ -71,7 +72,7 @@ def _drawn(shape: DataShape, num: int, seed: int, progress: Progress) -> Images:
         pixels = drawn.images[_of_kinds(kinds, labels % _DIGITS)]
     else:
         pixels = _faces(shape, num, seed, labels, progress)
-    people = torch.arange(num) * max(num // 4, 1) // max(num, 1) if shape.has_people else None
+    people = torch.arange(num) * max(num // 4, 1) // max(num, 1) + (seed << 32) if shape.has_people else None
     named = labels if count else None
     order = torch.randperm(num, generator=torch.Generator().manual_seed(seed))
     made = Images(pixels.contiguous(), named, shape.classes if count else ())

@@ -42,6 +42,15 @@ def test_stand_ins_have_the_shape_number_and_classes(kind, monkeypatch):
     assert split.digest == stand_ins(shape).digest
 
 
+def test_no_person_of_the_stand_ins_is_in_two_parts(monkeypatch):
+    """Else a config of unit person, as `idpgan init` proposes it, could not be rehearsed."""
+    monkeypatch.setattr(drawing, "LEAST_TEST", 20)
+    split = stand_ins(SHAPES["colored faces of people"])
+    people = [set(part.identities.tolist()) for part in (split.public, split.private, split.test)]
+    assert all(people)
+    assert len(set.union(*people)) == sum(map(len, people))
+
+
 def apart(one, other):
     """The largest difference of the means of two sets of images at a pixel, in its standard errors."""
     error = (one.var(0) / len(one) + other.var(0) / len(other)).sqrt()
