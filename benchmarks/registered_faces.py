@@ -37,11 +37,17 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "gaussian with a teacher": {"model": {"latent_dim": 160}, "method": {"teacher_share": 0.5}},
     "registered": {"model": {"latent_dim": 160, "shape": 12}},
     "registered with a teacher": {"model": {"latent_dim": 160, "shape": 12}, "method": {"teacher_share": 0.5}},
-    "registered, best of 8": {
+    "symmetric": {"model": {"latent_dim": 160, "shape": 12}, "method": {"symmetric": True}},
+    "symmetric, 80": {"model": {"latent_dim": 80, "shape": 12}, "method": {"symmetric": True}},
+    "symmetric, 300": {"model": {"latent_dim": 300, "shape": 12}, "method": {"symmetric": True}},
+    "symmetric with a teacher": {
         "model": {"latent_dim": 160, "shape": 12},
-        "method": {"teacher_share": 0.5, "candidates": 8},
+        "method": {"symmetric": True, "teacher_share": 0.5},
     },
-    "registered, teacher, 300": {"model": {"latent_dim": 300, "shape": 12}, "method": {"teacher_share": 0.5}},
+    "symmetric with a teacher, 80": {
+        "model": {"latent_dim": 80, "shape": 12},
+        "method": {"symmetric": True, "teacher_share": 0.5},
+    },
 }
 REAL = "real photos"
 
