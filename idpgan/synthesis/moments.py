@@ -153,6 +153,7 @@ class MomentMap:
         self.odd = _odd(image_shape, latent_dim, shape) & symmetric
         self.registration = Registration(image_shape, shape) if shape else None
         self.template: Tensor | None = None
+        self.center: Tensor
         self.count_share, self._clip = count_share, clip
         self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
@@ -322,8 +323,9 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     for block in (~moments.odd, moments.odd):
         if block.any():
             public = None if moments.covariance is None else moments.covariance[block][:, block]
-            cell = (slice(None), *torch.meshgrid(*[block.nonzero()[:, 0]] * 2, indexing="ij"))
-            covariances[cell] = _denoised(noisy[cell], counts, float(found.second_std[block][0]), public)
+            rows, columns = torch.meshgrid(*[block.nonzero()[:, 0]] * 2, indexing="ij")
+            own, std = noisy[:, rows, columns], float(found.second_std[block][0])
+            covariances[:, rows, columns] = _denoised(own, counts, std, public)
     values, vectors = torch.linalg.eigh(covariances)
     values = values.clamp(min=0)
     ranks = (values > values.amax(1, keepdim=True) * 1e-9).sum(1).tolist()

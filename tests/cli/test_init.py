@@ -83,6 +83,7 @@ def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, aligned):
     code, out, _ = run("init", str(tmp_path / "images"))
     assert code == 0
     assert tomllib.loads(out)["model"].get("shape", 0) == (12 if aligned else 0)
+    assert tomllib.loads(out)["method"].get("symmetric", False) is aligned
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nothing"])

@@ -10,6 +10,7 @@ from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.jobs import probe
 from idpgan.jobs.init import HANDWRITING, init
 from idpgan.jobs.train import load_config
+from idpgan.synthesis import starter
 from idpgan.synthesis.best import alternatives, best
 from idpgan.synthesis.starter import Facts
 from idpgan.training.config import build_config
@@ -62,6 +63,19 @@ def test_every_proposal_and_alternative_can_be_planned(name):
 def test_few_images_or_none_of_a_class_get_no_teacher():
     for name in ("few faces", "unlabeled", "digits"):
         assert "teacher_share" not in best(facts_of(name)).sections["method"]
+
+
+def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
+    def proposed(num, classes=2, per_person=None, aligned=False, side=48):
+        shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
+        return starter.gaussian(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
+
+    counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
+    assert counts == [40, 40, 80, 160, 240, 240]
+    assert proposed(8_000, aligned=True) == 200  # two blocks, each with a lower edge
+    assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
+    assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
+    assert proposed(10**6, side=8) == 40  # of 64 pixels
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
