@@ -100,9 +100,12 @@ GIVEN = {
     "attacking.md": "synthetic-faces faces48 others48",
     "license.md": "config.toml",
     "own-data.md": "photos",
+    "matrix-publishers.md": "faces",
     "public-images.md": "faces48 consenting48",
     "publish.md": "faces",
+    "publishers.md": "faces",
     "report.md": "run",
+    "sliding-windows.md": "faces",
     "which-epsilon.md": "config.toml",
     "which-method.md": "faces48",
 }

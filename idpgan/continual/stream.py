@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.checks import typed
 from idpgan.continual import fenwick
 from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamPlan, StreamTable, check_name
@@ -337,6 +338,7 @@ class ContinualCounter:
         """The guarantee of all answers of this stream, past and future."""
         return StreamPlan(self.epsilon).report(self.event.pure, self._private)
 
+    @typed
     def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
         """Write the released folder: all answers so far as a table, settings, privacy.json and card.
 

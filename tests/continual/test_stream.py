@@ -255,6 +255,12 @@ def small_state():
     return counter.state()
 
 
+def test_the_folder_of_a_release_may_be_a_text(tmp_path):
+    counter = ContinualCounter(epsilon=1.0, horizon=7)
+    counter.write(str(tmp_path / "counts"), torch.tensor([counter.push(12), *counter.release([3, 0])]))
+    assert (tmp_path / "counts" / "privacy.json").is_file()
+
+
 def test_a_state_of_another_stream_is_refused():
     state = small_state()
     for epsilon, horizon, integer, named in ((2.0, 100, True, "epsilon"), (1.0, 101, True, "horizon"),
