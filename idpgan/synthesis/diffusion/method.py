@@ -15,8 +15,8 @@ are one record.
 Sensitivity: 1 for the sums with their counts (`privacy.sums`), C for a step. Record i's gradient g_i is that of the
 mean loss over its K noisy copies, clipped as one: besides the weights and what was released before, only record i, its
 label and its own coins enter it. Levels and noise of the copies come from the secret source, so that a record that is
-taken out does not shift those of the others. An empty batch is a step like any other: noise, charge, step. What is drawn
-from the network is post-processing.
+taken out does not shift those of the others. An empty batch is a step like any other: noise, charge, step. What is
+drawn from the network is post-processing.
 """
 
 from __future__ import annotations
