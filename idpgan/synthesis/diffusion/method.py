@@ -34,6 +34,7 @@ from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.dpsgd import ClippedSum, Way, Weights, full_precision
 from idpgan.privacy.noise import Source
 from idpgan.ranks import Ranks
+from idpgan.synthesis import starter
 from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.networks import Adam
@@ -61,6 +62,7 @@ class Diffusion(GaussianMoments):
     """
 
     Config, Plan = DiffusionRun, DiffusionPlan
+    suggest = staticmethod(starter.diffusion)
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
