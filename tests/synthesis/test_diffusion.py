@@ -1,12 +1,15 @@
 """Diffusion: the exact start at released moments, clipped steps on what it lacks, one ledger over both."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
+from idpgan import jobs, load_generator
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
+from idpgan.jobs.audit import run_case
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import GaussianGenerator
@@ -18,11 +21,13 @@ from idpgan.synthesis.diffusion.method import Diffusion
 from idpgan.training.config import build_config
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
+from tests.release.forging import verdict
 from tests.training.toy import CPU, digits, new_run, remains, terms_of
 
 DELTA = 1e-5
 MODEL = {"generator": "diffusion", "latent_dim": 20, "width": 4}
 SHAPE = (1, 8, 8)
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def config_of(*, model=None, privacy=None, training=None, **method):
@@ -309,3 +314,29 @@ def test_edm_learns_and_proves_nothing():
     assert method.step_event().kind == "non-private"
     assert method.generator.denoising_loss(to_float(others.images), others.labels).mean() < 0.8 * first
     assert method.generator.sample(4, seed=0).shape == (4, *SHAPE)
+
+
+# From a config to a release ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    small = ["training.steps=2", "model.width=4", "method.draws=1", "release.samples=10", "training.device=cpu"]
+    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", small)
+    return jobs.start(config, tmp_path_factory.mktemp("release") / "run").run.path
+
+
+def test_the_release_is_an_ordinary_one(released):
+    assert verdict(released / "release") == ""
+    generator = load_generator(released / "release")
+    assert isinstance(generator, DiffusionGenerator)
+    assert torch.equal(generator.sample(3, seed=1), generator.sample(3, seed=1))
+    changed = generator.config.model_copy(update={"temperature": 0.5})
+    generator.config = changed
+    assert generator.sample(40, seed=1).std(0).mean() < load_generator(released).sample(40, seed=1).std(0).mean()
+
+
+def test_a_run_is_audited_with_its_own_settings(released):
+    case = run_case(released)
+    assert [event.count for event in case.events] == [1, 2]
+    assert 0.97 * 10 <= case.proven.epsilon <= 10
