@@ -28,6 +28,7 @@ WORDS = {
     "generator": "the generator",
     "critic": "the trained critic",
     "classifier": "the released classifier",
+    "denoiser": "the denoiser inside a released generator",
     "teacher": "the classifier inside a released generator",
     "sums": "the sums that were released, and the map of an image to what it adds",
     "shadows": "shadow generators",
@@ -49,6 +50,7 @@ class Knowledge:
         samples: Generated images, with labels if the generator is conditional.
         classifier: Logits (n, K) of the released classifier for images (n, C, H, W).
         critic: Scores of the trained critic, for an attacker inside (white box).
+        denoiser: Losses (n,) of a released generator that draws by diffusion, of images and labels.
         teacher: Logits of the classifier that chooses among what a released generator draws.
         sums: What a method released of sums over the private images.
         shadows: Generators trained with and without the images in question.
@@ -63,6 +65,7 @@ class Knowledge:
     generator: Generator | None = None
     classifier: Callable[[Tensor], Tensor] | None = None
     critic: CriticScores | None = None
+    denoiser: Callable[[Tensor, Tensor | None], Tensor] | None = None
     teacher: Callable[[Tensor], Tensor] | None = None
     sums: ReleasedSums | None = None
     shadows: Shadows | None = None

@@ -1,4 +1,4 @@
-"""Membership inference by the loss of a released classifier on an image, raw or compared with non-members.
+"""Membership inference by the loss of what was released on an image: a classifier's, or a denoiser's.
 
 Pure functions like those of `membership`: scores (n,), higher = more like a member. No shadow models are trained.
 """
@@ -13,18 +13,20 @@ from torch import Tensor
 from idpgan.attacks.distances import check_attacked
 from idpgan.attacks.membership import fitted_classifier
 from idpgan.checks import typed
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.private_classifier import log_odds
 from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, predict
 
+Denoiser = Callable[[Tensor, Tensor | None], Tensor]  # images (n, C, H, W) in [-1, 1], labels -> losses (n,)
 Logits = Callable[[Tensor], Tensor]  # images (n, C, H, W) -> (n, K)
 
 LEAST_REFERENCE = 40
 _LEAST_OF_CLASS = 20  # reference images that a class needs for a line of its own
 _STEPS = 400  # least number of steps of the fit; large sets get six epochs
 _RIDGE = 1e-3
+_DENOISED = 250  # images of a call
 
 
 @typed
@@ -117,3 +119,28 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor,
         expected = level.mean() + slope * (asked[0][mine].double() - center) / spread
         scores[mine] = (asked[1][mine].double() - expected) / error
     return scores.float()
+
+
+@typed
+def denoising_loss(images: Tensor, labels: Tensor | None, denoiser: Denoiser, *, progress: Progress = silent) -> Tensor:
+    """Score by how well a released diffusion takes noise of several levels off an image: better of members.
+
+    Matsumoto, Miura and Yanai, "Membership inference attacks against diffusion models" (2023); all images get the same
+    noise, so that its luck cancels in their order.
+
+    Args:
+        images: (n, C, H, W) uint8 or floating point in [-1, 1].
+        labels: (n,) int64, or None.
+        denoiser: As `idpgan.models.diffusion.DiffusionGenerator.denoising_loss`.
+    """
+    check_attacked(images, labels)
+    found = []
+    for start in range(0, len(images), _DENOISED):
+        some = slice(start, start + _DENOISED)
+        part = images[some]
+        losses = denoiser(
+            to_float(part) if part.dtype == torch.uint8 else part, None if labels is None else labels[some]
+        )
+        found.append(-losses)
+        progress("losses", min(start + _DENOISED, len(images)), len(images))
+    return torch.cat(found)

@@ -13,7 +13,7 @@ from idpgan.attacks.attack import Attack, Knowledge, Score
 from idpgan.attacks.copies import copies
 from idpgan.attacks.feature_distances import nearest_in_features
 from idpgan.attacks.gen_lra import gen_lra
-from idpgan.attacks.losses import loss_calibrated, loss_threshold
+from idpgan.attacks.losses import denoising_loss, loss_calibrated, loss_threshold
 from idpgan.attacks.membership import (
     calibrate,
     classifier_confidence,
@@ -55,6 +55,10 @@ def _copies(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
 
 def _critic(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     return critic_score(images.images, images.labels, knowledge.needed("critic"), progress=progress)
+
+
+def _denoising(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
+    return denoising_loss(images.images, images.labels, knowledge.needed("denoiser"), progress=progress)
 
 
 def _loss(classifier: str, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -181,6 +185,13 @@ _ROWS = (
         ("critic",),
         "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663",
         _critic,
+    ),
+    Attack(
+        "diffusion-loss",
+        "partial black box",
+        ("denoiser",),
+        "Matsumoto, Miura, Yanai (2023), arXiv:2302.03262",
+        _denoising,
     ),
     Attack("teacher-loss", "partial black box", ("teacher",), _YEOM, partial(_loss, "teacher")),
     Attack(

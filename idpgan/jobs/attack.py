@@ -36,6 +36,7 @@ from idpgan.jobs.options import AttackOptions, at_root, given
 from idpgan.jobs.shadows import train_shadows
 from idpgan.jobs.train import load_config, train_on
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, load_generator, save_generator
+from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.privacy.ledger import Ledger
@@ -66,6 +67,7 @@ _INDEPENDENT = (
 _EXPOSED = "shadow attacks judge the {0} members and {0} non-members that stand most alone, chosen before the attack"
 _NO_SHADOWS = "no shadow generators: give --shadows K"
 _NO_TEACHER = "no classifier was released with this generator"
+_NO_DENOISER = "this generator does not draw by diffusion"
 _NO_SUMS = "this method releases no sums of features, or the run's state/ is not there, which says how they were made"
 _NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
 
@@ -225,6 +227,7 @@ def _knowledge(
         )
     generator, critic = target.product.to(device), None
     why_not = {"sample_labels": _UNLABELED, "shadows": _NO_SHADOWS, "teacher": _NO_TEACHER, "sums": _NO_SUMS}
+    why_not["denoiser"] = _NO_DENOISER
     why_not["reference"] = f"{len(images.reference)} reference images are too few: {LEAST_TO_TRACE} are needed"
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     samples = draw(generator, num, options.seed, progress, "generated images")
@@ -246,6 +249,7 @@ def _knowledge(
         samples=samples,
         generator=generator,
         critic=critic,
+        denoiser=generator.denoising_loss if isinstance(generator, DiffusionGenerator) else None,
         teacher=teacher,
         sums=sums,
         reference=images.reference.to(device) if len(images.reference) >= LEAST_TO_TRACE else None,

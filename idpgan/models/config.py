@@ -43,7 +43,7 @@ CHANNELS = (1, 3)
 _LONGEST_LICENCE = 200
 
 
-_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "population")
+_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "public", "generator")
 
@@ -74,14 +74,16 @@ class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
     Attributes:
-        latent_dim: Numbers in one latent vector z. Of a "gaussian" or "refined" generator: DCT coefficients of an
-            image, the lowest frequencies; at most as many as it has pixels.
+        latent_dim: Numbers in one latent vector z. Of a "gaussian", "refined" or "diffusion" generator: DCT
+            coefficients of an image, the lowest frequencies; at most as many as it has pixels.
         width: Feature maps next to the image, in both networks; each halving of the image doubles them. Of a "refined"
-            generator: feature maps of its convolutions, all in the size of the image.
+            generator: feature maps of its convolutions, all in the size of the image; of a "diffusion" generator: those
+            of its network, a half or a quarter of the image's size.
         conditional: Whether both networks get the class of the image. Needs labeled data.
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
             "gaussian" (one normal distribution a class, for the method of that name), "refined" (the same, and a few
-            convolutions that refine what it draws) or "population" (members that a simulator draws, for the method
+            convolutions that refine what it draws), "diffusion" (the same, and a network that takes noise away, for the
+            methods diffusion and edm) or "population" (members that a simulator draws, for the method
             evolution); or your own class, "package.module:Class".
         critic: "dcgan", or your own class, for dp-gan, hybrid and wgan-gp.
         codes: Codes per class of a "warp" generator; members per class of a "population".

@@ -11,6 +11,7 @@ from torch import nn
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
+from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic, OwnGenerator
@@ -20,6 +21,7 @@ from idpgan.own_code import is_path
 
 GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
+    "diffusion": DiffusionGenerator,
     "gaussian": GaussianGenerator,
     "refined": RefinedGenerator,
     "warp": WarpGenerator,
@@ -31,7 +33,8 @@ _FLOAT = 4  # bytes
 def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> Generator:
     """Build a generator of the family that the config names.
 
-    Arguments and errors are those of `DcganGenerator`; "gaussian", "refined", "population" and your own have any size.
+    Arguments and errors are those of `DcganGenerator`; "gaussian", "refined", "diffusion", "population" and your own
+    have any size.
     """
     if is_path(config.generator):
         return OwnGenerator(config, image_shape, num_classes, seed=seed)

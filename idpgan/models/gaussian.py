@@ -132,14 +132,15 @@ class GaussianGenerator(Generator):
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
-        basis = _basis(self.image_shape, self.config.latent_dim).to(drawn)
+        basis = basis_of(self.image_shape, self.config.latent_dim).to(drawn)
         texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
         images = (texture @ basis.T).view(-1, *self.image_shape)
         return bent_back(images, shapes) if self.config.shape else images
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it
-def _basis(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
+def basis_of(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
+    """Return the functions of `low_spectrum`; the caller does not change them."""
     return low_spectrum(image_shape, latent_dim).basis
 
 

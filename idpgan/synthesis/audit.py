@@ -31,7 +31,7 @@ from idpgan.audit.gradient_canaries import (
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
 from idpgan.classify.audit import ClassifierSteps, asked_of, released_case, watched_linear
-from idpgan.data.load import Split, known_shape
+from idpgan.data.load import DataShape, Split, known_shape
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
@@ -45,6 +45,8 @@ from idpgan.synthesis.aggregate.config import (
     vote_events,
     voting_of,
 )
+from idpgan.synthesis.diffusion.audit import DenoiserSteps, planned
+from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
 from idpgan.synthesis.evolution.method import EvolutionPlan, EvolutionRun
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
@@ -425,18 +427,20 @@ def _dp_gan_run(config: DpGanRun, facts: RunFacts) -> AuditCase:
 
 def sums_and_steps_case(
     sums: CellSums,
-    steps: CriticSteps,
+    steps: CanarySteps,
     request: Request,
     claimed: Guarantee | None = None,
     teaching: Teaching | None = None,
+    *,
+    method: str = "hybrid",
 ) -> AuditCase:
-    """Return the case of the release of sums, a teacher perhaps, and the critic steps: all log-likelihood ratios added.
+    """Return the case of the release of sums, a teacher perhaps, and steps of DP-SGD: all log-likelihood ratios added.
 
     The steps are those of a run or of a plan; claim None = the request.
     """
     taught = None if teaching is None else _teacher_steps(teaching)
     events = (sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
-    return canary_case("hybrid", steps, events, _with_sums(sums, steps, taught), request, claimed)
+    return canary_case(method, steps, events, _with_sums(sums, steps, taught), request, claimed)
 
 
 def _hybrid(request: Request) -> AuditCase:
@@ -452,6 +456,13 @@ def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     sums = sums_of(first.method, first.privacy, cells, dimensions, plan.shape.num_private)
     teaching = plan.first.lessons.teaching(sums)
     return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)
+
+
+def _diffusion_case(
+    config: DiffusionRun, shape: DataShape, request: Request, claimed: Guarantee | None = None
+) -> AuditCase:
+    plan = DiffusionPlan(config, shape)
+    return sums_and_steps_case(plan.sums, DenoiserSteps.of(plan), request, claimed, plan.teaching, method="diffusion")
 
 
 _UNITS, _BOTH = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO), (Relation.ZERO_OUT, Relation.REPLACE_ONE)
@@ -470,6 +481,12 @@ AUDITS = {
     "evolution": Entry(_evolution, _UNITS, _BOTH, delta=1e-5, of_run=_evolution_run),
     "dp-gan": Entry(
         lambda request: steps_case(_planned_steps(request), request), *_ZERO_OUT, delta=1e-5, of_run=_dp_gan_run
+    ),
+    "diffusion": Entry(
+        lambda request: _diffusion_case(*planned(request), request),
+        *_ZERO_OUT,
+        delta=1e-5,
+        of_run=lambda config, facts: _diffusion_case(config, facts.shape, asked_of(config), facts.claimed),
     ),
     "hybrid": Entry(_hybrid, *_ZERO_OUT, delta=1e-5, of_run=_hybrid_run),
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -53,12 +53,13 @@ from idpgan.synthesis.teacher import (
     teacher_of,
 )
 from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template, template_sums
-from idpgan.training.config import TrainingConfig
+from idpgan.training.config import RunConfig, TrainingConfig
 from idpgan.training.method import ReleasedSums
+from idpgan.training.plan import RunPlan
 
 
-class GaussianConfig(TaughtConfig):
-    """[method] of gaussian.
+class MomentsConfig(TaughtConfig):
+    """[method] of a method that releases moments.
 
     The defaults are statements on photographs, checked on drawn faces and on ORL.
 
@@ -68,15 +69,23 @@ class GaussianConfig(TaughtConfig):
             means less noise, and less of what makes the image different.
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
+    """
+
+    contrast: float = Field(CONTRAST, gt=0, le=1)
+    clip: float = Field(CLIP, gt=0, le=100)
+    count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
+
+
+class GaussianConfig(MomentsConfig):
+    """[method] of gaussian.
+
+    Attributes:
         template_share: Share of the budget that the template gets, where model.shape is above 0.
         symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
             that leaves out of the sums makes noise smaller. Not for writing.
     """
 
     name: Literal["gaussian"] = "gaussian"
-    contrast: float = Field(CONTRAST, gt=0, le=1)
-    clip: float = Field(CLIP, gt=0, le=100)
-    count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
     template_share: float = Field(0.04, gt=0, le=0.5)
     symmetric: bool = False
 
@@ -122,6 +131,20 @@ class GaussianPlan(SumsPlan):
         """Share of the budget for the template; 0 without."""
         return self.config.method.template_share if self.config.model.shape else 0.0
 
+    @property
+    def other_share(self) -> float:
+        """Share of the budget for all but the sums and the teacher."""
+        return self.template_share
+
+    def others(self, multiplier: float) -> tuple[Event, ...]:
+        """Return the charges of `other_share`, beside everything together at this multiplier."""
+        return (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else ()
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier of everything together."""
+        return self.sums.noise_multiplier * math.sqrt(1 - self.config.method.teacher_share - self.other_share)
+
     def _round(self, multiplier: float) -> CellSums:
         """Return the release of one round of the template, beside everything together at this multiplier."""
         size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
@@ -143,22 +166,18 @@ class GaussianPlan(SumsPlan):
             self.dimensions,
             "gaussian",
             **config.privacy.terms,
-            **self.lessons.beside(
-                self.template_share,
-                lambda multiplier: (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else (),
-            ),
+            **self.lessons.beside(self.other_share, self.others),
         )
 
     @functools.cached_property
     def template(self) -> CellSums | None:
         """The release of one round of the template; None without."""
-        left = 1 - self.config.method.teacher_share - self.template_share
-        return self._round(self.sums.noise_multiplier * math.sqrt(left)) if self.template_share else None
+        return self._round(self.multiplier) if self.template_share else None
 
     @functools.cached_property
     def teaching(self) -> Teaching | None:
         """The teacher; None without one."""
-        return self.lessons.teaching(self.sums, self.template_share)
+        return self.lessons.teaching(self.sums, self.other_share)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -197,7 +216,8 @@ class GaussianMoments(ReadsOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config, Plan = GaussianRun, GaussianPlan
+    Config: ClassVar[type[RunConfig]] = GaussianRun
+    Plan: ClassVar[type[RunPlan]] = GaussianPlan
     suggest = staticmethod(starter.gaussian)
 
     generator: GaussianGenerator
@@ -207,7 +227,8 @@ class GaussianMoments(ReadsOnce):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         config = self.plan.config
-        generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
+        seed, classes = config.training.seed, len(split.classes)
+        generator = build_generator(config.model, split.image_shape, classes, seed=seed).to(self.device)
         self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
         self.moments = self._map(config.model.shape)

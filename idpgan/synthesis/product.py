@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
+from idpgan.privacy import Event
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis.people import PeoplePlan, refuse_people_in_two_parts
 from idpgan.synthesis.teacher import balanced
@@ -48,9 +50,15 @@ class ReleasesOnce(GivesGenerator):
 
     _released: dict[str, Tensor]
 
+    @property
+    def release_events(self) -> Sequence[Event]:
+        """The price of the release: all that is planned, where nothing else is."""
+        events: Sequence[Event] = self.plan.events
+        return events
+
     def prepare(self) -> None:
-        """Release what all planned events pay for, drop the private images, and go on from what was released."""
-        released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
+        """Release what `release_events` pay for, drop the private images, and go on from what was released."""
+        released = self.ledger.release(self.release_events, self._release, noise=self.noise)
         self.noise.ratchet()
         self._take_released(released)
 

@@ -116,6 +116,28 @@ def gaussian(facts: Facts) -> Sections:
     }
 
 
+def diffusion(facts: Facts) -> Sections:
+    """Return the settings of diffusion by size and number of private images."""
+    _, height, width = facts.shape.image_shape
+    few = facts.shape.num_private <= 4096
+    terms = {key: setting for key, setting in privacy(facts).items() if key in ("epsilon", "delta")}
+    return {
+        "model": {
+            "generator": Setting("diffusion", "a normal distribution a class, and a network that takes noise away"),
+            "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
+            "latent_dim": _coefficients(facts),
+            "width": Setting(16 if height * width <= 16 * 16 else 32, "feature maps: more weights get more noise"),
+        },
+        "method": {"name": Setting("diffusion", "a release of moments, then DP-SGD on what they lack; unit image")},
+        "privacy": terms,
+        "training": {
+            "steps": Setting(100 if few else 400, "more take longer, each with more noise"),
+            "batch_size": Setting(4096 if few else 2048, "expected; up to so many images all are in every step"),
+            "tick_steps": Setting(20 if few else 50),
+        },
+    }
+
+
 def evolution(facts: Facts) -> Sections:
     """Return the settings of evolution by size and number of private images."""
     simulator, why = ("fonts", "digits of a pen") if facts.handwriting else ("faces", "drawn faces")

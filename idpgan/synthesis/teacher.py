@@ -127,6 +127,20 @@ class Lessons:
         return Teaching(self, sums.noise_multiplier * math.sqrt(1 - self.share - other)) if self.share else None
 
 
+def noise_of_steps(multiplier: float, share: float, rate: float, steps: int) -> float:
+    """Return the noise multiplier of each of so many steps on a share of the budget; see the module.
+
+    Args:
+        multiplier: m, of everything together.
+        share: s in (0, 1].
+        rate: q, the chance of each record to be in a step.
+        steps: T.
+    """
+    if rate == 1:
+        return multiplier * math.sqrt(steps / share)
+    return 1 / math.sqrt(math.log1p(share / (rate**2 * steps * multiplier**2)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Teaching:
     """What the teacher costs.
@@ -142,10 +156,8 @@ class Teaching:
     @property
     def noise_multiplier(self) -> float:
         """Noise of a step over the clip norm; see the module."""
-        steps, share, rate = self.lessons.steps, self.lessons.share, self.lessons.sample_rate
-        if rate == 1:
-            return self.multiplier * math.sqrt(steps / share)
-        return 1 / math.sqrt(math.log1p(share / (rate**2 * steps * self.multiplier**2)))
+        lessons = self.lessons
+        return noise_of_steps(self.multiplier, lessons.share, lessons.sample_rate, lessons.steps)
 
     def plan(self, num_private: int) -> DPSGDPlan:
         """Return the steps for N private images."""

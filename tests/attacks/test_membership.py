@@ -220,7 +220,7 @@ def test_shapes_that_differ_and_empty_sets_are_refused():
 
 
 def test_the_registry_names_what_is_missing():
-    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 24
+    assert len({attack.score for attack in ATTACKS.values()}) == len(ATTACKS) == 25
     nothing = Knowledge(why_not={"critic": "its critic sees sums"})
     assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"
     assert "generated images" in ATTACKS["nearest-sample"].missing(nothing)
@@ -240,6 +240,7 @@ def test_every_attack_of_the_registry_runs(monkeypatch):
         samples=REPLAYED.select(torch.arange(60)),
         generator=generator,
         critic=lambda images, labels: images.mean((1, 2, 3)),
+        denoiser=lambda images, labels: images.flatten(1).mean(1),
         teacher=lambda images: images.flatten(1).float()[:, :8] / 255,
         sums=ReleasedSums(REFERENCE.images.flatten(1).double().sum(0)[None], 1.0, pixels_as_vectors),
         reference=REFERENCE,
@@ -260,6 +261,6 @@ def test_every_attack_of_the_registry_runs(monkeypatch):
 
 def test_attacks_are_selected_by_name_and_the_nearest_is_named():
     assert [attack.name for attack in select_attacks(["critic-score", "critic-score"])] == ["critic-score"]
-    assert len(select_attacks(["critic-score", "all"])) == 22
+    assert len(select_attacks(["critic-score", "all"])) == 23
     with pytest.raises(InputError, match="Did you mean 'critic-score'"):
         select_attacks(["critic-scor"])

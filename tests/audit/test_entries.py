@@ -99,7 +99,7 @@ def naming(source):
     """The strings and imports of a source text that name a method, or look into its folder."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and node.value in set(TRAINED) - {"gaussian"}:  # a law of noise too
+        if isinstance(node, ast.Constant) and node.value in set(TRAINED) - {"gaussian", "diffusion"}:  # generators too
             found.append(node.value)
         if isinstance(node, ast.ImportFrom) and re.match(
             rf"idpgan\.(?:synthesis|classify)\.({FOLDERS})\b", node.module or ""

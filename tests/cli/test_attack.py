@@ -16,10 +16,11 @@ ATTACKS = {attack.name: attack for attack in select_attacks(["all"])}
 ELSEWHERE = {
     "person-set",
     "teacher-loss",
+    "diffusion-loss",
     "trace",
     "shadow-lira",
     "shadow-rmia",
-}  # need people, a teacher, sums, shadows
+}  # need people, a teacher, a denoiser, sums, shadows
 CONFIGS = Path(__file__).parents[2] / "configs"
 QUICK = ["--samples", 60, "--most", 30, "--most-costly", 4]
 

@@ -87,6 +87,12 @@ RUNS: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
         "training": FAST,
     },
+    "diffusion": {
+        "model": {"generator": "diffusion", "latent_dim": 12, "width": 4},
+        "method": {"name": "diffusion", "draws": 2},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5},
+        "training": {**FAST, "batch_size": 1_000_000},
+    },
     "evolution": {
         "model": {"generator": "population", "simulator": "fonts", "codes": 10},
         "method": {"name": "evolution"},

@@ -1,0 +1,1 @@
+"""Diffusion that starts at a release of moments."""

@@ -1,0 +1,113 @@
+"""EDM without any privacy: the reference that `diffusion` is compared with.
+
+The same generator and the same loss (Karras et al. 2022) as `synthesis.diffusion.method`, trained on raw images. It
+starts at the spectrum of photographs in the place of released sums, so that only the charged steps read images. Beside
+EDM itself the denoiser has a closed form in the place of a skip connection, and images are drawn by Heun's method in
+coordinates in which that form is exact.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, cast
+
+import torch
+from pydantic import Field, model_validator
+
+from idpgan.data.images import to_float
+from idpgan.data.load import Split, place
+from idpgan.models.config import ModelConfig
+from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.gaussian import low_spectrum
+from idpgan.privacy import Event
+from idpgan.synthesis.diffusion.config import MODEL, DiffusionTraining, refuse_other_generators
+from idpgan.synthesis.diffusion.method import BETAS
+from idpgan.synthesis.moments import CONTRAST
+from idpgan.synthesis.networks import Adam, Generators
+from idpgan.synthesis.product import GivesGenerator
+from idpgan.training.config import MethodConfig, RunConfig
+from idpgan.training.method import Stats
+from idpgan.training.plan import NonPrivatePlan
+
+_RNG_STREAM = 12  # of training.seed; 0 and 1 are the initial weights
+
+
+class EdmConfig(MethodConfig):
+    """[method] of edm.
+
+    Attributes:
+        learning_rate: Of Adam.
+        ema_decay: Weight of the past in the averaged network, which is released.
+    """
+
+    name: Literal["edm"] = "edm"
+    learning_rate: float = Field(2e-3, gt=0)
+    ema_decay: float = Field(0.995, ge=0, lt=1)
+
+
+class EdmRun(RunConfig):
+    """A whole config file of edm."""
+
+    model: ModelConfig = MODEL
+    method: EdmConfig = EdmConfig()
+    training: DiffusionTraining = DiffusionTraining(steps=4000, batch_size=128)
+
+    @model_validator(mode="after")
+    def _check_generator(self) -> EdmRun:
+        refuse_other_generators(self)
+        return self
+
+
+class Edm(GivesGenerator):
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        split: Only its private part is read, without its null records.
+        ledger: Charged by the loop, for reads without a proof.
+
+    Attributes:
+        generator: With the averaged network, in eval mode.
+        newest: With the network that is trained.
+    """
+
+    Config: ClassVar[type[RunConfig]] = EdmRun
+    Plan = NonPrivatePlan
+    SAVED = ("networks",)
+
+    plan: NonPrivatePlan
+
+    def _set_up(self, split: Split) -> None:
+        config, own = self.plan.config, self.config
+        self._images = place(split.private.existing(least=1), self.device)
+        self.networks = Generators(
+            config,
+            split.shape,
+            device=self.device,
+            adam=Adam(own.learning_rate, *BETAS),
+            ema_decay=own.ema_decay,
+            stream=_RNG_STREAM,
+        )
+        self.newest = cast(DiffusionGenerator, self.networks.newest)
+        spectrum = low_spectrum(split.image_shape, config.model.latent_dim)
+        spread = (spectrum.variance * self.newest.latent_dim).sqrt() * CONTRAST
+        self.newest.set_moments(torch.zeros_like(self.newest.mean), spread.diag().expand(len(self.newest.mean), -1, -1))
+        self.networks.start_from(self.newest)
+        self.generator = self.networks.average
+
+    def step_event(self) -> Event:
+        """Every step reads raw images."""
+        return self.plan.raw_read
+
+    def step(self, step: int) -> Stats:
+        """Lower the EDM loss of a batch, which is drawn with replacement, by one step of Adam."""
+        rng, size = self.networks.rng, self._run.training.batch_size
+        batch = self._images.select(torch.randint(len(self._images), (size,), generator=rng, device=self.device))
+        batch = batch.to(self.device)
+        images = to_float(batch.images)
+        levels = training_levels(torch.randn(size, generator=rng, device=self.device))
+        normal = torch.randn(images.shape, generator=rng, device=self.device)
+        labels = batch.labels if self.newest.num_classes else None
+        inputs, target = self.newest.problem(images, labels, levels, normal)
+        known = torch.zeros(size, dtype=torch.int64, device=self.device) if labels is None else labels
+        loss = (self.newest.network(inputs, levels, known) - target).square().mean()
+        self.networks.step_generator(loss)
+        return {"loss": loss.detach()}

@@ -1,0 +1,187 @@
+r"""Diffusion: a release of moments is the denoiser's closed form, and DP-SGD trains the network that it lacks.
+
+The first private read is that of `gaussian`: noisy sums of moments of each class, once (`synthesis.gaussian`). They
+make the closed form of a denoiser (`idpgan.models.diffusion`), whose images have the very law of that release. The
+steps then train a small network, zero at first, on what the closed form leaves of a private image: the EDM loss of
+Karras et al. (2022) at levels of noise that are log-normal between public constants. After Dockhorn, Cao, Vahdat and
+Kreis, "Differentially private diffusion models" (2023): K noisy copies of an image under one clip, large batches, an
+average of the weights. A step reads the records that Poisson sampling at rate q draws, and releases
+
+.. math:: \frac{1}{B} \Big( \sum_{i} \mathrm{clip}_C(g_i) + N(0, (\sigma C)^2 I) \Big)
+
+by `privacy.dpsgd.DPSGDPlan`: the Poisson-sampled Gaussian mechanism, unit image, zero-out-one; an image and its label
+are one record.
+
+Sensitivity: 1 for the sums with their counts (`privacy.sums`), C for a step. Record i's gradient g_i is that of the
+mean loss over its K noisy copies, clipped as one: besides the weights and what was released before, only record i, its
+label and its own coins enter it. Levels and noise of the copies come from the secret source, so that a record that is
+taken out does not shift those of the others. An empty batch is a step like any other: noise, charge, step. What is
+drawn from the network is post-processing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from idpgan.data.images import to_float
+from idpgan.data.load import Split, place
+from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.ema import Ema
+from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy.dpsgd import ClippedSum, Way, Weights, full_precision
+from idpgan.privacy.noise import Source
+from idpgan.ranks import Ranks
+from idpgan.synthesis import starter
+from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
+from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis.networks import Adam
+from idpgan.training.fit import set_rate
+from idpgan.training.method import Stats, refuse_small_shares
+
+_BLOCK = 1024  # images whose noisy copies are in memory at once
+BETAS = 0.9, 0.99  # of Adam
+
+
+class Diffusion(GaussianMoments):
+    """The method as the loop sees it; see `idpgan.training.method.Method`.
+
+    Args:
+        split: The private part is read in `prepare` and in the charged steps; the public part freely.
+        ledger: Charged by `prepare`, and by the loop for each step.
+        noise: Source of all noise and coins. None = AES-256-CTR on the CPU for the release; for the steps the same,
+            or a GPU's Philox.
+
+    Attributes:
+        generator: With the averaged network, in eval mode.
+        newest: With the network that is trained.
+        dpsgd: The steps.
+        steps_noise: The source for the steps.
+    """
+
+    Config, Plan = DiffusionRun, DiffusionPlan
+    suggest = staticmethod(starter.diffusion)
+
+    UNNOISED = ("loss", "gradient_norm", "clipped_share")
+    NOISY_STEPS = True
+    SAVED = ("newest", "average", "optimizer", "steps_noise", "physical_batch", "way")
+
+    plan: DiffusionPlan
+    generator: DiffusionGenerator
+
+    def __init__(
+        self, plan: DiffusionPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
+    ) -> None:
+        self._given = noise
+        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
+
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        self._images = place(split.private, self.device)
+        on_gpu = self._given is None and self.device.type == "cuda"
+        self.steps_noise = Noise.philox(self.device) if on_gpu else self.noise
+        self.newest = self.generator
+        self.newest.network.requires_grad_(True)
+        self._average = Ema(self.newest, self.config.ema_decay)
+        self.generator = self._average.module  # type: ignore[assignment]  # a copy
+        self.dpsgd, self.draws = self.plan.dpsgd, self.plan.draws
+        self._optimizer = Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
+        self._physical_batch = self.config.max_physical_batch
+        self._way: Way = "ghost"
+
+    def _take_released(self, released: dict[str, Tensor]) -> None:
+        super()._take_released(released)
+        for name in ("mean", "factor"):
+            getattr(self.newest, name).data.copy_(getattr(self.generator, name))
+
+    @property
+    def release_events(self) -> tuple[Event, ...]:
+        """The price of the sums, and of the teacher."""
+        return self.plan.start_events
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """Secret noise is drawn by the steps; the release has drawn its own before."""
+        return (self.steps_noise,)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The noise sources of the release, then of the steps."""
+        return self.noise.source, self.steps_noise.source
+
+    def share_steps(self, ranks: Ranks) -> None:
+        """Let each rank take its share of every step; only a record's own rank sees it and draws its coins."""
+        refuse_small_shares(self.dpsgd.divisor, "training.batch_size", ranks)
+        self.dpsgd = dataclasses.replace(self.dpsgd, ranks=ranks)
+
+    def step_event(self) -> Event:
+        """Return the price of one Poisson-sampled Gaussian release; an empty batch is charged too."""
+        return self.dpsgd.event
+
+    # The only lines that read private images after the release --------------------------------------------------
+
+    def step(self, step: int) -> Stats:
+        """Clip, sum, add noise, divide by the public divisor, step; the average follows."""
+        weights = dict(self.newest.network.named_parameters())
+        index = self.dpsgd.sample(len(self._images), self.steps_noise)
+        total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+        found = [self._clipped_sum(part, weights) for part in index.split(_BLOCK)]
+        for part in found:
+            for name, of_part in part.sums.items():
+                total[name] += of_part
+        set_rate(self._optimizer, self._rate(step))
+        self.dpsgd.noisy_step(self._optimizer, weights, total, self.steps_noise)
+        self._average.update(self.newest)
+        return self._stats(torch.cat([part.losses for part in found]), torch.cat([part.norms for part in found]))
+
+    def _clipped_sum(self, index: Tensor, weights: Weights) -> ClippedSum:
+        """Clip and sum some of the drawn records; later calls keep the way, and the number in memory, that worked."""
+        *records, null = self._records(index)
+        result = self.dpsgd.clipped_sum(
+            self.newest.loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
+        )
+        self._physical_batch, self._way = result.physical_batch, result.way
+        return result
+
+    @torch.no_grad()
+    @full_precision()
+    def _records(self, index: Tensor) -> tuple[Tensor, ...]:
+        """Return what the network sees, levels, labels and targets of drawn records, K copies each, by their own coins.
+
+        Null records are drawn like others and have coins of their own. The last tensor, bool (B,), marks them.
+        """
+        batch = self._images.select(index).to(self.device)
+        num, draws = len(batch), self.draws
+        images = to_float(batch.images).repeat_interleave(draws, 0)  # (B K, C, H, W)
+        levels = training_levels(self._normal(num * draws))
+        labels = torch.zeros(num, dtype=torch.int64, device=self.device)
+        if self.newest.num_classes and batch.labels is not None:
+            labels = batch.labels
+        known = labels.repeat_interleave(draws) if self.newest.num_classes else None
+        inputs, target = self.newest.problem(images, known, levels, self._normal(*images.shape))
+        null = torch.zeros(num, dtype=torch.bool, device=self.device) if batch.null is None else batch.null
+        copies = [part.view(num, draws, *part.shape[1:]) for part in (inputs, levels, target)]
+        return copies[0], copies[1], labels, copies[2], null
+
+    def _normal(self, *shape: int) -> Tensor:
+        return self.steps_noise.normal(shape).float().to(self.device)
+
+    # What follows is for the curator, or reads nothing private ---------------------------------------------------
+
+    def _stats(self, losses: Tensor, norms: Tensor) -> Stats:
+        """Return means over the records that counted; nothing for an empty batch."""
+        counted = norms.isfinite() & losses.isfinite()
+        if not bool(counted.any()):
+            return {}
+        return {
+            "loss": losses[counted].double().mean(),
+            "gradient_norm": norms[counted].mean(),
+            "clipped_share": (norms[counted] > self.dpsgd.clip_norm).float().mean(),
+        }
+
+    def _rate(self, step: int) -> float:
+        """Return the learning rate of a step: constant, then falling to zero over the cool-down."""
+        left = 1 - (step - 1) / self._run.training.steps
+        return self.plan.learning_rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
