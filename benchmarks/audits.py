@@ -125,6 +125,7 @@ def cells() -> Iterator[Cell]:
             yield Cell("dp-gan", Request(epsilon), (rate, count, tuple(variant.items())))
         for law in ("gaussian", "laplace"):
             yield Cell("hybrid", Request(epsilon, law=law), (0.3, 20, ()))
+        yield Cell("diffusion", Request(epsilon))
         for name in classify.METHODS:
             if nothing_to_audit(name) is None:
                 yield Cell(name, Request(epsilon))
