@@ -69,11 +69,14 @@ class MomentsConfig(TaughtConfig):
             means less noise, and less of what makes the image different.
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
+        symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
+            that leaves out of the sums makes noise smaller. Not for writing.
     """
 
     contrast: float = Field(CONTRAST, gt=0, le=1)
     clip: float = Field(CLIP, gt=0, le=100)
     count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
+    symmetric: bool = False
 
 
 class GaussianConfig(MomentsConfig):
@@ -81,13 +84,10 @@ class GaussianConfig(MomentsConfig):
 
     Attributes:
         template_share: Share of the budget that the template gets, where model.shape is above 0.
-        symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
-            that leaves out of the sums makes noise smaller. Not for writing.
     """
 
     name: Literal["gaussian"] = "gaussian"
     template_share: float = Field(0.04, gt=0, le=0.5)
-    symmetric: bool = False
 
 
 class GaussianTraining(TrainingConfig):
