@@ -74,12 +74,11 @@ class DiffusionPrivacy(GaussianPrivacy):
 
 
 class DiffusionTraining(TrainingConfig):
-    """[training] of diffusion and edm.
+    """[training] of diffusion.
 
     Attributes:
         steps: Steps of the network.
-        batch_size: Expected number of images in a step, each drawn by a coin; all of them up to so many. `edm` draws
-            exactly so many.
+        batch_size: Expected number of images in a step, each drawn by a coin; all of them up to so many.
     """
 
     steps: int = Field(400, ge=1, le=1_000_000)

@@ -19,12 +19,12 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import low_spectrum
 from idpgan.privacy import Event
-from idpgan.synthesis.diffusion.config import MODEL, DiffusionTraining, refuse_other_generators
+from idpgan.synthesis.diffusion.config import MODEL, refuse_other_generators
 from idpgan.synthesis.diffusion.method import BETAS
 from idpgan.synthesis.moments import CONTRAST
 from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MethodConfig, RunConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
 from idpgan.training.plan import NonPrivatePlan
 
@@ -44,12 +44,25 @@ class EdmConfig(MethodConfig):
     ema_decay: float = Field(0.995, ge=0, lt=1)
 
 
+class EdmTraining(TrainingConfig):
+    """[training] of edm.
+
+    Attributes:
+        steps: Steps of the network, on raw images.
+        batch_size: Images in a step, exactly so many.
+    """
+
+    steps: int = Field(4000, ge=1, le=MOST_STEPS)
+    batch_size: int = Field(128, ge=1, le=1_000_000)
+    tick_steps: int = Field(50, ge=1)
+
+
 class EdmRun(RunConfig):
     """A whole config file of edm."""
 
     model: ModelConfig = MODEL
     method: EdmConfig = EdmConfig()
-    training: DiffusionTraining = DiffusionTraining(steps=4000, batch_size=128)
+    training: EdmTraining = EdmTraining()
 
     @model_validator(mode="after")
     def _check_generator(self) -> EdmRun:
