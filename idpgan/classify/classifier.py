@@ -28,7 +28,7 @@ from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, ReleaseConfig, RunConfig
 from idpgan.training.engine import engine_words
 from idpgan.training.loop import no_step_affordable
-from idpgan.training.method import Method, Stats
+from idpgan.training.method import Method
 from idpgan.training.plan import RunPlan
 
 
@@ -225,19 +225,3 @@ class TrainsClassifier(GivesClassifier):
     def step_event(self) -> Event:
         """One release of a noisy sum of clipped gradients, of empty batches too."""
         return self.dpsgd.event
-
-    def statistics(self, losses: Tensor, norms: Tensor) -> Stats:
-        """Average over the records of a step that counted, for the curator; empty if none counted.
-
-        Args:
-            losses: (B,).
-            norms: (B,) before clipping; not finite where the record counted as zero.
-        """
-        counted = norms.isfinite() & losses.isfinite()
-        if not bool(counted.any()):
-            return {}
-        return {
-            "loss": losses[counted].double().mean(),
-            "gradient_norm": norms[counted].mean(),
-            "clipped_share": (norms[counted] > self.dpsgd.clip_norm).double().mean(),
-        }

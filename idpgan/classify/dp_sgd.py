@@ -123,7 +123,7 @@ class DpSgd(TrainsClassifier):
         records = (to_float(batch.images), cast(Tensor, batch.labels))
         losses, norms = self._private_step(records, batch.null)
         self._average.update(self.newest)
-        return self.statistics(losses, norms)
+        return self.dpsgd.statistics(losses, norms)
 
     def _private_step(self, records: Sequence[Tensor], null: Tensor | None) -> tuple[Tensor, Tensor]:
         """Move the weights by the noisy sum; return losses and norms of the records, (B,) each."""

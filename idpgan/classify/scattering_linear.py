@@ -162,7 +162,7 @@ class ScatteringLinear(TrainsClassifier):
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
-        return self.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
+        return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
     def _features(self) -> Tensor:
         """Return the features of all private images (N, D), computed when they are first asked for.

@@ -290,6 +290,22 @@ class DPSGDPlan:
         found = left.T @ right
         return found if total is None else total.add_(found), norms
 
+    def statistics(self, losses: Tensor, norms: Tensor) -> dict[str, Tensor]:
+        """Average over the records of a step that counted, for the curator; empty if none counted.
+
+        Args:
+            losses: (B,).
+            norms: (B,) before clipping; not finite where the record counted as zero.
+        """
+        counted = norms.isfinite() & losses.isfinite()
+        if not bool(counted.any()):
+            return {}
+        return {
+            "loss": losses[counted].double().mean(),
+            "gradient_norm": norms[counted].mean(),
+            "clipped_share": (norms[counted] > self.clip_norm).double().mean(),
+        }
+
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
 

@@ -40,6 +40,19 @@ def test_the_real_steps_follow_the_law(present):
     assert (played[:, 1] > 0).all()  # fresh noise at every step
 
 
+def noise_ratio(multiplier):
+    """Spread of what the method's steps release of absent records, over sigma as planned: 7,500 numbers."""
+    step = dataclasses.replace(PLAN, noise_multiplier=multiplier).training(
+        torch.zeros(2500, dtype=torch.bool), Noise.fixed(7)
+    )
+    return torch.cat([step(number) for number in (1, 2, 3)]).std() / PLAN.noise_multiplier
+
+
+def test_a_step_has_the_noise_that_is_charged():
+    assert abs(noise_ratio(PLAN.noise_multiplier) - 1) < 0.04  # five standard errors
+    assert noise_ratio(0.9 * PLAN.noise_multiplier) < 0.96
+
+
 def test_a_null_record_adds_nothing_to_any_step():
     once = dataclasses.replace(PLAN, sample_rate=1.0, noise_multiplier=0.01, count=1)
     score = once.play(torch.tensor([False, True, False, False]), Noise.fixed(1))[:, 0]

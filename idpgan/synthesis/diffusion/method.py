@@ -134,7 +134,9 @@ class Diffusion(GaussianMoments):
         set_rate(self._optimizer, self._rate(step))
         self.dpsgd.noisy_step(self._optimizer, weights, total, self.steps_noise)
         self._average.update(self.newest)
-        return self._stats(torch.cat([part.losses for part in found]), torch.cat([part.norms for part in found]))
+        return self.dpsgd.statistics(
+            torch.cat([part.losses for part in found]), torch.cat([part.norms for part in found])
+        )
 
     def _clipped_sum(self, index: Tensor, weights: Weights) -> ClippedSum:
         """Clip and sum some of the drawn records; later calls keep the way, and the number in memory, that worked."""
@@ -169,17 +171,6 @@ class Diffusion(GaussianMoments):
         return self.steps_noise.normal(shape).float().to(self.device)
 
     # What follows is for the curator, or reads nothing private ---------------------------------------------------
-
-    def _stats(self, losses: Tensor, norms: Tensor) -> Stats:
-        """Return means over the records that counted; nothing for an empty batch."""
-        counted = norms.isfinite() & losses.isfinite()
-        if not bool(counted.any()):
-            return {}
-        return {
-            "loss": losses[counted].double().mean(),
-            "gradient_norm": norms[counted].mean(),
-            "clipped_share": (norms[counted] > self.dpsgd.clip_norm).float().mean(),
-        }
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of a step: constant, then falling to zero over the cool-down."""

@@ -344,15 +344,8 @@ class DpGan(GivesGenerator):
         set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
         losses, norms = self._private_step(records, null)
         self._since += 1
-        counted = norms.isfinite() & losses.isfinite()
-        if not bool(counted.any()):
-            return {}
-        norms = norms[counted]  # of the records that counted, for the curator
-        return {
-            "critic_loss": losses[counted].double().mean(),
-            "gradient_norm": norms.mean(),
-            "clipped_share": (norms > self.dpsgd.clip_norm).float().mean(),
-        }
+        found = self.dpsgd.statistics(losses, norms)
+        return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
 
     def _private_step(self, records: Sequence[Tensor], null: Tensor) -> tuple[Tensor, Tensor]:
         """Move the critic by the noisy sum; return losses and norms of the records, (B,) each."""
