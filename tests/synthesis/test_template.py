@@ -11,7 +11,6 @@ from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
-from idpgan.models.registration import Registration
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, private_moments
@@ -40,8 +39,8 @@ def table_of(unit="image", **keys):
 def maps():
     images = draw(12, SHAPE[1:], 1, people=4, seed=2)
     moments = MomentMap(SHAPE, SIZE, shape=COUNT)
-    moments.template = images.images[0] / 127.5 - 1
-    found = TemplateMap(MomentMap(SHAPE, SIZE), Registration(SHAPE, COUNT))
+    moments.template = images.images[:1] / 127.5 - 1
+    found = TemplateMap(moments)
     found.template = moments.template
     return images, {"moments": moments, "template": found}
 

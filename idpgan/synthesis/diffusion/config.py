@@ -22,7 +22,8 @@ from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
 from idpgan.synthesis.people import GaussianPrivacy
-from idpgan.synthesis.teacher import SumsRun, noise_of_steps
+from idpgan.synthesis.sums_plan import SumsRun
+from idpgan.synthesis.teacher import noise_of_steps
 from idpgan.training.config import RunConfig, TrainingConfig
 
 _RATE = 2e-3  # of Adam, where noise is no matter
