@@ -167,7 +167,7 @@ class MomentMap:
         return MomentMap(self.image_shape, self._latent_dim, **self._settings)  # type: ignore[arg-type]
 
     def set_template(self, template: Tensor) -> None:
-        """Take released templates, (T, C, H, W) or (C, H, W): images are brought into place on them, and m is their texture.
+        """Take released templates, (T, C, H, W) or (C, H, W), onto which images are brought; m is their texture.
 
         As a mean image it leaves less of u to be shortened than grey does, and costs nothing more.
         """
@@ -204,7 +204,7 @@ class MomentMap:
         self.covariance = y.T.cov(correction=0)
 
     def coefficients(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Transform images (B, C, H, W) in [-1, 1] to (B, q) float64; classes (B,) are needed where each has a template."""
+        """Transform images (B, C, H, W) in [-1, 1] of classes (B,) to (B, q) float64; None: there is one template."""
         if self.registration is None:
             return images.flatten(1).double() @ self.basis.to(images.device)
         if self.template is None:

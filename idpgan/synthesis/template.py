@@ -1,4 +1,4 @@
-r"""The template that private images are registered to: a noisy mean image, released in rounds; one, or one of each class.
+r"""The template that private images are registered to: a noisy mean image, released in rounds; one, or one a class.
 
 Round by round, every image is brought into place on the template of the round before (in the first round it stays as it
 is), and the noisy sum of what was found gives the next template. A template is a function of released numbers alone, so

@@ -59,7 +59,7 @@ class AggregateConfig(SumsConfig):
             all in absolute units; public images then set center and scale.
         moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
             are released: m (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments
-            are matched.
+            are matched (none where they are registered or symmetric: those only start the generator).
         fourier: Random Fourier features of each kind.
         level: Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground
             things are drawn.
@@ -241,7 +241,12 @@ class AggregatePlan(SumsPlan):
             )
         elif method.features == "photos":
             dimensions = PhotoFeatures.count_dimensions(
-                shape.image_shape, config.model.latent_dim, dimensions=method.moments, fourier=method.fourier
+                shape.image_shape,
+                config.model.latent_dim,
+                dimensions=method.moments,
+                fourier=method.fourier,
+                shape=config.model.shape,
+                symmetric=method.symmetric,
             )
         else:
             dimensions = PublicFeatures.count_dimensions(
@@ -282,7 +287,7 @@ class AggregatePlan(SumsPlan):
         """Name what was released, and where its noise came from."""
         share = self.config.method.evolution_share
         chosen = f", and votes for images on {share:g} of it" if share else ""
-        return f"one release of noisy sums{self.taught}{chosen}; noise: {sources[0].name}"
+        return f"{self.placed}one release of noisy sums{self.taught}{chosen}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the feature map, and what else was fixed or learned before a private image was read."""
@@ -307,6 +312,7 @@ class AggregatePlan(SumsPlan):
             raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
         self.check_people()
         self.check_teacher()
+        self.check_template()
         if self.evolution is not None:
             self.evolution.check()
         if self.evolution is not None and method.evolution.images < self.rows:
@@ -343,6 +349,11 @@ class AggregatePlan(SumsPlan):
             raise ConfigError(
                 f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
                 'has none. Set method.features = "photos".'
+            )
+        if method.symmetric and method.features != "photos":
+            raise ConfigError(
+                f'method.symmetric = true leaves out moments, and method.features = "{method.features}" has none. Set '
+                'method.features = "photos", or method.symmetric = false.'
             )
         if method.features == "photos" and method.law != "gaussian":
             raise ConfigError(
