@@ -34,8 +34,7 @@ class _Rule(NamedTuple):
 
 def gaussian_with_teacher(facts: Facts) -> Sections:
     """Return the settings of gaussian with half of the budget for a teacher; what faces add to it belongs here."""
-    sections = starter.gaussian(facts)
-    return {**sections, "method": {**sections["method"], **starter.taught(facts, 4)}}
+    return starter.gaussian(facts, starter.taught(facts, 4))
 
 
 _RULES = (

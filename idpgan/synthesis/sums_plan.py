@@ -22,7 +22,7 @@ from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
-from idpgan.synthesis.template import ROUNDS, template_sums
+from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE, template_sums
 from idpgan.training.signal import Signal
 
 
@@ -37,7 +37,7 @@ class SumsConfig(TaughtConfig):
             that leaves out of the sums makes noise smaller. Not for writing.
     """
 
-    template_share: float = Field(0.04, gt=0, le=0.5)
+    template_share: float = Field(TEMPLATE_SHARE, gt=0, le=0.5)
     templates: Literal["one", "class"] = "one"
     symmetric: bool = False
 

@@ -30,7 +30,7 @@ from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, of_rows, private_moments
 from idpgan.synthesis.people import AggregatePrivacy
 
-ROUNDS = 3
+ROUNDS, TEMPLATE_SHARE = 3, 0.04  # share of the budget, where a config does not say
 
 
 def template_sums(cells: int, size: int, share: float, multiplier: float, privacy: AggregatePrivacy) -> CellSums:

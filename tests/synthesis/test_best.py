@@ -66,16 +66,34 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 
 
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
-    def proposed(num, classes=2, per_person=None, aligned=False, side=48):
+    def proposed(num, classes=2, per_person=None, aligned=False, side=48, share=0.0):
         shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
-        return starter.gaussian(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
+        facts, teacher = Facts(shape, per_person, False, aligned), {"teacher_share": starter.Setting(share)}
+        return starter.gaussian(facts, teacher if share else None)["model"]["latent_dim"].value
 
     counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
-    assert counts == [40, 40, 80, 160, 240, 240]
-    assert proposed(8_000, aligned=True) == 200  # two blocks, each with a lower edge
+    assert counts == [40, 40, 80, 200, 240, 240]
+    assert proposed(8_000, aligned=True) == 240  # two blocks, each with a lower edge
+    assert proposed(8_000, share=0.5) == proposed(8_000, aligned=True, share=0.5) == 160  # noise beside a teacher
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
+
+
+def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
+    """README's picture is that of what init writes for such a folder, but for epsilon, the split and names of people."""
+    config = build_config(tomllib.loads(packaged("faces-aligned-gaussian")), "")
+    data = config.data
+    mean = data.num_images / data.num_people
+    for private, holdout in ((8_185, 0), (7_393, 792)):  # of that folder, as the config splits it and as init does
+        shape = DataShape(Sizes(0, private, holdout, 1_805), (1, 48, 48), data.classes, has_people=True)
+        proposed = made("faces", best(Facts(shape, None, handwriting=False, aligned=True)))
+        for section in ("model", "method", "privacy", "training"):
+            assert getattr(proposed, section) == getattr(config, section)
+        of_people = made("faces", best(Facts(shape, mean, handwriting=False, aligned=True)))
+        assert (of_people.privacy.unit, of_people.privacy.most_per_person) == ("person", 3)
+        assert of_people.method == config.method
+        assert of_people.model == config.model.model_copy(update={"latent_dim": 80})
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
