@@ -34,9 +34,9 @@ def facts_of(name):
     return Facts(DataShape(*SPLITS[name]), None, name in HANDWRITING)
 
 
-def made(name, choice):
+def made(name, choice, data=None):
     table = {key: {k: setting.value for k, setting in keys.items()} for key, keys in choice.sections.items()}
-    return build_config({"data": {"name": "digits"}, **table}, name)
+    return build_config({"data": data or {"name": "digits"}, **table}, name)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -90,7 +90,8 @@ def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
         proposed = made("faces", best(Facts(shape, None, handwriting=False, aligned=True)))
         for section in ("model", "method", "privacy", "training"):
             assert getattr(proposed, section) == getattr(config, section)
-        of_people = made("faces", best(Facts(shape, mean, handwriting=False, aligned=True)))
+        people = {"name": "faces", "split_by": "identity"}
+        of_people = made("faces", best(Facts(shape, mean, handwriting=False, aligned=True)), people)
         assert (of_people.privacy.unit, of_people.privacy.most_per_person) == ("person", 3)
         assert of_people.method == config.method
         assert of_people.model == config.model.model_copy(update={"latent_dim": 80})
