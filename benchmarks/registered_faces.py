@@ -122,7 +122,12 @@ def generated(cell: dict[str, Any], split: Split) -> Images:
         "data": data_of(Path("/")).model_dump(mode="json", exclude_none=True),
         "model": {"generator": "gaussian"} | cell.get("model", {}),
         "method": {"name": "gaussian"} | cell.get("method", {}),
-        "privacy": {"epsilon": cell["epsilon"], "delta": 1e-5, "unit": cell["unit"], "most_per_person": cell.get("cap", 10)},
+        "privacy": {
+            "epsilon": cell["epsilon"],
+            "delta": 1e-5,
+            "unit": cell["unit"],
+            "most_per_person": cell.get("cap", 10),
+        },
     }
     config = build_config(table, "a cell")
     method = GaussianMoments.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(cell["seed"]))

@@ -95,7 +95,9 @@ def _coefficients(facts: Facts, share: float, shape: int = 0) -> Setting:
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if shape else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
     count = 1.25 * (noise * scale / records) ** (-2 / 3) - 2 * shape
-    return Setting(min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur")
+    return Setting(
+        min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
+    )
 
 
 def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Setting], dict[str, Setting]]:
@@ -112,16 +114,25 @@ _MIRRORED = Setting(True, "a face and its mirror image are taken as equally like
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
-def gaussian(facts: Facts, teacher: Mapping[str, Setting] | None = None) -> Sections:
-    """Return the settings of gaussian by size and number of private images, with those of a `taught` teacher."""
-    model, method = _moments(facts, teacher or {})
+def gaussian(facts: Facts) -> Sections:
+    """Return the settings of gaussian by size and number of private images."""
+    return _gaussian(facts, {})
+
+
+def gaussian_with_teacher(facts: Facts) -> Sections:
+    """Return the settings of gaussian with half of the budget for a teacher."""
+    return _gaussian(facts, taught(facts, 4))
+
+
+def _gaussian(facts: Facts, teacher: Mapping[str, Setting]) -> Sections:
+    model, method = _moments(facts, teacher)
     return {
         "model": {
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             **model,
         },
-        "method": {"name": Setting("gaussian", "seconds; nothing is trained"), **method, **(teacher or {})},
+        "method": {"name": Setting("gaussian", "seconds; nothing is trained"), **method, **teacher},
         "privacy": privacy(facts),
     }
 

@@ -66,22 +66,22 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 
 
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
-    def proposed(num, classes=2, per_person=None, aligned=False, side=48, share=0.0):
+    def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False):
         shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
-        facts, teacher = Facts(shape, per_person, False, aligned), {"teacher_share": starter.Setting(share)}
-        return starter.gaussian(facts, teacher if share else None)["model"]["latent_dim"].value
+        propose = starter.gaussian_with_teacher if teacher else starter.gaussian
+        return propose(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
 
     counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
     assert counts == [40, 40, 80, 200, 240, 240]
     assert proposed(8_000, aligned=True) == 240  # two blocks, each with a lower edge
-    assert proposed(8_000, share=0.5) == proposed(8_000, aligned=True, share=0.5) == 160  # noise beside a teacher
+    assert proposed(8_000, teacher=True) == proposed(8_000, aligned=True, teacher=True) == 160  # more noise
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
 
 
 def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
-    """README's picture is that of what init writes for such a folder, but for epsilon, the split and names of people."""
+    """README's picture is of what init writes for such a folder, but for epsilon, the split and names of people."""
     config = build_config(tomllib.loads(packaged("faces-aligned-gaussian")), "")
     data = config.data
     mean = data.num_images / data.num_people
