@@ -17,6 +17,7 @@ from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
+from idpgan.synthesis.aggregate import vectors
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
 from idpgan.synthesis.gaussian import GaussianMoments
@@ -37,6 +38,12 @@ def features_of(image_shape=SHAPE, size=SIZE, **keys):
         coarse = torch.rand(keys.get("templates", 1), image_shape[0], 4, 4, generator=rng) - 0.5
         features.set_template(torch.nn.functional.interpolate(coarse, image_shape[1:], mode="bicubic").clamp(-1, 1))
     return features
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Calls of the feature map of 48 rows in the place of 1,000, which would be padded rows of these few images."""
+    monkeypatch.setattr(vectors, "_TILE", 48)
 
 
 def extremes(shape=SHAPE):
@@ -79,7 +86,7 @@ def test_a_vector_has_at_most_norm_one_and_as_many_numbers_as_declared(shape, ke
 @pytest.mark.parametrize(
     ("relation", "keys"), [(Relation.REPLACE_ONE, {}), *((Relation.ZERO_OUT, keys) for keys in VARIANTS)]
 )
-def test_no_neighbor_moves_the_sums_further_than_declared(relation, keys):
+def test_no_neighbor_moves_the_sums_further_than_declared(small_tiles, relation, keys):
     features, base = features_of(**keys), random_images(5)
     sums = CellSums(2, features.dimensions, "gaussian", 1.0, Unit.IMAGE, relation)
     variants = [] if relation is Relation.REPLACE_ONE else [base.zeroed_out(torch.tensor([2]))]
@@ -98,7 +105,7 @@ def test_no_neighbor_moves_the_sums_further_than_declared(relation, keys):
     assert worst > least * sums.mechanism.sensitivity
 
 
-def test_a_person_with_many_images_moves_the_sums_no_further_than_one():
+def test_a_person_with_many_images_moves_the_sums_no_further_than_one(small_tiles):
     features, cap, base = features_of(), 3, random_images(12, classes=1, people=3)
     sums = CellSums(1, features.dimensions, "gaussian", 1.0, Unit.PERSON, Relation.ZERO_OUT, most_per_unit=cap)
     pixels = base.images.clone()
@@ -109,7 +116,7 @@ def test_a_person_with_many_images_moves_the_sums_no_further_than_one():
 
 
 @pytest.mark.parametrize("keys", VARIANTS)
-def test_a_record_does_not_change_the_bits_of_another(keys):
+def test_a_record_does_not_change_the_bits_of_another(small_tiles, keys):
     features, base = features_of(**keys), random_images(40)
     cells = Cells(2, 1, 1)
     read = lambda images: torch.cat(  # noqa: E731

@@ -185,9 +185,9 @@ def test_from_folder_to_release(tmp_path, monkeypatch, unit, how, method, templa
 
 
 @pytest.mark.parametrize(("unit", "templates"), [("image", "one"), ("person", "one"), ("image", "class")])
-def test_a_run_with_a_teacher_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
-    method = {"templates": templates} | ({"teacher_share": 0.3} if unit == "image" else {})
-    table = table_of(unit, method=method)
+def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
+    teacher = {"teacher_share": 0.3} if (unit, templates) == ("image", "one") else {}
+    table = table_of(unit, method={"templates": templates} | teacher)
     table["data"]["channels"] = 3 if templates == "class" else 1
     config = build_config(table, "a test")
     jobs.start(config, tmp_path / "run")
