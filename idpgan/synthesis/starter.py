@@ -17,6 +17,7 @@ from idpgan.synthesis.template import TEMPLATE_SHARE
 
 EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
+_STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _MANY = 20_000  # private images from which on a teacher takes more steps
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -78,7 +79,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     }
 
 
-def _coefficients(facts: Facts, share: float, shape: int = 0) -> Setting:
+def _coefficients(facts: Facts, share: float, shape: int = 0, *, symmetric: bool = False) -> Setting:
     """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
@@ -87,13 +88,14 @@ def _coefficients(facts: Facts, share: float, shape: int = 0) -> Setting:
 
     Args:
         share: Of the budget, for the sums.
-        shape: Functions of a displacement in each direction, whose coefficients count too; faces are then symmetric.
+        shape: Functions of a displacement in each direction, whose coefficients count too.
+        symmetric: Whether moments that a mirror would negate are left out.
     """
     asked, pixels = privacy(facts), math.prod(facts.shape.image_shape)
     epsilon, delta = (float(str(asked[key].value)) for key in ("epsilon", "delta"))
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
-    scale = math.sqrt((1 if shape else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
+    scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
     count = 1.25 * (noise * scale / records) ** (-2 / 3) - 2 * shape
     return Setting(
         min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
@@ -102,14 +104,19 @@ def _coefficients(facts: Facts, share: float, shape: int = 0) -> Setting:
 
 def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Setting], dict[str, Setting]]:
     """Return the settings of [model] and of [method] that say which moments are released, beside such a teacher."""
-    taught_share = float(str(teacher["teacher_share"].value)) if teacher else 0.0
-    if not facts.aligned:
-        return {"latent_dim": _coefficients(facts, 1 - taught_share), "truncation": _LOOKED_AT}, {}
-    count = _coefficients(facts, 1 - taught_share - TEMPLATE_SHARE, SHAPE)
-    return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT}, {"symmetric": _MIRRORED}
+    share = 1 - (float(str(teacher["teacher_share"].value)) if teacher else 0.0)
+    if facts.aligned:
+        count = _coefficients(facts, share - TEMPLATE_SHARE, SHAPE, symmetric=True)
+        return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT}, {"symmetric": _MIRRORED}
+    if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
+        count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
+        return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
+    return {"latent_dim": _coefficients(facts, share), "truncation": _LOOKED_AT}, {}
 
 
 _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")
+_STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean image; drawn ones are bent back")
+_OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 

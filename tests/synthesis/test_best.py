@@ -97,6 +97,21 @@ def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
         assert of_people.model == config.model.model_copy(update={"latent_dim": 80})
 
 
+def test_writing_of_large_classes_has_a_template_of_each_class():
+    def proposed(num, classes="0123456789", handwriting=True):
+        shape = DataShape(Sizes(0, num, 0, 100), (1, 28, 28), tuple(classes))
+        return starter.gaussian(Facts(shape, None, handwriting))
+
+    written = proposed(20_000)
+    assert (written["model"]["shape"].value, written["method"]["templates"].value) == (6, "class")
+    assert "symmetric" not in written["method"]
+    for other in (proposed(9_000), proposed(20_000, classes=""), proposed(20_000, handwriting=False)):
+        assert "shape" not in other["model"]
+        assert "templates" not in other["method"]
+    shape = DataShape(Sizes(0, 20_000, 0, 100), (1, 28, 28), tuple("0123456789"))
+    plan_run(made("writing", best(Facts(shape, None, handwriting=True))), shape).check()
+
+
 def test_init_says_why_how_long_and_what_else(monkeypatch):
     monkeypatch.setattr("idpgan.jobs.init.expected_seconds", lambda *_: 90.0)
     template = init("digits", probe=True)
