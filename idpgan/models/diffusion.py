@@ -11,10 +11,18 @@ Images are drawn by their probability flow, ``dy/ds = (y - D(y; s)) / s``, from 
 ``dw/d(ln s) = -(S + s^2 I)^(-1/2) c(s) F``. This is solved by Heun's method, so that the normal distribution is
 integrated exactly: with F = 0 an image is ``m + S^(1/2) w``, of the very law of a `GaussianGenerator`. The last step,
 from `LEAST` to 0, adds c F as it is at `LEAST`.
+
+With ``model.shape`` above 0 an image is its texture, the image in place on a released template, and the displacement
+that brought it there (`idpgan.models.registration`). Both together are normal, so all of the above holds for the row of
+their numbers, and a drawn texture is bent back by the displacement that was drawn with it. A displacement is counted in
+such units that one as large as is expected of photographs weighs as much as an image of contrast d, so that one level
+of noise fits both (as Cootes, Edwards and Taylor, "Active appearance models", 1998, weigh shape against texture); d in
+c(s) is then what is expected of that number.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -27,6 +35,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
+from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
 
 LEAST, MOST = 0.1, 10.0  # levels s of noise on pixels in [-1, 1]
 _TYPICAL, _SPREAD = 0.6, 1.2  # exp of the mean, and standard deviation, of ln s in training
@@ -43,16 +52,12 @@ def training_levels(normal: Tensor) -> Tensor:
     return (math.log(_TYPICAL) + _SPREAD * normal).exp().clamp(LEAST, MOST)
 
 
-def _reach(levels: Tensor) -> Tensor:
-    """Return c(s)."""
-    return levels * _CONTRAST / (levels.square() + _CONTRAST**2).sqrt()
-
-
 class ResidualNetwork(nn.Module):
     """F: convolutions on an image that is folded into fewer and deeper pixels, changed by class and level.
 
     To what the convolutions find it adds the rest of the noisy image, in a share by class and level: where there is
-    little noise, what the closed form leaves is mostly image.
+    little noise, what the closed form leaves is mostly image. A linear layer corrects the displacement, where there is
+    one, by its numbers and the mean of what the convolutions found.
 
     Its layers are convolutions, linear ones and normalization within one image, so that `idpgan.privacy.ghost_norms`
     captures all of its weights.
@@ -61,12 +66,15 @@ class ResidualNetwork(nn.Module):
         image_shape: (C, H, W) of any size.
         width: Feature maps.
         num_classes: 0 for none.
-        seed: Of the weights; those of the last layer and of the share are zero.
+        shape: Functions of a displacement, each direction; 0 = none.
+        seed: Of the weights; those of the last layers and of the share are zero.
     """
 
-    def __init__(self, image_shape: Sequence[int], width: int, num_classes: int, *, seed: int) -> None:
+    def __init__(
+        self, image_shape: Sequence[int], width: int, num_classes: int, *, shape: int = 0, seed: int
+    ) -> None:
         super().__init__()
-        channels, height, width_px = image_shape
+        channels, height, width_px = self.image_shape = tuple(int(side) for side in image_shape)
         side = max(height, width_px)
         self.fold = 1 if side <= 16 else 2 if side <= 32 else 4
         self.num_classes, self.groups = num_classes, math.gcd(width, GROUPS)
@@ -77,21 +85,32 @@ class ResidualNetwork(nn.Module):
             self.known = nn.ModuleList(nn.Linear(num_classes + _BUMPS, 2 * width) for _ in range(_BLOCKS))
             self.kept = nn.Linear(num_classes + _BUMPS, channels, bias=False)
             self.last = nn.Conv2d(width, channels * self.fold**2, 3, padding=1)
-        nn.init.zeros_(self.kept.weight)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+            self.bend = nn.Linear(width + 4 * shape + num_classes + _BUMPS, 2 * shape) if shape else None
+        for layer in (self.kept, self.last, self.bend):
+            for weight in () if layer is None else layer.parameters():
+                nn.init.zeros_(weight)
 
     def forward(self, inputs: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        """Return F, (B, C, H, W), of inputs (B, 2 C, H, W), levels (B,) and labels (B,), zeros without classes."""
+        """Return F, (B, D), of inputs (B, 2, D), levels (B,) and labels (B,), zeros without classes.
+
+        The D numbers of a row are C H W pixels, and those of a displacement where there is one.
+        """
         known = self._known(levels, labels)
+        pixels = math.prod(self.image_shape)
+        shapes, inputs = inputs[:, :, pixels:], inputs[:, :, :pixels].reshape(len(inputs), -1, *self.image_shape[1:])
         right, below = self.padding
         hidden = self.first(functional.pixel_unshuffle(functional.pad(inputs, (0, right, 0, below)), self.fold))
         for layer, change in zip(self.hidden, self.known, strict=True):
             scale, shift = change(known)[:, :, None, None].chunk(2, dim=1)
             hidden = hidden + layer(functional.silu(self._normal(hidden) * (1 + scale) + shift))
-        found = functional.pixel_shuffle(self.last(functional.silu(self._normal(hidden))), self.fold)
+        hidden = functional.silu(self._normal(hidden))
+        found = functional.pixel_shuffle(self.last(hidden), self.fold)[..., : inputs.shape[-2], : inputs.shape[-1]]
         rest = inputs[:, inputs.shape[1] // 2 :]
-        return found[..., : inputs.shape[-2], : inputs.shape[-1]] + _KEPT * self.kept(known)[:, :, None, None] * rest
+        texture = (found + _KEPT * self.kept(known)[:, :, None, None] * rest).flatten(1)
+        if self.bend is None:
+            return texture
+        told = torch.cat([hidden.mean((2, 3)), shapes.flatten(1), known], dim=1)
+        return torch.cat([texture, self.bend(told)], dim=1)
 
     def _normal(self, hidden: Tensor) -> Tensor:
         return functional.group_norm(hidden, self.groups)
@@ -108,34 +127,54 @@ class ResidualNetwork(nn.Module):
 class DiffusionGenerator(GaussianGenerator):
     """Draw images by the probability flow of a closed-form denoiser and a network; see the module.
 
-    A latent vector is an image of noise: C H W numbers.
+    A latent vector is a row of noise: D = C H W numbers, and 2 ``config.shape`` for a displacement.
 
     Args:
-        config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps.
+        config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps, ``shape`` functions of a
+            displacement a direction.
         image_shape: (C, H, W) in px of any size, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Of the network.
 
     Attributes:
-        mean: (max(num_classes, 1), q), not trained.
+        mean: (max(num_classes, 1), q), not trained; a displacement in units of `unit`, here and in the factor.
         factor: (max(num_classes, 1), q, q), not trained; its columns are orthogonal.
+        template: (max(num_classes, 1), C, H, W), onto which images of each class are brought, not trained; None without
+            a displacement.
         network: F.
     """
+
+    template: nn.Parameter | None
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__(config, image_shape, num_classes)
         self.mean.requires_grad_(False)
         self.factor.requires_grad_(False)
-        self.latent_dim = math.prod(self.image_shape)
-        self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
+        shape = config.shape
+        self._sizes = [math.prod(self.image_shape), 2 * shape]
+        self.latent_dim = sum(self._sizes)
+        template = torch.zeros(len(self.mean), *self.image_shape)
+        self.template = nn.Parameter(template, requires_grad=False) if shape else None
+        self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, shape=shape, seed=seed)
+
+    @property
+    def unit(self) -> float:
+        """Half image sides of a displacement that weigh as much as 1 of a pixel."""
+        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._sizes[0]) / _CONTRAST
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
-        """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``."""
-        axes, lengths, _ = torch.linalg.svd(factor.detach().double(), full_matrices=False)
-        super().set_moments(mean, axes * lengths[:, None])
+        """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.
+
+        The numbers of a displacement are in half image sides, as a `GaussianGenerator` has them.
+        """
+        scale = torch.ones(mean.shape[1], dtype=torch.float64, device=mean.device)
+        if self._sizes[1]:
+            scale[-self._sizes[1] :] = 1 / self.unit
+        axes, lengths, _ = torch.linalg.svd(scale[:, None] * factor.detach().double(), full_matrices=False)
+        super().set_moments(scale * mean, axes * lengths[:, None])
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Draw images of noise ``z`` (B, C H W), standard normal, clamped."""
+        """Draw images of noise ``z`` (B, D), standard normal, clamped."""
         rows = _rows(len(z), labels, z.device)
         center, w = self._centers(rows), z
         levels = torch.logspace(math.log10(MOST), math.log10(LEAST), _INTERVALS + 1, dtype=torch.float64).tolist()
@@ -145,36 +184,55 @@ class DiffusionGenerator(GaussianGenerator):
             there = self._slope(center, w + step * slope, rows, lower)
             w = w + step / 2 * (slope + there)
         last = self._residual(center + self._colored(w, rows, LEAST), rows, LEAST)
-        return (center + self._colored(w, rows, 0.0) + last).view(-1, *self.image_shape).clamp(-1.0, 1.0)
+        texture, shapes = (center + self._colored(w, rows, 0.0) + last).split(self._sizes, dim=1)
+        images = texture.view(-1, *self.image_shape)
+        images = images if self.template is None else bent_back(images, self.unit * shapes)
+        return images.clamp(-1.0, 1.0)
+
+    def shapes(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Return the displacements that bring images (B, C, H, W) into place on the template, (B, 2 shape).
+
+        That of a row is a function of this row, its position, its class, and what was released.
+        """
+        if self.template is None:
+            return images.new_zeros(len(images), 0)
+        templates = self.template[_rows(len(images), labels, images.device)]
+        return Registration(self.image_shape, self.config.shape)(images, templates)
+
+    def states(self, images: Tensor, shapes: Tensor) -> Tensor:
+        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their `shapes`."""
+        if self.template is None:
+            return images.flatten(1)
+        return torch.cat([displaced(images, shapes).flatten(1), shapes / self.unit], dim=1)
 
     def closed_form(self, noisy: Tensor, labels: Tensor | None, levels: Tensor) -> Tensor:
-        """Return the best estimates of images of the normal distributions from noisy ones, (B, C, H, W).
+        """Return the best estimates of rows of the normal distributions from noisy ones, (B, D).
 
         Args:
-            noisy: (B, C, H, W).
+            noisy: (B, D).
             labels: (B,) int64 if conditional, else None.
             levels: (B,), standard deviations of the noise.
         """
         rows = _rows(len(noisy), labels, noisy.device)
         center = self._centers(rows)
         gains = 1 / (self._variances()[rows] + levels.square()[:, None])
-        return (center + self._along(noisy.flatten(1) - center, rows, gains)).view_as(noisy)
+        return center + self._along(noisy - center, rows, gains)
 
-    def problem(self, images: Tensor, labels: Tensor | None, levels: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the network sees of noisy images, (B, 2 C, H, W), and what it should answer, (B, C, H, W).
+    def problem(self, states: Tensor, labels: Tensor | None, levels: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the network sees of noisy rows, (B, 2, D), and what it should answer, (B, D).
 
-        It sees the closed form, and the rest of the noisy image in units of the noise. Row i is a function of row i.
+        It sees the closed form, and the rest of the noisy row in units of the noise. Row i is a function of row i.
 
         Args:
-            images: (B, C, H, W) in [-1, 1].
+            states: (B, D), of `states`.
             labels: (B,) int64 if conditional, else None.
             levels: (B,).
-            normal: (B, C, H, W), standard normal.
+            normal: (B, D), standard normal.
         """
-        scale = levels[:, None, None, None]
-        noisy = images + scale * normal
+        scale = levels[:, None]
+        noisy = states + scale * normal
         estimate = self.closed_form(noisy, labels, levels)
-        return torch.cat([estimate, (noisy - estimate) / scale], dim=1), (images - estimate) / _reach(scale)
+        return torch.stack([estimate, (noisy - estimate) / scale], dim=1), (states - estimate) / self._reach(scale)
 
     def loss(
         self, weights: Mapping[str, Tensor], inputs: Tensor, levels: Tensor, label: Tensor, target: Tensor
@@ -183,7 +241,7 @@ class DiffusionGenerator(GaussianGenerator):
 
         Args:
             weights: Of `network`.
-            inputs: (K, 2 C, H, W), as of `problem`, and ``target`` (K, C, H, W) likewise.
+            inputs: (K, 2, D), as of `problem`, and ``target`` (K, D) likewise.
             levels: (K,).
             label: 0-d.
         """
@@ -196,16 +254,17 @@ class DiffusionGenerator(GaussianGenerator):
         rng = torch.Generator().manual_seed(torch_seed(seed))
         quantiles = (torch.arange(_ATTACKED) + 0.5) / _ATTACKED
         labels = labels if self.num_classes else None
+        states = self.states(images, self.shapes(images, labels))
         total = torch.zeros(len(images), device=images.device)
         for level in training_levels(math.sqrt(2) * torch.erfinv(2 * quantiles - 1)):
             levels = level.to(images).expand(len(images))
-            normal = torch.randn(self.image_shape, generator=rng).to(images).expand_as(images)
-            inputs, target = self.problem(images, labels, levels, normal)
+            normal = torch.randn(self.latent_dim, generator=rng).to(images).expand_as(states)
+            inputs, target = self.problem(states, labels, levels, normal)
             answer = self.network(inputs, levels, _rows(len(images), labels, images.device))
-            total += (answer - target).square().flatten(1).mean(1)
+            total += (answer - target).square().mean(1)
         return total / _ATTACKED
 
-    # Images as rows of C H W numbers; rows (B,) say which normal distribution --------------------------------------
+    # Rows of D numbers; ``rows`` (B,) say which normal distribution ------------------------------------------------
 
     def _variances(self) -> Tensor:
         """Return the variance along each column of the factor, (rows, q)."""
@@ -215,12 +274,19 @@ class DiffusionGenerator(GaussianGenerator):
         return self.mean[rows] @ self._functions().T
 
     def _functions(self) -> Tensor:
-        return basis_of(self.image_shape, self.config.latent_dim).to(self.mean)
+        return _functions(self.image_shape, self.config.latent_dim, self.config.shape).to(self.mean)
 
-    def _along(self, pixels: Tensor, rows: Tensor, gains: Tensor) -> Tensor:
-        """Return ``B F diag(gains) F^T B^T`` of pixels; every class is computed, so that rows do not mix."""
+    def _reach(self, levels: Tensor) -> Tensor:
+        """Return c(s) of each number, (B, D), of levels (B, 1)."""
+        contrast = levels.new_full((self.latent_dim,), _CONTRAST)
+        if self._sizes[1]:
+            contrast[self._sizes[0] :] = shape_variance(self.config.shape).sqrt() / self.unit
+        return levels * contrast / (levels.square() + contrast.square()).sqrt()
+
+    def _along(self, numbers: Tensor, rows: Tensor, gains: Tensor) -> Tensor:
+        """Return ``B F diag(gains) F^T B^T`` of numbers; every class is computed, so that rows do not mix."""
         basis, each = self._functions(), torch.arange(len(rows), device=rows.device)
-        found = torch.einsum("kqr,bq->bkr", self.factor, pixels @ basis)[each, rows] * gains
+        found = torch.einsum("kqr,bq->bkr", self.factor, numbers @ basis)[each, rows] * gains
         return torch.einsum("kqr,br->bkq", self.factor, found)[each, rows] @ basis.T
 
     def _colored(self, w: Tensor, rows: Tensor, level: float) -> Tensor:
@@ -228,21 +294,27 @@ class DiffusionGenerator(GaussianGenerator):
         gains = 1 / ((self._variances() + level**2).sqrt() + level).clamp(min=1e-20)
         return level * w + self._along(w, rows, gains[rows])
 
-    def _whitened(self, pixels: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``(S + s^2 I)^(-1/2)`` of pixels, s > 0."""
+    def _whitened(self, numbers: Tensor, rows: Tensor, level: float) -> Tensor:
+        """Return ``(S + s^2 I)^(-1/2)`` of numbers, s > 0."""
         root = (self._variances() + level**2).sqrt()
-        return pixels / level - self._along(pixels, rows, (1 / (level * root * (root + level)))[rows])
+        return numbers / level - self._along(numbers, rows, (1 / (level * root * (root + level)))[rows])
 
     def _residual(self, noisy: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``c(s) F`` of noisy images, all of one level."""
+        """Return ``c(s) F`` of noisy rows, all of one level."""
         levels = noisy.new_full((len(noisy),), level)
-        images, labels = noisy.view(-1, *self.image_shape), rows if self.num_classes else None
-        inputs, _ = self.problem(images, labels, levels, torch.zeros_like(images))
-        return _reach(levels)[:, None] * self.network(inputs, levels, rows).flatten(1)
+        labels = rows if self.num_classes else None
+        inputs, _ = self.problem(noisy, labels, levels, torch.zeros_like(noisy))
+        return self._reach(levels[:, None]) * self.network(inputs, levels, rows)
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return by how much w rises as ln s falls."""
         return self._whitened(self._residual(center + self._colored(w, rows, level), rows, level), rows, level)
+
+
+@functools.lru_cache(maxsize=2)  # every batch needs it
+def _functions(image_shape: tuple[int, int, int], latent_dim: int, shape: int) -> Tensor:
+    """Return the functions of the pixels beside the numbers of a displacement as they are, (D, q)."""
+    return torch.block_diag(basis_of(image_shape, latent_dim), torch.eye(2 * shape, dtype=torch.float64))
 
 
 def _rows(num: int, labels: Tensor | None, device: torch.device) -> Tensor:

@@ -70,18 +70,22 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture
-def generator():
+@pytest.fixture(params=[0, 3], ids=["pixels", "registered"])
+def generator(request):
     """Return a generator of three classes with random moments of rank 15, before any step."""
-    made = DiffusionGenerator(ModelConfig(**MODEL), SHAPE, 3)
-    made.set_moments(0.3 * torch.randn(3, 20, generator=rng()), torch.randn(3, 20, 15, generator=rng(1)))
+    shape = request.param
+    made = DiffusionGenerator(ModelConfig(**MODEL, shape=shape), SHAPE, 3)
+    scale = torch.cat([torch.ones(20), torch.full((2 * shape,), 0.05)])[:, None]
+    mean, factor = torch.randn(3, len(scale), generator=rng()), torch.randn(3, len(scale), 15, generator=rng(1))
+    made.set_moments(0.3 * mean * scale[:, 0], factor * scale)
     return made
 
 
 def disturbed(generator):
     """Return the generator with random weights in place of the zeros."""
-    for weight in (generator.network.last.weight, generator.network.kept.weight):
-        torch.nn.init.normal_(weight, std=0.1, generator=rng(2))
+    network = generator.network
+    for layer in (network.last, network.kept, *([network.bend] if generator.config.shape else [])):
+        torch.nn.init.normal_(layer.weight, std=0.1, generator=rng(2))
     return generator
 
 
@@ -89,9 +93,10 @@ def disturbed(generator):
 
 
 def test_before_any_step_images_are_those_of_the_normal_distribution(generator):
-    plain = GaussianGenerator(ModelConfig(**MODEL | {"generator": "gaussian"}), SHAPE, 3)
-    plain.set_moments(generator.mean, generator.factor)
-    noise, labels = torch.randn(60, 64, generator=rng(3)), torch.arange(60) % 3
+    plain = GaussianGenerator(generator.config.model_copy(update={"generator": "gaussian"}), SHAPE, 3)
+    units = torch.cat([torch.ones(20), torch.full((plain.latent_dim - 20,), generator.unit)])
+    plain.set_moments(units * generator.mean, units[:, None] * generator.factor)
+    noise, labels = torch.randn(60, generator.latent_dim, generator=rng(3)), torch.arange(60) % 3
     axes = torch.nn.functional.normalize(generator.factor, dim=1)
     basis = generator._functions()
     latent = torch.einsum(
@@ -102,33 +107,38 @@ def test_before_any_step_images_are_those_of_the_normal_distribution(generator):
 
 
 def test_the_factor_may_be_any_of_a_covariance(generator):
-    factor = torch.randn(3, 20, 20, generator=rng(4))
-    generator.set_moments(torch.zeros(3, 20), factor)
-    assert torch.allclose(generator.factor @ generator.factor.mT, factor @ factor.mT, atol=1e-4)
+    size = generator.mean.shape[1]
+    factor = torch.randn(3, size, size, generator=rng(4))
+    factor[:, 20:] *= 0.05  # half image sides
+    generator.set_moments(torch.zeros(3, size), factor)
+    units = torch.cat([torch.ones(20), torch.full((size - 20,), generator.unit)])[:, None]
+    found = units * generator.factor
+    assert torch.allclose(found @ found.mT, factor @ factor.mT, atol=1e-4)
     products = generator.factor.mT @ generator.factor
     assert torch.allclose(products, torch.diag_embed(products.diagonal(dim1=1, dim2=2)), atol=1e-4)
 
 
 def test_the_closed_form_is_the_conditional_mean(generator):
     generator.double()
-    noisy, labels = torch.randn(5, *SHAPE, generator=rng(5)).double(), torch.tensor([0, 1, 2, 0, 1])
+    size = generator.latent_dim
+    noisy, labels = torch.randn(5, size, generator=rng(5)).double(), torch.tensor([0, 1, 2, 0, 1])
     levels = torch.tensor([0.1, 0.5, 1.0, 3.0, 10.0]).double()
     basis = generator._functions()
     for i, found in enumerate(generator.closed_form(noisy, labels, levels)):
         half = basis @ generator.factor[labels[i]]
         center, covariance = basis @ generator.mean[labels[i]], half @ half.T
-        weighed = torch.linalg.solve(covariance + levels[i] ** 2 * torch.eye(64).double(), noisy[i].flatten() - center)
-        assert torch.allclose(found.flatten(), center + covariance @ weighed, atol=1e-9)
+        weighed = torch.linalg.solve(covariance + levels[i] ** 2 * torch.eye(size).double(), noisy[i] - center)
+        assert torch.allclose(found, center + covariance @ weighed, atol=1e-9)
 
 
 def test_the_flow_ends_where_the_denoiser_points(generator):
     """All mass outside of the span at one image: the denoiser of a point is that point, whatever the noise."""
-    point = 0.3 * torch.randn(1, 64, generator=rng(6))
+    point = 0.3 * torch.randn(1, generator.latent_dim, generator=rng(6))
     outside = point - (point @ generator._functions()) @ generator._functions().T
     generator._residual = lambda noisy, rows, level: outside.expand_as(noisy)
-    generator.set_moments(torch.zeros(3, 20), torch.zeros(3, 20, 20))
-    drawn = generator(torch.randn(4, 64, generator=rng(7)), torch.zeros(4, dtype=torch.int64))
-    assert torch.allclose(drawn.flatten(1), outside.expand(4, -1), atol=0.02)
+    generator.set_moments(0 * generator.mean, 0 * generator.factor)
+    drawn = generator(torch.randn(4, generator.latent_dim, generator=rng(7)), torch.zeros(4, dtype=torch.int64))
+    assert torch.allclose(drawn.flatten(1), outside[:, :64].expand(4, -1), atol=0.02)
 
 
 def test_any_size_and_no_classes():
@@ -141,10 +151,10 @@ def test_any_size_and_no_classes():
 
 def records_of(generator, num, draws=2):
     """Return what the network sees of random images, as the method makes it."""
-    images = torch.rand(num * draws, *SHAPE, generator=rng(8)) * 2 - 1
+    images = torch.rand(num * draws, generator.latent_dim, generator=rng(8)) * 2 - 1
     labels = torch.arange(num) % 3
     levels = training_levels(torch.randn(num * draws, generator=rng(9)))
-    normal = torch.randn(num * draws, *SHAPE, generator=rng(10))
+    normal = torch.randn(num * draws, generator.latent_dim, generator=rng(10))
     inputs, target = generator.problem(images, labels.repeat_interleave(draws), levels, normal)
     return [part.unflatten(0, (num, draws)) if len(part) > num else part for part in (inputs, levels, labels, target)]
 
@@ -178,8 +188,8 @@ def test_a_record_with_all_its_copies_moves_the_sum_by_at_most_the_clip_norm(gen
 
 def test_rows_of_the_problem_do_not_mix(generator):
     levels, labels = training_levels(torch.randn(6, generator=rng(9))), torch.arange(6) % 3
-    images = torch.rand(6, *SHAPE, generator=rng(8)) * 2 - 1
-    normal = torch.randn(6, *SHAPE, generator=rng(10))
+    images = torch.rand(6, generator.latent_dim, generator=rng(8)) * 2 - 1
+    normal = torch.randn(6, generator.latent_dim, generator=rng(10))
     whole = generator.problem(images, labels, levels, normal)
     images[3], normal[3] = 0.7, 5.0
     other = generator.problem(images, labels, levels, normal)
@@ -282,8 +292,8 @@ def test_refusals_name_what_to_change():
         config_of(start_share=0.6, teacher_share=0.4)
     with pytest.raises(ConfigError, match=r'set model\.generator = "diffusion"'):
         config_of(model={"generator": "gaussian"})
-    with pytest.raises(ConfigError, match=r"shape = 4 bends.*Set shape = 0"):
-        config_of(model={"shape": 4})
+    with pytest.raises(ConfigError, match=r"shape = 4 brings.*Set model\.shape = 0"):
+        build_config({"model": MODEL | {"shape": 4}, "method": {"name": "edm"}}, "test")
     with pytest.raises(ConfigError, match=r"privacy\.unit"):
         config_of(privacy={"unit": "person"})
 
