@@ -18,6 +18,7 @@ from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
 from idpgan.synthesis.diffusion.edm import Edm
 from idpgan.synthesis.diffusion.method import Diffusion
+from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
@@ -27,6 +28,7 @@ from tests.training.toy import CPU, digits, new_run, remains, terms_of
 DELTA = 1e-5
 MODEL = {"generator": "diffusion", "latent_dim": 20, "width": 4}
 SHAPE = (1, 8, 8)
+REGISTERED = {"model": {"shape": 2}}
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
@@ -226,12 +228,13 @@ def test_steps_lower_the_loss_of_images_that_nobody_trained_on():
 
 
 def test_the_plan_spends_the_shares_of_the_squared_signal():
-    plan = plan_run(config_of(start_share=0.2), few().shape)
-    release, steps = plan.events
-    assert (release.kind, steps.kind, steps.count) == ("gaussian", "poisson-gaussian", 4)
+    plan = plan_run(config_of(**REGISTERED, start_share=0.2, template_share=0.1), few().shape)
+    template, release, steps = plan.events
+    assert (template.kind, release.kind, steps.kind) == ("gaussian", "gaussian", "poisson-gaussian")
+    assert (template.count, release.count, steps.count) == (ROUNDS, 1, 4)
     assert 0.99 * 4 <= compose_epsilon(plan.events, DELTA) <= 4
-    signals = 1 / release.noise_multiplier**2, steps.count / steps.noise_multiplier**2  # every record is in every step
-    assert signals[0] / sum(signals) == pytest.approx(0.2, rel=0.02)
+    signals = [event.count / event.noise_multiplier**2 for event in plan.events]  # every record is in every step
+    assert [signal / sum(signals) for signal in signals] == pytest.approx([0.1, 0.2, 0.7], rel=0.02)
 
 
 @pytest.mark.slow  # the accountant searches
@@ -245,13 +248,13 @@ def test_a_sampled_plan_stays_within_the_budget():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("diffusion") / "whole"
-    return path, *loop(path, config_of())
+    return path, *loop(path, config_of(**REGISTERED))
 
 
 def test_a_whole_run_is_charged_as_planned(whole):
     _, outcome, method = whole
     assert (outcome.ended, outcome.step) == ("finished", 4)
-    assert method.ledger.events == plan_run(config_of(), few().shape).events
+    assert method.ledger.events == plan_run(config_of(**REGISTERED), few().shape).events
     report = method.privacy()
     assert 0.97 * 4 <= report.proven.epsilon <= 4 == report.claimed.epsilon
     assert not report.private  # a fixed noise seed
@@ -270,8 +273,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one_and_costs_the_same(killed_at
 
     path, _, uninterrupted = whole
     with pytest.raises(KeyboardInterrupt):
-        loop(tmp_path / "killed", config_of(), kind=Killed)
-    outcome, resumed = loop(tmp_path / "killed", config_of())
+        loop(tmp_path / "killed", config_of(**REGISTERED), kind=Killed)
+    outcome, resumed = loop(tmp_path / "killed", config_of(**REGISTERED))
     assert outcome.step == 4
     assert remains(path) == remains(tmp_path / "killed")
     assert uninterrupted.ledger.epsilon(DELTA) == resumed.ledger.epsilon(DELTA) > 0
@@ -290,6 +293,8 @@ def test_a_teacher_is_paid_by_its_share_and_given_away_with_the_generator():
 def test_refusals_name_what_to_change():
     with pytest.raises(ConfigError, match=r"leave nothing of the budget for the steps.*gaussian"):
         config_of(start_share=0.6, teacher_share=0.4)
+    with pytest.raises(ConfigError, match=r"template_share = 0\.1 leave nothing of the budget for the steps"):
+        config_of(**REGISTERED, start_share=0.9, template_share=0.1)
     with pytest.raises(ConfigError, match=r'set model\.generator = "diffusion"'):
         config_of(model={"generator": "gaussian"})
     with pytest.raises(ConfigError, match=r"shape = 4 brings.*Set model\.shape = 0"):
@@ -331,8 +336,8 @@ def test_edm_learns_and_proves_nothing():
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    small = ["training.steps=2", "model.width=4", "method.draws=1", "release.samples=10", "training.device=cpu"]
-    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", small)
+    small = ["training.steps=2", "model.width=4", "model.shape=2", "method.draws=1", "release.samples=10"]
+    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", [*small, "training.device=cpu"])
     return jobs.start(config, tmp_path_factory.mktemp("release") / "run").run.path
 
 
@@ -341,6 +346,7 @@ def test_the_release_is_an_ordinary_one(released):
     generator = load_generator(released / "release")
     assert isinstance(generator, DiffusionGenerator)
     assert torch.equal(generator.sample(3, seed=1), generator.sample(3, seed=1))
+    assert generator.template.std() > 0.1
     changed = generator.config.model_copy(update={"temperature": 0.5})
     generator.config = changed
     assert generator.sample(40, seed=1).std(0).mean() < load_generator(released).sample(40, seed=1).std(0).mean()
@@ -348,5 +354,5 @@ def test_the_release_is_an_ordinary_one(released):
 
 def test_a_run_is_audited_with_its_own_settings(released):
     case = run_case(released)
-    assert [event.count for event in case.events] == [1, 2]
+    assert [event.count for event in case.events] == [ROUNDS, 1, 2]
     assert 0.97 * 10 <= case.proven.epsilon <= 10
