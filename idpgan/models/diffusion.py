@@ -70,9 +70,7 @@ class ResidualNetwork(nn.Module):
         seed: Of the weights; those of the last layers and of the share are zero.
     """
 
-    def __init__(
-        self, image_shape: Sequence[int], width: int, num_classes: int, *, shape: int = 0, seed: int
-    ) -> None:
+    def __init__(self, image_shape: Sequence[int], width: int, num_classes: int, *, shape: int = 0, seed: int) -> None:
         super().__init__()
         channels, height, width_px = self.image_shape = tuple(int(side) for side in image_shape)
         side = max(height, width_px)

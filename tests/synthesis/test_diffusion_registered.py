@@ -10,7 +10,8 @@ from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.template import ROUNDS
 from tests.neighbors.folders import Change, data_of, method_of, neighbor, record, write_metadata
-from tests.synthesis.test_diffusion import config_of, digits, disturbed, method_of as method_of_digits
+from tests.synthesis.test_diffusion import config_of, digits, disturbed
+from tests.synthesis.test_diffusion import method_of as method_of_digits
 
 SHAPE = 2
 TABLE = {
@@ -75,7 +76,7 @@ def test_an_attack_sees_the_loss_on_the_released_template(prepared):
 
 @pytest.mark.parametrize("how", ["emptied", "unlabeled"])
 def test_from_folder_to_step(tmp_path, monkeypatch, how):
-    """Given equal releases, the clipped sums of both folders' records differ by one record, which has norm at most C."""
+    """Given equal releases, the clipped sums of both folders differ by a record of norm at most C."""
     data = data_of(write_metadata(tmp_path / "metadata"))
     change, answers, call = Change(record(data), how), [], CellSums.exact
     (left, _), (right, after) = (method_of(d, TABLE) for d in (data, neighbor(data, tmp_path, change)))

@@ -80,7 +80,7 @@ class DenoiserSteps(CanarySteps):
         """What was played and what was left out, one sentence."""
         return (
             "played through the steps of diffusion, with a denoiser whose gradient is the canary; left out were the "
-            "closed form, the noise on an image and, where there is a template, its rounds and the displacement onto it "
+            "closed form, the noise on an image and, where there is a template, its rounds and the displacement "
             "(functions of what was released, of one record and its own coins)"
         )
 
