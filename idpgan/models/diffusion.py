@@ -16,8 +16,8 @@ With ``model.shape`` above 0 an image is its texture, the image in place on a re
 that brought it there (`idpgan.models.registration`). Both together are normal, so all of the above holds for the row of
 their numbers, and a drawn texture is bent back by the displacement that was drawn with it. A displacement is counted in
 such units that one as large as is expected of photographs weighs as much as an image of contrast d, so that one level
-of noise fits both (as Cootes, Edwards and Taylor, "Active appearance models", 1998, weigh shape against texture); d in
-c(s) is then what is expected of that number.
+of noise fits both (as Cootes, Edwards and Taylor, "Active appearance models", 1998, weigh shape against texture). F
+sees and corrects the texture; the displacement follows by the closed form, which knows how both go together.
 """
 
 from __future__ import annotations
@@ -52,12 +52,16 @@ def training_levels(normal: Tensor) -> Tensor:
     return (math.log(_TYPICAL) + _SPREAD * normal).exp().clamp(LEAST, MOST)
 
 
+def _reach(levels: Tensor) -> Tensor:
+    """Return c(s)."""
+    return levels * _CONTRAST / (levels.square() + _CONTRAST**2).sqrt()
+
+
 class ResidualNetwork(nn.Module):
     """F: convolutions on an image that is folded into fewer and deeper pixels, changed by class and level.
 
     To what the convolutions find it adds the rest of the noisy image, in a share by class and level: where there is
-    little noise, what the closed form leaves is mostly image. A linear layer corrects the displacement, where there is
-    one, by its numbers and the mean of what the convolutions found.
+    little noise, what the closed form leaves is mostly image.
 
     Its layers are convolutions, linear ones and normalization within one image, so that `idpgan.privacy.ghost_norms`
     captures all of its weights.
@@ -66,13 +70,12 @@ class ResidualNetwork(nn.Module):
         image_shape: (C, H, W) of any size.
         width: Feature maps.
         num_classes: 0 for none.
-        shape: Functions of a displacement, each direction; 0 = none.
-        seed: Of the weights; those of the last layers and of the share are zero.
+        seed: Of the weights; those of the last layer and of the share are zero.
     """
 
-    def __init__(self, image_shape: Sequence[int], width: int, num_classes: int, *, shape: int = 0, seed: int) -> None:
+    def __init__(self, image_shape: Sequence[int], width: int, num_classes: int, *, seed: int) -> None:
         super().__init__()
-        channels, height, width_px = self.image_shape = tuple(int(side) for side in image_shape)
+        channels, height, width_px = image_shape
         side = max(height, width_px)
         self.fold = 1 if side <= 16 else 2 if side <= 32 else 4
         self.num_classes, self.groups = num_classes, math.gcd(width, GROUPS)
@@ -83,32 +86,21 @@ class ResidualNetwork(nn.Module):
             self.known = nn.ModuleList(nn.Linear(num_classes + _BUMPS, 2 * width) for _ in range(_BLOCKS))
             self.kept = nn.Linear(num_classes + _BUMPS, channels, bias=False)
             self.last = nn.Conv2d(width, channels * self.fold**2, 3, padding=1)
-            self.bend = nn.Linear(width + 4 * shape + num_classes + _BUMPS, 2 * shape) if shape else None
-        for layer in (self.kept, self.last, self.bend):
-            for weight in () if layer is None else layer.parameters():
-                nn.init.zeros_(weight)
+        nn.init.zeros_(self.kept.weight)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
     def forward(self, inputs: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
-        """Return F, (B, D), of inputs (B, 2, D), levels (B,) and labels (B,), zeros without classes.
-
-        The D numbers of a row are C H W pixels, and those of a displacement where there is one.
-        """
+        """Return F, (B, C, H, W), of inputs (B, 2 C, H, W), levels (B,) and labels (B,), zeros without classes."""
         known = self._known(levels, labels)
-        pixels = math.prod(self.image_shape)
-        shapes, inputs = inputs[:, :, pixels:], inputs[:, :, :pixels].reshape(len(inputs), -1, *self.image_shape[1:])
         right, below = self.padding
         hidden = self.first(functional.pixel_unshuffle(functional.pad(inputs, (0, right, 0, below)), self.fold))
         for layer, change in zip(self.hidden, self.known, strict=True):
             scale, shift = change(known)[:, :, None, None].chunk(2, dim=1)
             hidden = hidden + layer(functional.silu(self._normal(hidden) * (1 + scale) + shift))
-        hidden = functional.silu(self._normal(hidden))
-        found = functional.pixel_shuffle(self.last(hidden), self.fold)[..., : inputs.shape[-2], : inputs.shape[-1]]
+        found = functional.pixel_shuffle(self.last(functional.silu(self._normal(hidden))), self.fold)
         rest = inputs[:, inputs.shape[1] // 2 :]
-        texture = (found + _KEPT * self.kept(known)[:, :, None, None] * rest).flatten(1)
-        if self.bend is None:
-            return texture
-        told = torch.cat([hidden.mean((2, 3)), shapes.flatten(1), known], dim=1)
-        return torch.cat([texture, self.bend(told)], dim=1)
+        return found[..., : inputs.shape[-2], : inputs.shape[-1]] + _KEPT * self.kept(known)[:, :, None, None] * rest
 
     def _normal(self, hidden: Tensor) -> Tensor:
         return functional.group_norm(hidden, self.groups)
@@ -148,17 +140,16 @@ class DiffusionGenerator(GaussianGenerator):
         super().__init__(config, image_shape, num_classes)
         self.mean.requires_grad_(False)
         self.factor.requires_grad_(False)
-        shape = config.shape
-        self._sizes = [math.prod(self.image_shape), 2 * shape]
-        self.latent_dim = sum(self._sizes)
+        self._pixels = math.prod(self.image_shape)
+        self.latent_dim = self._pixels + 2 * config.shape
         template = torch.zeros(len(self.mean), *self.image_shape)
-        self.template = nn.Parameter(template, requires_grad=False) if shape else None
-        self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, shape=shape, seed=seed)
+        self.template = nn.Parameter(template, requires_grad=False) if config.shape else None
+        self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
 
     @property
     def unit(self) -> float:
         """Half image sides of a displacement that weigh as much as 1 of a pixel."""
-        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._sizes[0]) / _CONTRAST
+        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._pixels) / _CONTRAST
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
         """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.
@@ -166,8 +157,8 @@ class DiffusionGenerator(GaussianGenerator):
         The numbers of a displacement are in half image sides, as a `GaussianGenerator` has them.
         """
         scale = torch.ones(mean.shape[1], dtype=torch.float64, device=mean.device)
-        if self._sizes[1]:
-            scale[-self._sizes[1] :] = 1 / self.unit
+        if self.template is not None:
+            scale[-2 * self.config.shape :] = 1 / self.unit
         axes, lengths, _ = torch.linalg.svd(scale[:, None] * factor.detach().double(), full_matrices=False)
         super().set_moments(scale * mean, axes * lengths[:, None])
 
@@ -182,9 +173,10 @@ class DiffusionGenerator(GaussianGenerator):
             there = self._slope(center, w + step * slope, rows, lower)
             w = w + step / 2 * (slope + there)
         last = self._residual(center + self._colored(w, rows, LEAST), rows, LEAST)
-        texture, shapes = (center + self._colored(w, rows, 0.0) + last).split(self._sizes, dim=1)
-        images = texture.view(-1, *self.image_shape)
-        images = images if self.template is None else bent_back(images, self.unit * shapes)
+        drawn = center + self._colored(w, rows, 0.0) + last
+        images = self._texture(drawn)
+        if self.template is not None:
+            images = bent_back(images, self.unit * drawn[:, self._pixels :])
         return images.clamp(-1.0, 1.0)
 
     def shapes(self, images: Tensor, labels: Tensor | None) -> Tensor:
@@ -217,9 +209,10 @@ class DiffusionGenerator(GaussianGenerator):
         return center + self._along(noisy - center, rows, gains)
 
     def problem(self, states: Tensor, labels: Tensor | None, levels: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the network sees of noisy rows, (B, 2, D), and what it should answer, (B, D).
+        """Return what the network sees of noisy rows, (B, 2 C, H, W), and what it should answer, (B, C, H, W).
 
-        It sees the closed form, and the rest of the noisy row in units of the noise. Row i is a function of row i.
+        It sees the closed form of the image, and the rest of the noisy one in units of the noise. Row i is a function
+        of row i.
 
         Args:
             states: (B, D), of `states`.
@@ -227,10 +220,11 @@ class DiffusionGenerator(GaussianGenerator):
             levels: (B,).
             normal: (B, D), standard normal.
         """
-        scale = levels[:, None]
-        noisy = states + scale * normal
+        noisy = states + levels[:, None] * normal
         estimate = self.closed_form(noisy, labels, levels)
-        return torch.stack([estimate, (noisy - estimate) / scale], dim=1), (states - estimate) / self._reach(scale)
+        parts = [self._texture(part) for part in (estimate, noisy - estimate, states - estimate)]
+        scale = levels[:, None, None, None]
+        return torch.cat([parts[0], parts[1] / scale], dim=1), parts[2] / _reach(scale)
 
     def loss(
         self, weights: Mapping[str, Tensor], inputs: Tensor, levels: Tensor, label: Tensor, target: Tensor
@@ -239,7 +233,7 @@ class DiffusionGenerator(GaussianGenerator):
 
         Args:
             weights: Of `network`.
-            inputs: (K, 2, D), as of `problem`, and ``target`` (K, D) likewise.
+            inputs: (K, 2 C, H, W), as of `problem`, and ``target`` (K, C, H, W) likewise.
             levels: (K,).
             label: 0-d.
         """
@@ -259,7 +253,7 @@ class DiffusionGenerator(GaussianGenerator):
             normal = torch.randn(self.latent_dim, generator=rng).to(images).expand_as(states)
             inputs, target = self.problem(states, labels, levels, normal)
             answer = self.network(inputs, levels, _rows(len(images), labels, images.device))
-            total += (answer - target).square().mean(1)
+            total += (answer - target).square().flatten(1).mean(1)
         return total / _ATTACKED
 
     # Rows of D numbers; ``rows`` (B,) say which normal distribution ------------------------------------------------
@@ -274,12 +268,9 @@ class DiffusionGenerator(GaussianGenerator):
     def _functions(self) -> Tensor:
         return _functions(self.image_shape, self.config.latent_dim, self.config.shape).to(self.mean)
 
-    def _reach(self, levels: Tensor) -> Tensor:
-        """Return c(s) of each number, (B, D), of levels (B, 1)."""
-        contrast = levels.new_full((self.latent_dim,), _CONTRAST)
-        if self._sizes[1]:
-            contrast[self._sizes[0] :] = shape_variance(self.config.shape).sqrt() / self.unit
-        return levels * contrast / (levels.square() + contrast.square()).sqrt()
+    def _texture(self, states: Tensor) -> Tensor:
+        """Return the images (B, C, H, W) in rows of numbers."""
+        return states[:, : self._pixels].reshape(-1, *self.image_shape)
 
     def _along(self, numbers: Tensor, rows: Tensor, gains: Tensor) -> Tensor:
         """Return ``B F diag(gains) F^T B^T`` of numbers; every class is computed, so that rows do not mix."""
@@ -298,11 +289,12 @@ class DiffusionGenerator(GaussianGenerator):
         return numbers / level - self._along(numbers, rows, (1 / (level * root * (root + level)))[rows])
 
     def _residual(self, noisy: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``c(s) F`` of noisy rows, all of one level."""
+        """Return ``c(s) F`` of noisy rows, all of one level; zeros for a displacement."""
         levels = noisy.new_full((len(noisy),), level)
         labels = rows if self.num_classes else None
         inputs, _ = self.problem(noisy, labels, levels, torch.zeros_like(noisy))
-        return self._reach(levels[:, None]) * self.network(inputs, levels, rows)
+        found = _reach(levels)[:, None] * self.network(inputs, levels, rows).flatten(1)
+        return functional.pad(found, (0, 2 * self.config.shape))
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return by how much w rises as ln s falls."""

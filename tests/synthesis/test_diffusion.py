@@ -85,9 +85,8 @@ def generator(request):
 
 def disturbed(generator):
     """Return the generator with random weights in place of the zeros."""
-    network = generator.network
-    for layer in (network.last, network.kept, *([network.bend] if generator.config.shape else [])):
-        torch.nn.init.normal_(layer.weight, std=0.1, generator=rng(2))
+    for weight in (generator.network.last.weight, generator.network.kept.weight):
+        torch.nn.init.normal_(weight, std=0.1, generator=rng(2))
     return generator
 
 

@@ -176,8 +176,7 @@ class DiffusionPlan(GaussianPlan):
     def num_weights(self) -> int:
         """Weights that the steps move."""
         with torch.device("meta"):
-            model = self.config.model
-            network = ResidualNetwork(self.shape.image_shape, model.width, self.classes, shape=model.shape, seed=0)
+            network = ResidualNetwork(self.shape.image_shape, self.config.model.width, self.classes, seed=0)
         return sum(weight.numel() for weight in network.parameters())
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
