@@ -3,7 +3,7 @@
 Every cell trains one run on a folder of `registered_faces.py` and prints one JSON line, kept in --out (`cells`):
 
 - the release of all of the budget by `gaussian`, with the same settings;
-- a curve over the steps of `diffusion`, from step 0, the release that it starts from. KID and FID by the features of
+- a curve over the steps of `diffusion`, from step 0, the release that it starts from: KID and FID by the features of
   the set's own classifier, the denoising loss of photos that judge, and, of the steps since the point before, the mean
   length of the mean clipped gradient. Beside it the length of the noise of one step and of the mean of all, in clip
   norms;
@@ -28,13 +28,12 @@ from typing import Any
 import torch
 from cells import PACKAGE, code_digest, read_or_measure
 from registered_faces import CLASSES, data_of, parts
-from torch import Tensor
 
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.data.load import Split
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.features import extract_features, fit_feature_classifier
-from idpgan.metrics.fidelity import frechet_distance, kernel_distance
+from idpgan.metrics.features import fit_feature_classifier
+from idpgan.metrics.fidelity import measure_fidelity
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy import Noise
@@ -78,20 +77,14 @@ def main() -> None:
 
 
 def judge_of(split: Split, cache: Cache, samples: int) -> Judge:
-    """Return a function that scores a generator against the photos that judge."""
+    """Return a function that scores a generator against the photos that judge, by the set's own classifier."""
     real, photos = split.private.existing(), split.test.existing()
     network = fit_feature_classifier(Images(real.images, real.labels, CLASSES), cache=cache)
-    found = extract_features(network, Images(photos.images)).double()
-    mean, std = found.mean(0), found.std(0).clamp(min=1e-6)
-
-    def scaled(features: Tensor) -> Tensor:
-        return (features.double() - mean) / std
 
     def judge(generator: Generator) -> dict[str, float]:
         drawn = to_uint8(generator.sample(samples, seed=0, purpose=Purpose.TRAINING))
-        made = scaled(extract_features(network, Images(drawn)))
-        kid, fid = kernel_distance(made, scaled(found))[0], frechet_distance(made, scaled(found))
-        return {"kid": round(kid, 4), "fid": round(fid, 3)}
+        found = measure_fidelity(Images(drawn), photos, network, cache=cache)
+        return {"kid": round(found.kid, 4), "fid": round(found.fid, 3)}
 
     return judge
 
