@@ -2,7 +2,8 @@
 
 Every cell trains one run on a folder of `registered_faces.py` and prints one JSON line, kept in --out (`cells`):
 
-- the release of all of the budget by `gaussian`, with the same settings;
+- the release of all of the budget by `gaussian`, with the same settings; beside it the photos themselves, brought into
+  place, cut to the released coefficients and bent back: what a perfect law of these coefficients would have;
 - a curve over the steps of `diffusion`, from step 0, the release that it starts from: KID and FID by the features of
   the set's own classifier, the denoising loss of photos that judge, and, of the steps since the point before, the mean
   length of the mean clipped gradient. Beside it the length of the noise of one step and of the mean of all, in clip
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from cells import PACKAGE, code_digest, read_or_measure
 from registered_faces import CLASSES, data_of, parts
+from torch import Tensor
 
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.data.load import Split
@@ -36,6 +38,7 @@ from idpgan.metrics.features import fit_feature_classifier
 from idpgan.metrics.fidelity import measure_fidelity
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
+from idpgan.models.registration import bent_back
 from idpgan.privacy import Noise
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.synthesis.diffusion.method import Diffusion
@@ -45,7 +48,7 @@ from idpgan.training.config import build_config
 MODEL = {"latent_dim": 160, "shape": 12}
 _JUDGED = 500  # photos whose denoising loss is taken
 
-Judge = Callable[[Generator], dict[str, float]]
+Judge = Callable[[Tensor], dict[str, float]]
 
 
 def main() -> None:
@@ -64,26 +67,25 @@ def main() -> None:
     torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
     split = parts(arguments.data_root, arguments.group)
-    judge = judge_of(split, Cache(arguments.out / "cache"), arguments.samples)
+    judge = judge_of(split, Cache(arguments.out / "cache"))
     files = [*(PACKAGE / "synthesis").glob("*.py"), *(PACKAGE / "synthesis" / "diffusion").glob("*.py")]
     code = code_digest(sorted([*files, PACKAGE / "models" / "diffusion.py"]))
     shared = {name: getattr(arguments, name) for name in ("group", "epsilon", "samples")}
     steps = {name: getattr(arguments, name) for name in ("steps", "batch_size", "every", "noiseless")}
     for seed in arguments.seeds:
         whole = {"row": "gaussian", **shared, "seed": seed}
-        read_or_measure(whole, lambda _, cell=whole: judge(released(cell, split)), code, arguments.out)
+        read_or_measure(whole, lambda _, cell=whole: released(cell, split, judge), code, arguments.out)
         cell = {"row": "diffusion", **shared, **steps, "seed": seed}
         read_or_measure(cell, lambda _, cell=cell: curve(cell, split, judge), code, arguments.out)
 
 
-def judge_of(split: Split, cache: Cache, samples: int) -> Judge:
-    """Return a function that scores a generator against the photos that judge, by the set's own classifier."""
+def judge_of(split: Split, cache: Cache) -> Judge:
+    """Return a function that scores images against the photos that judge, by the set's own classifier."""
     real, photos = split.private.existing(), split.test.existing()
     network = fit_feature_classifier(Images(real.images, real.labels, CLASSES), cache=cache)
 
-    def judge(generator: Generator) -> dict[str, float]:
-        drawn = to_uint8(generator.sample(samples, seed=0, purpose=Purpose.TRAINING))
-        found = measure_fidelity(Images(drawn), photos, network, cache=cache)
+    def judge(images: Tensor) -> dict[str, float]:
+        found = measure_fidelity(Images(to_uint8(images)), photos, network, cache=cache)
         return {"kid": round(found.kid, 4), "fid": round(found.fid, 3)}
 
     return judge
@@ -99,13 +101,22 @@ def config_of(cell: dict[str, Any], **sections: dict[str, Any]) -> Any:
     return build_config(table, "a cell")
 
 
-def released(cell: dict[str, Any], split: Split) -> Generator:
-    """Return the generator of a registered release on all of the budget."""
+def drawn(cell: dict[str, Any], generator: Generator) -> Tensor:
+    """Return images of a generator, the same noise for all."""
+    return generator.sample(cell["samples"], seed=0, purpose=Purpose.TRAINING)
+
+
+def released(cell: dict[str, Any], split: Split, judge: Judge) -> dict[str, Any]:
+    """Score a registered release on all of the budget."""
     method = {"name": "gaussian", "symmetric": True}
     config = config_of(cell, model={"generator": "gaussian", **MODEL}, method=method)
     run = GaussianMoments.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(cell["seed"]))
     run.prepare()
-    return run.generator
+    photos = split.test.existing()
+    coefficients = run.moments.coefficients(to_float(photos.images), photos.labels).float()
+    texture, shapes = coefficients.split([coefficients.shape[1] - 2 * MODEL["shape"], 2 * MODEL["shape"]], dim=1)
+    again = bent_back((texture @ run.moments.basis.T.float()).view(-1, *split.image_shape), shapes).clamp(-1, 1)
+    return {**judge(drawn(cell, run.generator)), "photos of these coefficients": judge(again)}
 
 
 def curve(cell: dict[str, Any], split: Split, judge: Judge) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def points(cell: dict[str, Any], run: Diffusion, split: Split, judge: Judge) -> 
             run.ledger.charge(run.step_event())
             run.step(step)
         if step % cell["every"] == 0:
-            point = {"step": step, "seconds": round(time.monotonic() - started, 1), **judge(run.generator)}
+            point = {"step": step, "seconds": round(time.monotonic() - started, 1), **judge(drawn(cell, run.generator))}
             point["loss"] = round(run.generator.denoising_loss(images, photos.labels).mean().item(), 5)
             if lengths:
                 point["mean clipped gradient"] = round(sum(lengths) / len(lengths), 4)

@@ -70,7 +70,7 @@ class Diffusion(GaussianMoments):
     """
 
     Config, Plan = DiffusionRun, DiffusionPlan
-    suggest = staticmethod(starter.diffusion)
+    suggest = staticmethod(starter.diffusion)  # type: ignore[assignment]  # proposes no teacher
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
@@ -185,7 +185,7 @@ class Diffusion(GaussianMoments):
         conditional = bool(self.newest.num_classes)
         found = private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
         told = counted(found, self.progress, "register", len(self._images), lambda part: len(part[0]))
-        return torch.cat([shapes for shapes, _, _ in told])
+        return torch.cat([shapes for shapes, _, _ in told]).to(self.device)
 
     def _normal(self, *shape: int) -> Tensor:
         return self.steps_noise.normal(shape).float().to(self.device)
@@ -210,4 +210,5 @@ class _Displacements:
 
     def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
         """Map images (B, C, H, W) of classes (B,) to displacements (B, dimensions), each by itself."""
-        return self._generator.shapes(images, rows)
+        device = self._generator.mean.device
+        return self._generator.shapes(images.to(device), rows.to(device)).to(images.device)
