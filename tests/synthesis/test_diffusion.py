@@ -209,8 +209,9 @@ def test_an_empty_batch_is_a_step_like_any_other():
     assert all(moved)
 
 
-def test_steps_lower_the_loss_of_images_that_nobody_trained_on():
-    config = config_of(privacy={"epsilon": 1e3}, training={"steps": 8}, learning_rate=5e-3)
+@pytest.mark.parametrize("keys", [{}, {**REGISTERED, "templates": "class"}], ids=["pixels", "registered"])
+def test_steps_lower_the_loss_of_images_that_nobody_trained_on(keys):
+    config = config_of(**keys, privacy={"epsilon": 1e3}, training={"steps": 8}, learning_rate=5e-3)
     method = method_of(config)
     method.prepare()
     others = digits().holdout
