@@ -70,7 +70,7 @@ class Diffusion(GaussianMoments):
     """
 
     Config, Plan = DiffusionRun, DiffusionPlan
-    suggest = staticmethod(starter.diffusion)  # type: ignore[assignment]  # proposes no teacher
+    suggest = staticmethod(starter.diffusion)
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
