@@ -458,8 +458,9 @@ def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
 def _diffusion_case(
     config: DiffusionRun, shape: DataShape, request: Request, claimed: Guarantee | None = None
 ) -> AuditCase:
-    plan = DiffusionPlan(config, shape)
-    return sums_and_steps_case(plan.sums, DenoiserSteps.of(plan), request, claimed, plan.teaching, method="diffusion")
+    plan, method = DiffusionPlan(config, shape), "diffusion"
+    steps, first = DenoiserSteps.of(plan), plan.template_events
+    return sums_and_steps_case(plan.sums, steps, request, claimed, plan.teaching, method=method, beside=first)
 
 
 _UNITS, _BOTH = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO), (Relation.ZERO_OUT, Relation.REPLACE_ONE)

@@ -153,10 +153,14 @@ def diffusion(facts: Facts) -> Sections:
         "model": {
             "generator": Setting("diffusion", "a normal distribution a class, and a network that takes noise away"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
-            "latent_dim": _coefficients(facts, 0.5),  # the default of method.start_share
+            "latent_dim": _coefficients(facts, 0.5, SHAPE if facts.aligned else 0),  # the default of method.start_share
+            **({"shape": _REGISTERED} if facts.aligned else {}),
             "width": Setting(16 if height * width <= 16 * 16 else 32, "feature maps: more weights get more noise"),
         },
-        "method": {"name": Setting("diffusion", "a release of moments, then DP-SGD on what they lack; unit image")},
+        "method": {
+            "name": Setting("diffusion", "a release of moments, then DP-SGD on what they lack; unit image"),
+            **({"symmetric": _MIRRORED} if facts.aligned else {}),
+        },
         "privacy": terms,
         "training": {
             "steps": Setting(100 if few else 400, "more take longer, each with more noise"),
