@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from idpgan.errors import InputError
 from idpgan.models.fourier import Axis, blocks_of
+from idpgan.privacy.dpsgd import full_precision
 
 _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
-# Planes at once at most, and numbers of all first moduli of a plane: a CPU's cache holds most of them.
-_TILE = {"cpu": (16, 1 << 20), "cuda": (512, 1 << 25)}
+# Planes of a tile at most, and numbers of the first moduli of one scale: a CPU's cache holds what is in use.
+_TILE = {"cpu": (24, 1 << 21), "cuda": (512, 1 << 25)}
 _WAVES = 3 << 17  # numbers of second waves at once: 1.5 MiB
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
@@ -174,12 +175,13 @@ class Scattering(nn.Module):
             raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
         most, numbers = _TILE.get(images.device.type, _TILE["cuda"])
         planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
-        size = max(1, planes // self.image_shape[0])
+        size = 1 << max(planes // self.image_shape[0], 1).bit_length() - 1  # a power of two
         for part in images.split(size):
             filled = part if len(part) == size else torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
             maps = self._transform(filled.flatten(0, 1).permute(1, 2, 0).contiguous(), scratch)
             yield maps.view(-1, *self.output_shape)
 
+    @full_precision()
     def _transform(self, images: Tensor, scratch: _Scratch) -> Tensor:
         """Transform planes, one in each place of the last dimension: (H, W, P) -> (P, maps, rows, columns)."""
         planes = images.shape[2]
