@@ -25,8 +25,9 @@ _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
 # Planes of a tile at most, and numbers of the first moduli of one scale: a CPU's cache holds what is in use.
-_TILE = {"cpu": (24, 1 << 21), "cuda": (512, 1 << 25)}
+_TILE = {"cpu": (24, 3 << 20), "cuda": (512, 1 << 25)}
 _WAVES = 3 << 17  # numbers of second waves at once: 1.5 MiB
+_LEAST_PLANES = 16  # of second waves at once: products of fewer columns waste time
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
 
@@ -208,7 +209,7 @@ class Scattering(nn.Module):
         """
         planes, found = moduli.shape[3], list[Tensor]()
         waves = 2 * self.directions * math.prod(moduli.shape[:2]) // 4 * planes  # numbers, of one direction of a
-        for part in moduli.split(max(1, _WAVES // waves), 2):
+        for part in moduli.split(max(-(-_LEAST_PLANES // planes), _WAVES // waves), 2):
             means = []
             for coarser in range(scale + 1, self.scales):
                 modulus = self._modulus(part.flatten(2), coarser, scale, scratch, "pairs")
