@@ -189,7 +189,7 @@ class Scattering(nn.Module):
         numbers = self._along("to", -1, images, scratch, "numbers")
         first, second = [self._along("mean", -1, images, scratch)[:, :, None]], list[Tensor]()
         for scale in range(self.scales):
-            modulus = self._modulus(numbers, scale, 0, scratch, "modulus")  # (h / 2^scale, w / 2^scale, L P)
+            modulus = self._modulus(numbers, scale, 0, scratch)  # (h / 2^scale, w / 2^scale, L P)
             first.append(self._along("mean", scale, modulus, scratch).unflatten(2, (-1, planes)))
             if scale + 1 < self.scales:
                 again = self._along("to", scale, modulus, scratch, "again").unflatten(2, (-1, planes))
@@ -212,7 +212,7 @@ class Scattering(nn.Module):
         for part in moduli.split(max(-(-_LEAST_PLANES // planes), _WAVES // waves), 2):
             means = []
             for coarser in range(scale + 1, self.scales):
-                modulus = self._modulus(part.flatten(2), coarser, scale, scratch, "pairs")
+                modulus = self._modulus(part.flatten(2), coarser, scale, scratch)
                 mean = self._along("mean", coarser, modulus, scratch)
                 means.append(mean.unflatten(2, (self.directions, -1, planes)))
             found += [mean[:, :, :, turn] for turn in range(part.shape[2]) for mean in means]
@@ -231,7 +231,7 @@ class Scattering(nn.Module):
         """Return a buffer, in a tenth of the time that `get_buffer` takes."""
         return cast(Tensor, self._buffers[name])
 
-    def _modulus(self, numbers: Tensor, scale: int, level: int, scratch: _Scratch, into: str) -> Tensor:
+    def _modulus(self, numbers: Tensor, scale: int, level: int, scratch: _Scratch) -> Tensor:
         """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
 
         Args:
@@ -240,7 +240,7 @@ class Scattering(nn.Module):
             level: Of x.
 
         Returns:
-            (h', w', L P).
+            (h', w', L P), without gradients in memory of ``scratch`` that the next call overwrites.
         """
         filters, size = self._matrix(f"_psi_{scale}_{level}"), 2 ** (scale - level + 1)
         rows, columns = self._matrix(f"_rows_from_{scale}"), self._matrix(f"_columns_from_{scale}")
@@ -256,11 +256,13 @@ class Scattering(nn.Module):
         half = products.view(2, height, -1)
         half = torch.bmm(rows.expand(2, -1, -1), half, out=scratch("half", *half.shape))
         half = half.view(2 * height, width, -1)
-        waves = torch.bmm(columns.expand(2 * height, -1, -1), half, out=scratch("waves", *half.shape))
+        # The products are of no more use, so the waves take their place, and the moduli that of the waves' real part:
+        # all of it stays in a CPU's cache.
+        waves = torch.bmm(columns.expand(2 * height, -1, -1), half, out=scratch("products", *half.shape))
         real, imaginary = waves[:height], waves[height:]
         if waves.requires_grad:  # the root of 0 has no slope
             return (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
-        return torch.mul(real, real, out=scratch(into, *real.shape)).addcmul_(imaginary, imaginary).sqrt_()
+        return real.square_().addcmul_(imaginary, imaginary).sqrt_()
 
 
 class _Scratch:
