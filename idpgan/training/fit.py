@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
+from idpgan.memory import take
 from idpgan.models.ema import Ema
 from idpgan.models.initialize import torch_seed
 
@@ -174,7 +175,7 @@ def _parts(
     if held_back is None:
         num_held = max(1, round(share * len(images)))
         held_index, order = order[:num_held], order[num_held:]
-        held_back = images[held_index], labels.to(images.device)[held_index]
+        held_back = take(images, held_index), labels.to(images.device)[held_index]
     else:
         _check(model, *held_back, "validation images")
     if len(order) < 2:
