@@ -72,8 +72,8 @@ def check_room(num_bytes: int, copies: int, what: str, way_out: str) -> None:
         )
 
 
-def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return zeros on the CPU, in memory or, of more than `LARGEST` bytes, in a temporary file.
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Return zeros; on the CPU those of more than `LARGEST` bytes lie in a temporary file.
 
     Raises:
         InputError: If the disk has no room for them.
@@ -82,8 +82,8 @@ def zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     import torch
 
     num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes <= LARGEST:
-        return torch.zeros(*shape, dtype=dtype)
+    if num_bytes <= LARGEST or torch.device(device).type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
     try:
         with tempfile.TemporaryFile(dir=_scratch()) as file:
             if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would be a crash later

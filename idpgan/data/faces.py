@@ -77,7 +77,7 @@ def draw(
     look, person, attributes = looks(num, people, channels, rng)
     key = int(torch.randint(1 << 62, (), generator=rng))
     batch = batch_size or max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (height * width))
-    images = zeros((num, channels, height, width), torch.uint8).to(device)
+    images = zeros((num, channels, height, width), torch.uint8, device)
     for start in range(0, num, batch):
         part = slice(start, start + batch)
         here = {name: column[part].to(device) for name, column in look.items()}
