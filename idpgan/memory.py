@@ -9,9 +9,11 @@ private image outlives a command, and none can be out of date.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ if TYPE_CHECKING:  # importing torch takes a second
 GIB = 1 << 30
 LARGEST = 1 << 29  # bytes of a tensor that lies in memory: 18,000 color images of 96 x 96
 _BLOCK = 1 << 24  # bytes that are copied at once
+_MAPPED: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()  # by the address of its first byte
 _CGROUPS = (  # memory limits of a container, cgroup version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -88,13 +91,25 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str =
         with tempfile.TemporaryFile(dir=_scratch()) as file:
             if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would be a crash later
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
-            mapped = np.memmap(file, np.uint8, "r+", shape=num_bytes)
+            else:
+                os.ftruncate(file.fileno(), num_bytes)
+            pages = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
         raise InputError(
             f"No temporary file of {num_bytes / GIB:,.1f} GiB can be made in {_scratch()} ({error.strerror}). Make "
             "room there, or set TMPDIR to a folder on a larger disk."
         ) from error
-    return torch.from_numpy(mapped).view(dtype).view(*shape)
+    found = torch.from_numpy(np.frombuffer(pages, np.uint8)).view(dtype).view(*shape)
+    _MAPPED[found.data_ptr()] = pages
+    return found
+
+
+def let_go(*tensors: Tensor) -> None:
+    """Give back the memory of tensors in temporary files, after a pass over all of them; what they hold stays there."""
+    for tensor in tensors:
+        pages = _MAPPED.get(tensor.data_ptr())
+        if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            pages.madvise(mmap.MADV_DONTNEED)
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
@@ -109,6 +124,7 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     for part in index.split(max(1, _BLOCK // row_bytes)):
         copied[done : done + len(part)] = rows[part]
         done += len(part)
+        let_go(rows, copied)
     return copied
 
 
@@ -120,7 +136,9 @@ def cat(parts: Sequence[Tensor]) -> Tensor:
     if parts[0].device.type != "cpu" or num_bytes <= LARGEST:
         return torch.cat(list(parts))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    return torch.cat(list(parts), out=zeros(shape, parts[0].dtype))
+    found = torch.cat(list(parts), out=zeros(shape, parts[0].dtype))
+    let_go(found, *parts)
+    return found
 
 
 def _scratch() -> str:

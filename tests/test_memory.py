@@ -101,11 +101,31 @@ def test_a_tensor_in_a_file_is_like_one_in_memory(scratch, dtype, monkeypatch):
 
 
 def test_the_file_has_no_name_and_its_space_is_given_back(scratch):
-    found = memory.zeros((1 << 20,), torch.uint8)
+    found = memory.zeros((4, 1 << 20), torch.uint8)
     assert list(scratch.iterdir()) == []
     assert open_files(scratch) == 1  # the negative control: it is on that disk
     del found
     assert open_files(scratch) == 0
+
+
+def test_what_is_let_go_is_on_disk_and_not_in_memory(scratch):
+    found, own = memory.zeros((4, 1 << 22), torch.uint8), torch.ones(1 << 22)
+    found.copy_(torch.arange(1, 5)[:, None])
+    assert in_memory(scratch) == 16 << 20
+    memory.let_go(own, found)
+    assert in_memory(scratch) == 0
+    assert own.all()  # a tensor in memory is left alone
+    assert found.view(4, -1).double().mean(1).tolist() == [1, 2, 3, 4]
+    memory.let_go(found[:2])  # a view of the first rows lies at the same address
+    assert in_memory(scratch) == 0
+
+
+def in_memory(folder):
+    """Bytes of a folder's mapped files that are resident."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    starts = [index for index, line in enumerate(lines) if str(folder) in line]
+    resident = (next(line for line in lines[start:] if line.startswith("Rss:")) for start in starts)
+    return sum(int(line.split()[1]) << 10 for line in resident)
 
 
 def open_files(folder):

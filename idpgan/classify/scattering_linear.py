@@ -34,7 +34,7 @@ from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifie
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
-from idpgan.memory import LARGEST, check_room, zeros
+from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
@@ -166,6 +166,7 @@ class ScatteringLinear(TrainsClassifier):
             losses.append(cross_entropy(logits, labels, reduction="none"))
             shares = None if self._shares is None else self._shares[index.to(self.device)]
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
+            let_go(features)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}

@@ -27,7 +27,7 @@ from PIL import Image
 from idpgan.data.images import Images
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
-from idpgan.memory import check_room, zeros
+from idpgan.memory import check_room, let_go, zeros
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
@@ -188,6 +188,7 @@ def read_files(
     with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter lock while it decodes
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
+            let_go(stored)
             progress("read images", min(done * CHUNK, len(paths)), len(paths))
     images = Images(
         stored,

@@ -16,7 +16,7 @@ from torch import Tensor
 from idpgan.config import nearest_hint
 from idpgan.errors import DataError
 from idpgan.files import printable
-from idpgan.memory import take
+from idpgan.memory import let_go, take
 
 LONGEST_CLASS_NAME = 200  # characters
 GAP_PX = 2
@@ -157,6 +157,7 @@ class Images:
             if (tensor := getattr(self, name)) is not None:
                 for part in tensor.split(_ROWS):  # a whole copy may be larger than memory
                     sha.update(part.cpu().contiguous().numpy().data)
+                    let_go(tensor)
         return sha.hexdigest()
 
     def digests(self) -> list[bytes]:

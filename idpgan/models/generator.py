@@ -14,7 +14,7 @@ from idpgan import checks
 from idpgan.config import nearest_hint
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
 from idpgan.errors import InputError
-from idpgan.memory import check_memory, check_room, zeros
+from idpgan.memory import check_memory, check_room, let_go, zeros
 from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
@@ -169,6 +169,7 @@ class Generator(nn.Module):
             if not bool(drawn.isfinite().all()):
                 raise InputError("this generator makes pixels that are not finite: its training diverged.")
             pixels[rows] = to_uint8(drawn)
+            let_go(pixels)
         return Images(pixels, self.sample_labels(num), self.classes if self.num_classes else ())
 
     def _drawn(

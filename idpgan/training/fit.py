@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
-from idpgan.memory import take
+from idpgan.memory import let_go, take
 from idpgan.models.ema import Ema
 from idpgan.models.initialize import torch_seed
 
@@ -158,6 +158,7 @@ def predict(
     with torch.inference_mode():
         results = [call(_network_input(batch, model)) for batch in images.split(batch_size)]
     model.train(was_training)
+    let_go(images)
     return torch.cat(results)  # outside of inference mode: a tensor that autograd can use
 
 
