@@ -14,8 +14,8 @@ clipped to C (`DPSGDPlan.clipped_outer_sum`), and that of a null record is zero.
 would have gradients of norm sqrt(2) |p - y|: no proof breaks, as all weights are clipped together, but half of the
 clip would go to the bias.)
 
-The features are computed at the first step of a process, after its charge, stay in memory and are never released or
-written: they are as private as the images.
+The features are computed at the first step of a process, after its charge, and are never released: they are as private
+as the images. Many lie in a file without a name, which ends with the process (`memory.zeros`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
+from idpgan.device import resolve_device
+from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
@@ -96,8 +98,12 @@ class ScatteringLinearPlan(StepsPlan):
         return LinearScattering(image_shape, classes, scales=method.scales, directions=method.directions)
 
     def step_bytes(self, classifier: PrivateClassifier) -> int:
-        """Count the features of all images, which are kept."""
-        return self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        """Count the features of all images, which are kept; many of them on the disk, where there is no GPU."""
+        kept = self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        if kept <= LARGEST or resolve_device(self.config.training.device).type != "cpu":
+            return kept
+        check_room(kept, 1, f"The features of {self.shape.num_private:,} images", self.WAY_OUT)
+        return LARGEST
 
     @property
     def learning_rate(self) -> float:
@@ -160,6 +166,7 @@ class ScatteringLinear(TrainsClassifier):
             losses.append(cross_entropy(logits, labels, reduction="none"))
             shares = None if self._shares is None else self._shares[index.to(self.device)]
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
+            let_go(features)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
@@ -170,7 +177,7 @@ class ScatteringLinear(TrainsClassifier):
         Rows that no step of this rank asks for stay empty.
         """
         if self._known is None:
-            known = torch.empty(len(self._images), self.newest.num_features, device=self.device)
+            known = zeros((len(self._images), self.newest.num_features), torch.float32, self.device)
             needed = torch.arange(len(known))
             if self.dpsgd.sample_rate == 1:  # always the same share
                 needed = needed[self.dpsgd.ranks.share(len(known))]
