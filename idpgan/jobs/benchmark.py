@@ -26,6 +26,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Noise, Relation, RoundedGaussian, Unit
+from idpgan.privacy.tiles import tiled
 from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.loss import CriticLoss
@@ -184,7 +185,7 @@ def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
     records = [real, labels, fake, torch.zeros(batch, device=device), labels]
 
     def ours() -> None:
-        plan.clipped_sum(loss.of_record, weights, records, physical_batch=batch)
+        plan.clipped_sum(loss.of_record, weights, tiled(records, batch))
 
     def plain() -> None:
         scores = critic(torch.cat([real, fake]), torch.cat([labels, labels]))

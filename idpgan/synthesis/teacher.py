@@ -48,7 +48,7 @@ from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
@@ -218,11 +218,10 @@ class SumsPlan(PeoplePlan):
         method = self.config.method
         return method.candidates if method.teacher_share else None
 
-    @property
-    def taught(self) -> str:
-        """What a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
+    def taught(self, events: Sequence[Event]) -> str:
+        """Return what a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
         share = self.config.method.teacher_share
-        return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
+        return f", and a classifier on {share:g} of the budget, where {rounding_words(events)}" if share else ""
 
     @property
     def signal(self) -> Signal:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from idpgan.privacy import DPSGDPlan
-from idpgan.privacy.ghost_norms import NotCapturedError, capture
+from idpgan.privacy.captured_gradients import NotCapturedError, capture
 from idpgan.privacy.layer_gradients import LinearCall, Outer, clip_and_add
 
 

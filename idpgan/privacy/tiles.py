@@ -1,0 +1,130 @@
+r"""Tiles: which row of which batch a drawn record takes, so that its arithmetic hangs on nothing but itself.
+
+A library chooses the code of a matrix product or a convolution by its shape, and may compute the last rows of a batch
+by other code than the first ones. If the number of drawn records were the shape, one coin would change the last bits of
+every other record's gradient, and a bit that flips a ReLU changes more than bits. So records are computed in *tiles* of
+T rows, *slots*, whatever was drawn; an empty slot holds a null record. All slots of one *kind* run the same code. A
+record's kind is that of slot i mod T, i being its position in the data, a public number; it takes any free slot of that
+kind. So one coin more or less moves other records between tiles and between slots of one kind.
+
+Which slots are of one kind is found before the first private step (`alike`): records drawn at random stand in all
+slots at once, and two slots are of one kind only if they give the same bits for every number of the gradient. (Code
+that adds in another order rounds a third of random numbers differently: two codes do not agree on thousands by luck.)
+Where no two slots agree, record i takes slot i mod T and no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from idpgan import checks
+
+Way = Literal["capture", "vmap"]
+Rows = Iterable[tuple[slice, Tensor]]  # some slots and what they computed, (k, W) floating point
+
+EMPTY = -1  # stands for a position where a slot has no record
+_TRIALS = 3  # records that stand in all slots
+_MOST_KINDS = 16  # if there are more, every slot is its own kind
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """How the records of a step are computed, decided before a private record is read.
+
+    Attributes:
+        rows: T, records that are computed at once.
+        kinds: int64 (T,) on the CPU, kind of each slot, 0 .. K - 1; every kind occurs.
+        way: How gradients are found; see `idpgan.privacy.dpsgd.DPSGDPlan.clipped_sum`.
+    """
+
+    rows: int
+    kinds: Tensor
+    way: Way = "capture"
+
+    @classmethod
+    def fixed(cls, rows: int, way: Way = "capture") -> Tiles:
+        """Return tiles in which record i takes slot i mod T."""
+        return cls(rows, torch.arange(checks.whole(rows, "rows", 1)), way)
+
+    def places(self, index: Tensor) -> Tensor:
+        """Return which record stands in which slot: positions, int64 (tiles, T), `EMPTY` where there is none.
+
+        Args:
+            index: Positions of the drawn records, int64 (B,), ascending.
+        """
+        slots, kinds = self.kinds.to(index.device), self.kinds.to(index.device)[index % self.rows]
+        order = torch.argsort(kinds, stable=True)
+        index, kinds = index[order], kinds[order]
+        drawn, free = (torch.bincount(part, minlength=int(self.kinds.max()) + 1) for part in (kinds, slots))
+        number = int(((drawn + free - 1) // free).max())
+        rank = torch.arange(len(index), device=index.device) - (drawn.cumsum(0) - drawn)[kinds]  # within its kind
+        slot = torch.argsort(slots, stable=True)[(free.cumsum(0) - free)[kinds] + rank % free[kinds]]
+        places = torch.full((number, self.rows), EMPTY, dtype=torch.int64, device=index.device)
+        places[rank // free[kinds], slot] = index
+        return places
+
+
+def rows_of_tiles(sample_rate: float, num: int, most: int) -> int:
+    """Return T <= ``most`` for ``num`` records: tiles are equally full, and nearly always as few as possible."""
+    expected = sample_rate * num
+    likely = expected if sample_rate == 1 else expected + 2 * math.sqrt(expected)
+    return max(1, math.ceil(likely / max(1, math.ceil(likely / most))))
+
+
+def tiled(
+    records: Sequence[Tensor], rows: int, null: Tensor | None = None
+) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
+    """Yield records by tiles: row r takes slot r mod T, and the last tile is filled up with null records of zeros.
+
+    Args:
+        records: Tensors of B rows each.
+        rows: T.
+        null: bool (B,), which records are null; None = none.
+
+    Raises:
+        ValueError: If the tensors have unequal numbers of rows.
+    """
+    num = len(records[0])
+    if any(len(part) != num for part in records) or (null is not None and null.shape != (num,)):
+        raise ValueError("all tensors of the records and the mask of null records must have B rows.")
+    null = torch.zeros(num, dtype=torch.bool, device=records[0].device) if null is None else null
+    for start in range(0, num, checks.whole(rows, "rows", 1)):
+        *chunk, empty = (part[start : start + rows] for part in (*records, null))
+        if missing := rows - len(empty):
+            *chunk, empty = (torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) for part in (*chunk, empty))
+            empty[-missing:] = True
+        yield chunk, empty
+
+
+def alike(rows: int, computed: Callable[[torch.Generator], Rows]) -> Tensor:
+    """Return the kinds of the slots of a tile, int64 (T,) on the CPU; see `Tiles.kinds`.
+
+    Args:
+        rows: T.
+        computed: Computes one random record, drawn from the generator, in all slots at once, and yields what each slot
+            gives: all slots in all.
+    """
+    found = [_kinds(rows, computed(torch.Generator().manual_seed(trial))) for trial in range(_TRIALS)]
+    kinds = torch.unique(torch.stack(found, 1), dim=0, return_inverse=True)[1]
+    return kinds if int(kinds.max()) < _MOST_KINDS else torch.arange(rows)
+
+
+def _kinds(rows: int, computed: Rows) -> Tensor:
+    """Return a number per slot, equal for slots that give the same bits."""
+    kinds, known = torch.full((rows,), -1), list[Tensor]()
+    for some, part in computed:
+        bits = part.view({4: torch.int32, 8: torch.int64}[part.element_size()])
+        own = torch.full((len(bits),), -1)
+        while bool((own < 0).any()) and len(known) <= _MOST_KINDS:
+            for number, each in enumerate(known):
+                own[(own < 0) & (bits == each).all(1).cpu()] = number
+            if bool((own < 0).any()):
+                known.append(bits[int(torch.nonzero(own < 0)[0])].clone())
+        kinds[some] = own
+    return kinds if len(known) <= _MOST_KINDS else torch.arange(rows)
