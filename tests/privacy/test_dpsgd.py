@@ -18,6 +18,7 @@ from idpgan.models.dcgan import Critic
 from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
 from idpgan.privacy.dpsgd import per_example_gradients, record_gradients
 from idpgan.synthesis.dp_gan.loss import CriticLoss
+from tests.privacy.clipped import clipped
 from tests.training.toy import digits
 
 KINDS = ["non-saturating", "wgan-gp"]
@@ -41,7 +42,7 @@ def sum_of(batch, *, critic, kind="non-saturating", clip_norm=0.5, physical_batc
     loss = CriticLoss(critic, kind, penalty=10.0, paired=paired)
     plan = plan_of(clip_norm=clip_norm)
     weights = dict(critic.named_parameters())
-    return plan.clipped_sum(loss.of_record, weights, batch, physical_batch=physical_batch, null=null)
+    return clipped(plan, loss.of_record, weights, batch, physical_batch=physical_batch, null=null)
 
 
 def flat(result):
@@ -95,7 +96,7 @@ def of_gradients(gradients, clip_norm, null=None):
     weights = {"w": torch.zeros(gradients.shape[1])}
     loss = lambda weights, record: (weights["w"] * record).sum()  # noqa: E731
     plan = plan_of(clip_norm=clip_norm)
-    return plan.clipped_sum(loss, weights, [gradients], physical_batch=100, null=null).sums["w"]
+    return clipped(plan, loss, weights, [gradients], physical_batch=100, null=null).sums["w"]
 
 
 def adversarial_gradients():
@@ -328,7 +329,7 @@ def test_records_of_unequal_length_are_refused():
     weights, loss = {"w": torch.zeros(2)}, lambda weights, one, two: (weights["w"] * one * two).sum()
     for records_of, null in (([torch.ones(3, 2), torch.ones(2, 2)], None), ([torch.ones(3, 2)] * 2, torch.ones(2) > 0)):
         with pytest.raises(ValueError, match="must have B rows"):
-            plan_of().clipped_sum(loss, weights, records_of, physical_batch=2, null=null)
+            clipped(plan_of(), loss, weights, records_of, physical_batch=2, null=null)
 
 
 # A linear classifier: a plain loss of (weights, image, label) ---------------------------------------------------------
@@ -351,7 +352,7 @@ def trained_classifier(plan, images, labels, *, steps=60, seed=1):
     for _ in range(steps):
         ledger.charge(plan.event)
         drawn = plan.sample(len(images), noise)
-        result = plan.clipped_sum(cross_entropy_of(model), weights, [images[drawn], labels[drawn]], physical_batch=64)
+        result = clipped(plan, cross_entropy_of(model), weights, [images[drawn], labels[drawn]], physical_batch=64)
         plan.noisy_step(optimizer, weights, result.sums, noise)
     return model, ledger
 
@@ -386,7 +387,7 @@ def test_brute_force_sensitivity_of_the_classifier():
         own = [images[rows], labels[rows]]
         if extreme is not None:
             own = [torch.cat([own[0], extreme[0][None]]), torch.cat([own[1], extreme[1][None]])]
-        result = plan.clipped_sum(cross_entropy_of(model), weights, own, physical_batch=5, null=null)
+        result = clipped(plan, cross_entropy_of(model), weights, own, physical_batch=5, null=null)
         return torch.cat([part.flatten() for part in result.sums.values()])
 
     extremes = [(torch.full((64,), value), torch.tensor(label)) for value in (-1.0, 1e3, math.nan) for label in (0, 9)]
