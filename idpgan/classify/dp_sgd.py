@@ -135,7 +135,7 @@ class DpSgd(TrainsClassifier):
             return self._opacus.step(self.dpsgd, self.noise, batch)[0]
         weights, tiles = dict(self.newest.named_parameters()), self._tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        result = self.dpsgd.clipped_sum(self._loss, weights, map(self._records, drawn), tiles.way)
+        result = self.dpsgd.clipped_sum(self._loss, weights, map(self._records, drawn), tiles)
         self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
         return result.losses, result.norms
 
@@ -146,7 +146,7 @@ class DpSgd(TrainsClassifier):
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
         weights, num = dict(self.newest.named_parameters()), len(self._images)
         tiles = self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=self._physical_batch, way=self._way)
-        self._physical_batch, self._way = tiles.rows, tiles.way
+        self._physical_batch, self._way = tiles.chunk, tiles.way
         return tiles
 
     def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:

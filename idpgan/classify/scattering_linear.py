@@ -36,7 +36,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy.dpsgd import Features, full_precision
-from idpgan.privacy.tiles import Rows, Tiles, alike, rows_of_tiles
+from idpgan.privacy.tiles import Rows, Tiles, alike, sizes
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -175,7 +175,7 @@ class ScatteringLinear(TrainsClassifier):
     def _tiles(self) -> Tiles:
         """How records are computed: in a step on all of them, each has its slot anyway."""
         num, rate, width = self.dpsgd.ranks.rows(len(self._images)), self.dpsgd.sample_rate, self.newest.num_features
-        rows, classes = rows_of_tiles(rate, num, _ROWS if rate == 1 else _DRAWN_ROWS), len(self._data.classes)
+        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else _DRAWN_ROWS), len(self._data.classes)
 
         def computed(draws: torch.Generator) -> Rows:
             one, weight = torch.rand(1, width, generator=draws), torch.randn(classes, width, generator=draws)
@@ -184,7 +184,7 @@ class ScatteringLinear(TrainsClassifier):
             with full_precision():
                 yield slice(0, rows), self._residuals(features, labels, weight.to(self.device))[0]
 
-        return Tiles.fixed(rows) if rate == 1 else Tiles(rows, alike(rows, computed))
+        return Tiles.fixed(rows) if rate == 1 else Tiles(rows, alike(rows, computed), rows)
 
     def _features(self) -> Features:
         """Return the features of all private images (N, D), computed when they are first asked for.

@@ -62,7 +62,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import blocks, clip_and_add
 from idpgan.privacy.noise import Noise, PhiloxNoise
-from idpgan.privacy.tiles import Rows, Tiles, Way, alike, rows_of_tiles
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, sizes
 from idpgan.ranks import ALONE, Ranks
 
 BatchLoss = Callable[..., Tensor]  # (network, tensors of B rows each) -> (B,), row i a function of row i alone
@@ -97,7 +97,7 @@ class ClippedSum:
 
     Attributes:
         sums: One float64 tensor of whole grid steps per weight, without a batch dimension.
-        losses: (B,), those of null records among them.
+        losses: (B,), those of null records and of empty slots among them.
         norms: (B,) before clipping, float64; not finite where the record counted as zero, null records among them.
     """
 
@@ -183,7 +183,7 @@ class DPSGDPlan:
         tiles = plan.tiles(loss, weights, zero, num=len(images), most=64)
         ledger.charge(plan.event)
         drawn = plan.sample(len(images), noise, tiles)  # (tiles, T): in a slot with -1 stands any record, as null
-        result = plan.clipped_sum(loss, weights, (([images[i], labels[i]], i < 0) for i in drawn), tiles.way)
+        result = plan.clipped_sum(loss, weights, (([images[i], labels[i]], i < 0) for i in drawn), tiles)
         plan.noisy_step(optimizer, weights, result.sums, noise)
     """
 
@@ -213,8 +213,8 @@ class DPSGDPlan:
     @property
     def grid(self) -> float:
         """Step of the public grid as a share of the clip norm: 2^-32, coarser only for multipliers above 2^18."""
-        noise_bits = math.ceil(math.log2(max(self.noise_multiplier, 1.0)))
-        return 2.0 ** -max(0, min(_GRID_BITS, _NOISE_BITS - noise_bits))
+        above = math.frexp(self.noise_multiplier)[1]  # sigma < 2^above
+        return 2.0 ** -max(0, min(_GRID_BITS, _NOISE_BITS - above))
 
     @property
     def step(self) -> float:
@@ -239,21 +239,21 @@ class DPSGDPlan:
         way: Way = "capture",
         prepare: Callable[..., Sequence[Tensor]] | None = None,
     ) -> Tiles:
-        """Decide how the records of all steps are computed, on random records: rows, way and kinds of slots.
+        """Decide how the records of all steps are computed, on random records: rows, chunks, way and kinds of slots.
 
-        Rows are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap".
+        Chunks are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap".
 
         Args:
             record: One record that is public, tensors of 1 row each: floating-point numbers are replaced by random ones
                 in [0, 1), others stay.
             num: N, null records among them.
-            most: Records whose gradients may be in memory at once; T is at most that.
+            most: Records whose gradients may be in memory at once.
             prepare: Makes the tensors that the loss takes of T rows like ``record``; None = they are those.
 
         Raises:
             RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
         """
-        rows = rows_of_tiles(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
+        rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
 
         def computed(draws: torch.Generator) -> Rows:
             given = [_random(part, draws).expand(rows, *part.shape[1:]).contiguous() for part in record]
@@ -261,24 +261,29 @@ class DPSGDPlan:
                 name: weight.detach() + 0.1 * torch.randn(weight.shape, generator=draws).to(weight)
                 for name, weight in weights.items()  # weights of zero would hide what follows them
             }
-            gradients, losses = record_gradients(loss, noisy, given if prepare is None else prepare(*given), way)
-            for some, part in blocks(gradients, torch.ones_like(losses, dtype=torch.bool)):
-                yield some, torch.cat([part, torch.linalg.vector_norm(part, dim=1, keepdim=True)], 1)
+            records = given if prepare is None else prepare(*given)
+            for start in range(0, rows, chunk):
+                gradients, losses = record_gradients(
+                    loss, noisy, [part[start : start + chunk] for part in records], way
+                )
+                for some, part in blocks(gradients, torch.ones_like(losses, dtype=torch.bool)):
+                    norms = torch.linalg.vector_norm(part, dim=1, keepdim=True)
+                    yield slice(start + some.start, start + some.stop), torch.cat([part, norms], 1)
 
         while True:
             try:
                 with full_precision():
                     kinds = alike(rows, computed)
-                return Tiles(rows, torch.arange(rows) if self.sample_rate == 1 else kinds, way)
+                return Tiles(rows, torch.arange(rows) if self.sample_rate == 1 else kinds, chunk, way)
             except NotCapturedError:
                 way = "vmap"
                 continue
             except RuntimeError as error:
-                if rows == 1 or not is_out_of_memory(error):
+                if chunk == 1 or not is_out_of_memory(error):
                     raise
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            rows //= 2
+            rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), chunk // 2)
 
     # A step -----------------------------------------------------------------------------------------------------------
 
@@ -315,8 +320,8 @@ class DPSGDPlan:
         self,
         loss: RecordLoss,
         weights: Weights,
-        tiles: Iterable[tuple[Sequence[Tensor], Tensor]],
-        way: Way = "capture",
+        batches: Iterable[tuple[Sequence[Tensor], Tensor]],
+        tiles: Tiles,
     ) -> ClippedSum:
         r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
 
@@ -326,30 +331,30 @@ class DPSGDPlan:
         ``loss`` and ``weights`` are those of `per_example_gradients`.
 
         Args:
-            tiles: Records of the positions that `sample` gave, tile by tile, as tensors of T rows each, and bool (T,),
-                which of the slots hold a null record or none. `idpgan.privacy.tiles.tiled` makes them of public ones.
-            way: That of `Tiles`: "capture" by one backward pass that captures what the layers see, "vmap" by
-                `torch.func`.
+            batches: Records of the positions that `sample` gave, tile by tile, as tensors of T rows each, and bool
+                (T,), which of the slots hold a null record or none. `idpgan.privacy.tiles.tiled` makes them of others.
+            tiles: As of `sample`. Their way is "capture" by one backward pass that captures what the layers see, or
+                "vmap" by `torch.func`.
 
         Raises:
             NotCapturedError: If the way is "capture" and the loss cannot be captured.
-            ValueError: If tiles have unequal numbers of rows, or there are more records than are added exactly.
+            ValueError: If a tile has another number of rows, or there are more records than are added exactly.
         """
         weights = {name: weight.detach() for name, weight in weights.items()}
         device = next(iter(weights.values())).device
         total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
-        losses, norms, rows, room = [], [], None, self.most_rows
-        for records, null in tiles:
-            rows = len(null) if rows is None else rows
-            room -= rows
-            if room < 0 or any(len(part) != rows for part in (*records, null)):
-                raise ValueError(f"tiles have one number of rows, and hold {self.most_rows:,} records at most.")
-            gradients, values = record_gradients(loss, weights, records, way)
-            bound = self.clip_norm * (1 - SLACK)
-            norms.append(clip_and_add(gradients, ~null, bound, 1 / self.step, total))
-            losses.append(values)
-        empty = torch.zeros(0, device=device)
-        return ClippedSum(total, torch.cat([empty, *losses]), torch.cat([empty.double(), *norms]))
+        bound, room = self.clip_norm * (1 - SLACK), self.most_rows
+        losses, norms = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
+        for records, null in batches:
+            room -= tiles.rows
+            if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
+                raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
+            for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
+                if not bool(no.all()):
+                    gradients, values = record_gradients(loss, weights, chunk, tiles.way)
+                    norms.append(clip_and_add(gradients, ~no, bound, 1 / self.step, total))
+                    losses.append(values)
+        return ClippedSum(total, torch.cat(losses), torch.cat(norms))
 
     @property
     def _feature_steps(self) -> float:

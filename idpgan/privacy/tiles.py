@@ -29,6 +29,7 @@ Way = Literal["capture", "vmap"]
 Rows = Iterable[tuple[slice, Tensor]]  # some slots and what they computed, (k, W) floating point
 
 EMPTY = -1  # stands for a position where a slot has no record
+_MOST_ROWS = 1024  # of a tile of several chunks
 _TRIALS = 3  # records that stand in all slots
 _MOST_KINDS = 16  # if there are more, every slot is its own kind
 
@@ -38,19 +39,21 @@ class Tiles:
     """How the records of a step are computed, decided before a private record is read.
 
     Attributes:
-        rows: T, records that are computed at once.
+        rows: T, slots of a tile, whose records are prepared at once.
         kinds: int64 (T,) on the CPU, kind of each slot, 0 .. K - 1; every kind occurs.
+        chunk: Slots whose gradients are in memory at once; a chunk without records is left out.
         way: How gradients are found; see `idpgan.privacy.dpsgd.DPSGDPlan.clipped_sum`.
     """
 
     rows: int
     kinds: Tensor
+    chunk: int
     way: Way = "capture"
 
     @classmethod
     def fixed(cls, rows: int, way: Way = "capture") -> Tiles:
-        """Return tiles in which record i takes slot i mod T."""
-        return cls(rows, torch.arange(checks.whole(rows, "rows", 1)), way)
+        """Return tiles of one chunk in which record i takes slot i mod T."""
+        return cls(rows, torch.arange(checks.whole(rows, "rows", 1)), rows, way)
 
     def places(self, index: Tensor) -> Tensor:
         """Return which record stands in which slot: positions, int64 (tiles, T), `EMPTY` where there is none.
@@ -70,11 +73,13 @@ class Tiles:
         return places
 
 
-def rows_of_tiles(sample_rate: float, num: int, most: int) -> int:
-    """Return T <= ``most`` for ``num`` records: tiles are equally full, and nearly always as few as possible."""
+def sizes(sample_rate: float, num: int, most: int) -> tuple[int, int]:
+    """Return T and the length of a chunk, at most ``most``: one tile nearly always holds what is drawn of ``num``."""
     expected = sample_rate * num
     likely = expected if sample_rate == 1 else expected + 2 * math.sqrt(expected)
-    return max(1, math.ceil(likely / max(1, math.ceil(likely / most))))
+    chunks = max(1, math.ceil(likely / most))
+    chunk = max(1, math.ceil(likely / chunks))
+    return chunk * min(chunks, max(1, _MOST_ROWS // chunk)), chunk
 
 
 def tiled(

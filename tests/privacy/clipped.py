@@ -9,7 +9,7 @@ from torch import Tensor
 
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.captured_gradients import NotCapturedError
-from idpgan.privacy.tiles import Way, tiled
+from idpgan.privacy.tiles import Tiles, Way, tiled
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ def clipped(
 ) -> Clipped:
     """Sum records in tiles of so many rows; where a loss cannot be captured, by vmap."""
     try:
-        found = plan.clipped_sum(loss, weights, tiled(records, physical_batch, null), way)
+        found = plan.clipped_sum(loss, weights, tiled(records, physical_batch, null), Tiles.fixed(physical_batch, way))
     except NotCapturedError:
         way = "vmap"
-        found = plan.clipped_sum(loss, weights, tiled(records, physical_batch, null), way)
+        found = plan.clipped_sum(loss, weights, tiled(records, physical_batch, null), Tiles.fixed(physical_batch, way))
     assert all(bool((total == total.trunc()).all()) for total in found.sums.values())
     sums, num = {name: total * plan.step for name, total in found.sums.items()}, len(records[0])
     return Clipped(sums, found.losses[:num], found.norms[:num], way)

@@ -189,9 +189,10 @@ def _step(ranks: Ranks) -> torch.Tensor:
     plan, noise = _plan(ranks), Noise.fixed(5)
     if not ranks.first:
         noise.erase()  # it must not be asked
-    drawn = plan.sample(len(images), noise, Tiles.fixed(8))
-    tiles = (([10 * images[place], labels[place]], null[place] | (place < 0)) for place in drawn)  # norms above C
-    result = plan.clipped_sum(loss, weights, tiles)
+    tiles = Tiles.fixed(8)
+    drawn = plan.sample(len(images), noise, tiles)
+    batches = (([10 * images[place], labels[place]], null[place] | (place < 0)) for place in drawn)  # norms above C
+    result = plan.clipped_sum(loss, weights, batches, tiles)
     plan.noisy_step(torch.optim.SGD(weights.values(), 1.0), weights, result.sums, noise)
     return torch.cat([weight.detach().flatten() for weight in weights.values()])
 

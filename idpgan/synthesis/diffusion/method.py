@@ -128,7 +128,7 @@ class Diffusion(GaussianMoments):
         """Clip, sum, add noise, divide by the public divisor, step; the average follows."""
         weights, tiles = dict(self.newest.network.named_parameters()), self._tiles
         drawn = self.dpsgd.sample(len(self._images), self.steps_noise, tiles)
-        result = self.dpsgd.clipped_sum(self.newest.loss, weights, map(self._records, drawn), tiles.way)
+        result = self.dpsgd.clipped_sum(self.newest.loss, weights, map(self._records, drawn), tiles)
         set_rate(self._optimizer, self._rate(step))
         self.dpsgd.noisy_step(self._optimizer, weights, result.sums, self.steps_noise)
         self._average.update(self.newest)
@@ -149,7 +149,7 @@ class Diffusion(GaussianMoments):
             way=self._way,
             prepare=self._prepared,
         )
-        self._physical_batch, self._way = tiles.rows, tiles.way
+        self._physical_batch, self._way = tiles.chunk, tiles.way
         return tiles
 
     @property

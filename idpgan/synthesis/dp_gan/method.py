@@ -358,10 +358,10 @@ class DpGan(GivesGenerator):
             return self._opacus.step(self.dpsgd, self.noise, *batches)[0]
         weights, tiles = dict(self.critic.named_parameters()), self._tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        result = self.dpsgd.clipped_sum(self.loss.of_record, weights, map(self._records, drawn), tiles.way)
+        result = self.dpsgd.clipped_sum(self.loss.of_record, weights, map(self._records, drawn), tiles)
         sums = result.sums
         if public:
-            fakes = self.dpsgd.clipped_sum(self.loss.of_fake, weights, tiled(public, tiles.rows), tiles.way)
+            fakes = self.dpsgd.clipped_sum(self.loss.of_fake, weights, tiled(public, tiles.rows), tiles)
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
         self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         return result.losses, result.norms
@@ -381,7 +381,7 @@ class DpGan(GivesGenerator):
             way=self._way,
             prepare=self._prepared,
         )
-        self._physical_batch, self._way = tiles.rows, tiles.way
+        self._physical_batch, self._way = tiles.chunk, tiles.way
         return tiles
 
     def _records(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -47,7 +47,7 @@ def try_gradients(
     try:
         loss = loss_of(critic, config).of_record
         tiles = dpsgd.tiles(loss, weights, records, num=len(images), most=len(images))
-        norms = dpsgd.clipped_sum(loss, weights, tiled(records, len(images)), tiles.way).norms
+        norms = dpsgd.clipped_sum(loss, weights, tiled(records, tiles.rows), tiles).norms
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
             f"model.critic = '{model.critic}' cannot be differentiated record by record: {told(error)}. What it "
