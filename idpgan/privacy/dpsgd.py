@@ -17,7 +17,7 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    there, is null, or was not drawn. What this takes from the libraries is that code of one shape treats each row by
    itself; it is tested bit by bit over our layers, on processors of several kinds and with 1, 2 and 4 threads. *On a
    GPU it is not proven*: there, all else below holds.
-2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most S, by `clip_and_add`: with W computed
+2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most S, by `contributions`: with W computed
    numbers g, float64, the norm n is off by at most a share of W 2^-53, the factor
    ``f = min(1, C (1 - 1e-5) / n) S / C`` by 2^-51, a product ``f g`` by 2^-53, and ``trunc`` makes no number larger.
    For W below 2^35 the norm of the row is at most S (1 - 1e-5) (1 + 4e-6) < S. A number of g that is not finite makes

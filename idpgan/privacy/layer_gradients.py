@@ -25,33 +25,42 @@ _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows held at once
 def clip_and_add(
     gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float, total: Mapping[str, Tensor]
 ) -> Tensor:
-    """Add ``sum_i trunc(steps g_i min(1, bound / ||g_i||))``, g_i being record i's gradient in all weights together.
+    """Add the `contributions` of B records to ``total``, float64, by weight, and return their norms (B,).
 
-    What is added of a record is whole and computed from its own row by operations that IEEE 754 defines for single
-    numbers, but for the norm: the sum is exact, in any order, while no partial sum exceeds 2^53.
+    The sum is exact, in any order, while no partial sum exceeds 2^53.
+    """
+    norms = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
+    for some, rows, norm in contributions(gradients, counted, bound, steps):
+        for part, (name, gradient) in zip(_parts(rows, gradients), gradients.items(), strict=True):
+            gradient.add(part, some, total[name])
+        norms.append(norm)
+    return torch.cat(norms)
+
+
+def contributions(
+    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield ``trunc(steps g_i min(1, bound / ||g_i||))``, g_i being record i's gradient in all weights together.
+
+    They are whole numbers. But for the norm, they are computed by operations that IEEE 754 defines for single numbers.
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
-        counted: bool (B,); a record that is not counted, or whose gradient is not finite, adds zero.
+        counted: bool (B,); a record that is not counted, or whose gradient is not finite, contributes zero.
         bound: The norm that clipping leaves.
         steps: Grid steps per unit of a gradient.
-        total: What it is added to, float64, by weight.
 
-    Returns:
-        The norms (B,) before clipping, float64, not finite where the record added zero.
+    Yields:
+        Some records, their rows (k, W) float64, which the next ones overwrite, and their norms (k,) before clipping,
+        not finite where the row is zero.
     """
-    norms = []
     for some, rows in blocks(gradients, counted):
         norm = torch.linalg.vector_norm(rows, dim=1)
         finite = norm.isfinite()
         if not bool(finite.all()):
             rows.masked_fill_(~finite[:, None], 0.0)
         factor = torch.where(finite & counted[some], (bound / norm).clamp(max=1.0) * steps, 0.0)
-        rows.mul_(factor[:, None]).trunc_()  # toward zero: no number grows
-        for part, (name, gradient) in zip(_parts(rows, gradients), gradients.items(), strict=True):
-            gradient.add(part, some, total[name])
-        norms.append(torch.where(counted[some], norm, torch.nan))
-    return torch.cat(norms) if norms else torch.zeros(0, dtype=torch.float64, device=counted.device)
+        yield some, rows.mul_(factor[:, None]).trunc_(), torch.where(counted[some], norm, torch.nan)
 
 
 def blocks(gradients: Mapping[str, LayerGradient], counted: Tensor) -> Iterator[tuple[slice, Tensor]]:
