@@ -36,7 +36,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy.dpsgd import Features, full_precision
-from idpgan.privacy.tiles import Rows, Tiles, alike, sizes
+from idpgan.privacy.tiles import Rows, Tiles, alike, may_be_alike, sizes
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -184,7 +184,9 @@ class ScatteringLinear(TrainsClassifier):
             with full_precision():
                 yield slice(0, rows), self._residuals(features, labels, weight.to(self.device))[0]
 
-        return Tiles.fixed(rows) if rate == 1 else Tiles(rows, alike(rows, computed), rows)
+        if rate == 1 or not may_be_alike(rows):
+            return Tiles.fixed(rows)
+        return Tiles(rows, alike(rows, (rows, computed)), rows)
 
     def _features(self) -> Features:
         """Return the features of all private images (N, D), computed when they are first asked for.

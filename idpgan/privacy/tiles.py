@@ -1,16 +1,17 @@
 r"""Tiles: which row of which batch a drawn record takes, so that its arithmetic hangs on nothing but itself.
 
-A library chooses the code of a matrix product or a convolution by its shape, and may compute the last rows of a batch
-by other code than the first ones. If the number of drawn records were the shape, one coin would change the last bits of
-every other record's gradient, and a bit that flips a ReLU changes more than bits. So records are computed in *tiles* of
-T rows, *slots*, whatever was drawn; an empty slot holds a null record. All slots of one *kind* run the same code. A
-record's kind is that of slot i mod T, i being its position in the data, a public number; it takes any free slot of that
-kind. So one coin more or less moves other records between tiles and between slots of one kind.
+A library chooses the code of a matrix product or a convolution by its shape, and may compute the last numbers of a
+batch by other code than the first ones. If the number of drawn records were the shape, one coin would change the last
+bits of every other record's gradient, and a bit that flips a ReLU changes more than bits. So records are computed in
+*tiles* of T rows, *slots*, whatever was drawn; an empty slot holds a null record. All slots of one *kind* run the same
+code. A record's kind is that of slot i mod T, i being its position in the data, a public number; it takes any free slot
+of that kind. So one coin more or less moves other records between tiles and between slots of one kind, and no more.
 
-Which slots are of one kind is found before the first private step (`alike`): records drawn at random stand in all
-slots at once, and two slots are of one kind only if they give the same bits for every number of the gradient. (Code
-that adds in another order rounds a third of random numbers differently: two codes do not agree on thousands by luck.)
-Where no two slots agree, record i takes slot i mod T and no other.
+Every slot is its own kind (record i takes slot i mod T, no other) unless all of this holds (`may_be_alike`, `alike`):
+chunks have a multiple of 32 rows, and the number of threads is a power of two, so that the loops over vectors of
+numbers end with a whole vector; and on random records, of which each stands in all slots at once, two slots gave the
+same bits for every number. The second alone would not do: where the rest of a vector loop is computed by a scalar
+function, it differs from the vector's in one number of hundreds, and a trial may miss it (seen with 37 rows).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Rows = Iterable[tuple[slice, Tensor]]  # some slots and what they computed, (k, 
 
 EMPTY = -1  # stands for a position where a slot has no record
 _MOST_ROWS = 1024  # of a tile of several chunks
-_TRIALS = 3  # records that stand in all slots
+_TRIALS = 8  # records that stand in all slots
+_VECTORS = 32  # float32 numbers that torch's loops take at once, at most: two vectors of AVX-512
 _MOST_KINDS = 16  # if there are more, every slot is its own kind
 
 
@@ -76,10 +78,18 @@ class Tiles:
 def sizes(sample_rate: float, num: int, most: int) -> tuple[int, int]:
     """Return T and the length of a chunk, at most ``most``: one tile nearly always holds what is drawn of ``num``."""
     expected = sample_rate * num
+    if sample_rate == 1 or most < _VECTORS:
+        chunk = max(1, math.ceil(expected / max(1, math.ceil(expected / most))))
+    else:
+        chunk = min(most // _VECTORS, max(1, math.ceil(expected / _VECTORS))) * _VECTORS
     likely = expected if sample_rate == 1 else expected + 2 * math.sqrt(expected)
-    chunks = max(1, math.ceil(likely / most))
-    chunk = max(1, math.ceil(likely / chunks))
-    return chunk * min(chunks, max(1, _MOST_ROWS // chunk)), chunk
+    return chunk * max(1, min(math.ceil(likely / chunk), _MOST_ROWS // chunk)), chunk
+
+
+def may_be_alike(chunk: int) -> bool:
+    """Tell whether loops over a chunk's numbers end with whole vectors, in every thread."""
+    threads = torch.get_num_threads()
+    return chunk % _VECTORS == 0 and threads & (threads - 1) == 0
 
 
 def tiled(
@@ -107,15 +117,19 @@ def tiled(
         yield chunk, empty
 
 
-def alike(rows: int, computed: Callable[[torch.Generator], Rows]) -> Tensor:
+def alike(rows: int, *parts: tuple[int, Callable[[torch.Generator], Rows]]) -> Tensor:
     """Return the kinds of the slots of a tile, int64 (T,) on the CPU; see `Tiles.kinds`.
 
     Args:
         rows: T.
-        computed: Computes one random record, drawn from the generator, in all slots at once, and yields what each slot
-            gives: all slots in all.
+        parts: How many rows a part of the computation takes at once, and the part: it puts one random record, drawn
+            from the generator, in all these slots, and yields what each gives.
     """
-    found = [_kinds(rows, computed(torch.Generator().manual_seed(trial))) for trial in range(_TRIALS)]
+    found = [
+        _kinds(length, computed(torch.Generator().manual_seed(trial))).repeat(-(-rows // length))[:rows]
+        for length, computed in parts
+        for trial in range(_TRIALS)
+    ]
     kinds = torch.unique(torch.stack(found, 1), dim=0, return_inverse=True)[1]
     return kinds if int(kinds.max()) < _MOST_KINDS else torch.arange(rows)
 
