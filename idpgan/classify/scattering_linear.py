@@ -151,10 +151,10 @@ class ScatteringLinear(TrainsClassifier):
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in self.dpsgd.sample(len(self._images), self.noise, self._tiles):
-            first, at = int(index[0]), index.clamp(min=0)
-            last = first + len(index) - 1
-            together = self.dpsgd.sample_rate == 1 and first >= 0 and int(index[-1]) == last  # they need no copy
-            rows = features[first : last + 1] if together else features[at.to(self.device)]
+            first, at, count = int(index[0]), index.clamp(min=0), int((index >= 0).sum())
+            end, everything = first + len(index), self.dpsgd.sample_rate == 1 and first >= 0
+            together = everything and end <= len(features.whole) and int(index[count - 1]) == first + count - 1
+            rows = features[first:end] if together else features[at.to(self.device)]  # the former need no copy
             labels = cast(Tensor, self._images.labels)[at.to(every.device)].to(self.device)
             null = (every[at.to(every.device)] | (index < 0).to(every.device)).to(self.device)
             residuals, loss = self._residuals(rows, labels, weight)
@@ -195,9 +195,10 @@ class ScatteringLinear(TrainsClassifier):
         """
         if self._known is None:
             num, ranks = len(self._images), self.dpsgd.ranks
+            room = num + self._tiles.rows  # so that the last tile is a run of rows, too
             known = Features(
-                torch.empty(num, self.newest.num_features, device=self.device),
-                torch.empty(num, dtype=torch.float64, device=self.device),
+                torch.zeros(room, self.newest.num_features, device=self.device),
+                torch.ones(room, dtype=torch.float64, device=self.device),
             )
             needed = torch.arange(num)[ranks.share(num)]  # a record's rank is always the same
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):

@@ -16,6 +16,7 @@ function, it differs from the vector's in one number of hundreds, and a trial ma
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,12 +58,21 @@ class Tiles:
         """Return tiles of one chunk in which record i takes slot i mod T."""
         return cls(rows, torch.arange(checks.whole(rows, "rows", 1)), rows, way)
 
+    @functools.cached_property
+    def own(self) -> bool:
+        """Whether every slot is its own kind, in order."""
+        return torch.equal(self.kinds, torch.arange(self.rows))
+
     def places(self, index: Tensor) -> Tensor:
         """Return which record stands in which slot: positions, int64 (tiles, T), `EMPTY` where there is none.
 
         Args:
             index: Positions of the drawn records, int64 (B,), ascending.
         """
+        rows, num = self.rows, len(index)
+        if self.own and num and int(index[0]) % rows == 0 and int(index[-1]) - int(index[0]) == num - 1:
+            filled = torch.nn.functional.pad(index, (0, -num % rows), value=EMPTY)  # a run of records, as of all
+            return filled.view(-1, rows)
         slots, kinds = self.kinds.to(index.device), self.kinds.to(index.device)[index % self.rows]
         order = torch.argsort(kinds, stable=True)
         index, kinds = index[order], kinds[order]
