@@ -189,7 +189,9 @@ class _WatchedLinear(WatchedClassifier, ScatteringLinear):
         return network
 
     def _features(self) -> Features:
-        return self.dpsgd.features(SLOPE * self.dpsgd.clip_norm * torch.eye(len(self._images), device=self.device))
+        return self.dpsgd.features(
+            SLOPE * self.dpsgd.clip_norm * torch.eye(len(self._null), len(self._images), device=self.device)
+        )
 
     def seen(self) -> Tensor:
         return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)

@@ -29,7 +29,7 @@ from typing import Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
@@ -132,7 +132,10 @@ class ScatteringLinear(TrainsClassifier):
 
     def _set_up(self, split: Split, shares: Tensor | None = None) -> None:
         super()._set_up(split)
-        self._shares = None if shares is None else shares.to(self.device)
+        private, room = self._images, (0, _ROWS)  # after the last record there is room for a tile
+        self._labels = pad(cast(Tensor, private.labels).to(self.device), room)
+        self._null = pad(private.is_null.to(self.device), room, value=True)
+        self._shares = None if shares is None else pad(shares.to(self.device), room)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum
@@ -147,23 +150,26 @@ class ScatteringLinear(TrainsClassifier):
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
-        features, weight, every = self._features(), self.newest.weight, self._images.is_null
+        features, weight = self._features(), self.newest.weight
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in self.dpsgd.sample(len(self._images), self.noise, self._tiles):
-            first, at, count = int(index[0]), index.clamp(min=0), int((index >= 0).sum())
-            end, everything = first + len(index), self.dpsgd.sample_rate == 1 and first >= 0
-            together = everything and end <= len(features.whole) and int(index[count - 1]) == first + count - 1
-            rows = features[first:end] if together else features[at.to(self.device)]  # the former need no copy
-            labels = cast(Tensor, self._images.labels)[at.to(every.device)].to(self.device)
-            null = (every[at.to(every.device)] | (index < 0).to(every.device)).to(self.device)
+            some, null = self._some(index), (index < 0).to(self.device)
+            rows, labels, null = features[some], self._labels[some], null | self._null[some]
             residuals, loss = self._residuals(rows, labels, weight)
             losses.append(loss)
-            shares = None if self._shares is None else self._shares[at.to(self.device)]
+            shares = None if self._shares is None else self._shares[some]
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
+
+    def _some(self, index: Tensor) -> slice | Tensor:
+        """Return the rows of a tile's records, with any record in empty slots: a slice where it is a run of rows."""
+        first, count = int(index[0]), int((index >= 0).sum())
+        if self.dpsgd.sample_rate == 1 and first >= 0 and int(index[count - 1]) == first + count - 1:
+            return slice(first, first + len(index))
+        return index.clamp(min=0).to(self.device)
 
     @torch.no_grad()
     def _residuals(self, features: Features, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -195,10 +201,9 @@ class ScatteringLinear(TrainsClassifier):
         """
         if self._known is None:
             num, ranks = len(self._images), self.dpsgd.ranks
-            room = num + self._tiles.rows  # so that the last tile is a run of rows, too
             known = Features(
-                torch.zeros(room, self.newest.num_features, device=self.device),
-                torch.ones(room, dtype=torch.float64, device=self.device),
+                torch.zeros(len(self._null), self.newest.num_features, device=self.device),
+                torch.ones(len(self._null), dtype=torch.float64, device=self.device),
             )
             needed = torch.arange(num)[ranks.share(num)]  # a record's rank is always the same
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
